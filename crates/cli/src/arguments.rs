@@ -82,7 +82,7 @@ pub enum Command {
     Sim(Box<crate::sim::Sim>),
     /// Compare policies for dividing a pool on a mix of workloads. Does not need the daemon.
     Compare(Box<crate::compare::Compare>),
-    /// Compare methods of moving a VM's cache between hosts, with a mix of workloads. Does not need the daemon.
+    /// Compare methods of moving a VM's cache to another host, on a mix of workloads. Does not need the daemon.
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
@@ -266,11 +266,11 @@ pub struct Own {
     /// Repeat the disk's name instead of typing it at the prompt.
     #[arg(long, value_name = "NAME")]
     pub confirm: Option<String>,
-    /// Repeat the disk's name: what only the dead host has is as the origin has it from then on. Without this, reads of it fail
-    /// until it is written again. Needed if nobody knows what that is.
+    /// Repeat the disk's name to accept that what only the dead host has is lost: reads then return what the origin has.
+    /// Without this, such reads fail until the blocks are written again. Required if it is not known which blocks those are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
-    /// Do not fence the dead host: it is off, and stays off.
+    /// Do not fence the dead host. Use this only if it is off and stays off.
     #[arg(long)]
     pub without_fence: bool,
     /// Only show what would be lost.

@@ -1,10 +1,10 @@
-//! `haversack compare-migration`, and `haversack sim --migrate-at`: a VM that moves with its cache, simulated.
+//! `haversack compare-migration` and `haversack sim --migrate-at`: they simulate a VM that moves with its cache.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use haversack_api::Span;
+use haversack_api::{Mode, Span};
 use haversack_sim::compare_migration::{
     self as compared, MigrationChoices, MigrationComparison, compare_migration, outcome_table, table_of,
 };
@@ -16,7 +16,7 @@ use haversack_sim::{Pool, Settings, Sizes, Stage};
 use haversack_trace::{OpenOptions, Source, open};
 
 use crate::error::{CliError, Result};
-use crate::sim::{Bar, LatencyArguments, Sim, refused, warn_of, write};
+use crate::sim::{AdmissionArgument, Bar, LatencyArguments, Sim, refused, warn_of, write};
 
 /// What to compare.
 #[derive(Args)]
@@ -52,8 +52,8 @@ pub struct CompareMigration {
     pub latency: LatencyArguments,
 }
 
-/// Options of `sim` that a simulated migration has no use for.
-const NOT_IN_A_MOVE: [&str; 16] = [
+/// Options of `sim` that would do nothing in a simulated migration.
+const NOT_IN_A_MOVE: [&str; 17] = [
     "policy",
     "block_size",
     "pool",
@@ -65,6 +65,7 @@ const NOT_IN_A_MOVE: [&str; 16] = [
     "interval",
     "warm_up",
     "samples",
+    "threads",
     "allocator",
     "settings",
     "window",
@@ -79,10 +80,10 @@ pub struct MigrationArguments {
     /// Simulate two hosts, and move a VM from one to the other at this time. Each --trace is a VM on the source host.
     #[arg(long, value_name = "TIME", conflicts_with_all = NOT_IN_A_MOVE)]
     pub migrate_at: Option<Span>,
-    /// The disk that moves, or the trace. [default: the mix's, or the first one]
+    /// The disk that moves, or the name of its trace file without the extension. [default: the mix's, or the first one]
     #[arg(long, value_name = "DISK", requires = "migrate_at")]
     pub migrate_disk: Option<String>,
-    /// What travels: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws or pre-copy.
+    /// What is sent: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws or pre-copy.
     #[arg(long, default_value = "pre-copy", requires = "migrate_at")]
     pub method: haversack_sim::migration::Method,
     /// Speed of the link between the hosts, such as 10Gbit. [default: the mix's, or 10Gbit]
@@ -126,7 +127,7 @@ pub fn run(arguments: &CompareMigration, as_json: bool) -> Result<()> {
         write_pictures(directory, first)?;
     }
     let summaries: Vec<_> = comparisons.iter().map(compared::summaries).collect();
-    let goals: Vec<_> = summaries.iter().map(|summaries| compared::goals(summaries)).collect();
+    let goals: Vec<_> = comparisons.iter().map(compared::goals).collect();
     let value = serde_json::json!({ "comparisons": comparisons, "summaries": summaries, "goals": goals });
     let json = serde_json::to_string_pretty(&value).map_err(failed)?;
     write(arguments.json_file.as_ref(), || format!("{json}\n"))?;
@@ -154,7 +155,7 @@ fn write_pictures(directory: &Path, comparison: &MigrationComparison) -> Result<
     Ok(())
 }
 
-/// What moves, by the options and the mix's own table.
+/// The mix's table, with what the options change.
 fn table(
     arguments: &MigrationArguments,
     at: Span,
@@ -171,8 +172,27 @@ fn table(
     Ok(table)
 }
 
+/// Refuses values that a simulated migration cannot use. It has no control loop, and pools of one size.
+fn check(arguments: &Sim) -> Result<()> {
+    let common = &arguments.common;
+    let refuse = |why: &str| Err(CliError::Usage(format!("with --migrate-at {why}")));
+    if common.mode == Some(Mode::Auto) {
+        return refuse("there is no control loop, which --mode auto needs");
+    }
+    if matches!(common.pool.admission, Some(AdmissionArgument::Rule(_))) {
+        return refuse(
+            "there is no control loop, which sizes this --admission: give always, learned or reuse(N)",
+        );
+    }
+    if common.blocks.len() + common.size.len() + common.fractions.len() > 1 {
+        return refuse("both pools have one size: give one, or use compare-migration");
+    }
+    Ok(())
+}
+
 /// Runs `haversack sim --migrate-at`.
 pub fn simulate_one(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
+    check(arguments)?;
     match &arguments.mix {
         Some(path) => of_mix(arguments, at, path, as_json),
         None => of_traces(arguments, at, as_json),
@@ -194,7 +214,7 @@ fn of_mix(arguments: &Sim, at: Span, path: &Path, as_json: bool) -> Result<()> {
     print(&mix.title, &outcome, arguments, as_json)
 }
 
-/// The settings of a mix, with what was asked for on the command line.
+/// The settings of a mix, with those given on the command line.
 fn settings_of(arguments: &Sim, mix: &Mix) -> Result<Settings> {
     let of_mix = mix.settings_of_migration().map_err(refused)?;
     Ok(Settings {
@@ -304,11 +324,23 @@ mod tests {
             "--samples 9",
             "--restart-every 1s",
             "--allocator urd",
+            "--threads 2",
         ] {
             let words: Vec<&str> = more.split(' ').collect();
             let error = parsed(&words).map(|_| ()).expect_err(more);
             assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{more}: {error}");
         }
         assert!(parsed(&["--link", "1Gbit", "--html", "FILE"]).is_ok());
+    }
+
+    #[test]
+    fn values_without_a_use_in_a_move_are_refused() {
+        let checked = |words: &str| check(&parsed(&words.split(' ').collect::<Vec<_>>()).unwrap());
+        for words in ["--mode auto", "--admission hec", "--fractions 0.1,0.2", "--size 1GiB,2GiB"] {
+            assert!(matches!(checked(words), Err(CliError::Usage(_))), "{words}");
+        }
+        for words in ["--mode wt", "--admission reuse(1)", "--fractions 0.1"] {
+            assert!(checked(words).is_ok(), "{words}");
+        }
     }
 }

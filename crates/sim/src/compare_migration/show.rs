@@ -1,9 +1,10 @@
 //! Comparisons of methods of migration as tables, and as a page.
 
+use haversack_migrate::Method;
 use haversack_report::{Axis, Bars, LineChart, Page, Section, Table, Unit};
 
 use super::goals::{Goal, goals};
-use super::summary::{CaseSummary, summaries};
+use super::summary::summaries;
 use super::{MigrationComparison, Move, grouped};
 use crate::compare::Estimate;
 use crate::migration::measure::Figures;
@@ -74,23 +75,24 @@ pub fn table(comparison: &MigrationComparison) -> Table {
 }
 
 /// What the columns of [`table`] mean.
-const COLUMNS: &str = "Hits are of the blocks that the moving VM reads, in the window before anything travels and in that from its stop \
-    on. 90 %: when its hit ratio was 90 % of what it was, to a fiftieth of the window. IOPS: requests done in the window from its \
-    stop on, of VMs that keep requests in flight. Stall: what the cache adds to the hypervisor's downtime. Wire: bytes sent, there \
-    and back. Sent / needed: these over the bytes of blocks that were dirty or had been used more than once when the VM stopped. \
-    Independent: when the source was needed no more. P99 ahead: the worst neighbour's on the source and on the destination while \
-    memory is copied, over that with none; p99 after: the same from the stop on.";
+const COLUMNS: &str = "Hits: of the blocks that the moving VM reads, in the window before anything is sent and in the one that begins when it \
+    stops. 90 %: when its hit ratio was 90 % of that before, to a fiftieth of the window. IOPS: requests done in the second window, \
+    if the VM keeps requests in flight. Stall: what the cache adds to the hypervisor's downtime. Wire: bytes sent in both \
+    directions until the window ends. Sent / needed: these over the bytes of blocks that were dirty or had been used more than \
+    once when the VM stopped. Independent: when the source was no longer needed. P99 ahead: that of the worst neighbour on the \
+    source and on the destination while memory is copied, over that with none; p99 after: the same in the second window.";
 
-/// How the methods do by the goals.
+/// The goals, with the best and the worst of all sizes, links and seeds. The worst counts.
 pub fn goals_table(goals: &[Goal]) -> Table {
-    let mut table = Table::new(["measure", "goal", "found", "reached"]).words(1).words(2).words(3);
+    let mut table =
+        Table::new(["measure", "goal", "best", "worst", "reached"]).words(1).words(2).words(3).words(4);
     for goal in goals {
         let reached = match goal.reached {
             Some(true) => "yes",
             Some(false) => "no",
             None => "not measured",
         };
-        table.row([goal.measure, goal.goal, &goal.found, reached]);
+        table.row([goal.measure, goal.goal, &goal.best, &goal.worst, reached]);
     }
     table
 }
@@ -138,11 +140,11 @@ pub fn facts_table(outcome: &Outcome) -> Table {
         ("downtime of the hypervisor", microseconds(outcome.downtime_us)),
         ("stall that the cache adds", microseconds(outcome.stall_us)),
         ("back at 90 % of the earlier hit ratio after", seconds(outcome.recovered_seconds)),
-        ("source not needed any more after", seconds(outcome.alone_seconds)),
+        ("source no longer needed after", seconds(outcome.alone_seconds)),
         ("cached when the VM stopped", bytes(outcome.cached_bytes)),
         ("  of that used more than once", bytes(outcome.reused_bytes)),
-        ("dirty when the VM stopped", bytes(outcome.dirty_bytes)),
-        ("used more than once, or dirty, or both", bytes(outcome.needed_bytes)),
+        ("  of that dirty", bytes(outcome.dirty_bytes)),
+        ("  of that dirty or used more than once", bytes(outcome.needed_bytes)),
         ("copies sent ahead", bytes(there.copy_bytes + back.copy_bytes)),
         ("blocks sent on demand and in the background", bytes(there.answer_bytes + back.answer_bytes)),
         ("all else on the wire", bytes(there.control_bytes + back.control_bytes)),
@@ -173,9 +175,10 @@ pub fn outcome_page(title: &str, outcome: &Outcome) -> Page {
         .section(Section::new("VMs").table(outcome_table(outcome)))
 }
 
-/// FirepanIF's model beside the simulation: requests a second of a VM on each host, before and after.
+/// FirepanIF's model beside the simulation: requests per second of a VM on each host, before and after.
 pub fn neighbours_table(comparison: &MigrationComparison) -> Option<Table> {
-    let one = comparison.moves.iter().find(|one| one.outcome.recovered_seconds.is_some())?;
+    let is_default = |one: &&Move| one.outcome.method == Method::default();
+    let one = comparison.moves.iter().find(is_default).or(comparison.moves.first())?;
     let outcome = &one.outcome;
     let all = outcome.vms.len();
     let mut table = Table::new(["VMs", "when", "number", "hits %", "IOPS of each", "the model", "of it %"])
@@ -322,15 +325,13 @@ fn sections(comparison: &MigrationComparison) -> Vec<Section> {
         trace.requests,
         bytes(trace.footprint_blocks * haversack_model::BLOCK_BYTES as u64),
     );
-    let all: Vec<CaseSummary> = summaries(comparison);
     let mut sections = vec![
-        Section::new(&comparison.mix.title).text(&lead).table(goals_table(&goals(&all))),
+        Section::new(&comparison.mix.title).text(&lead).table(goals_table(&goals(comparison))),
         Section::new("All methods").text(COLUMNS).table(table(comparison)),
     ];
     sections.extend(groups(comparison).iter().map(|moves| group_section(moves)));
     if let Some(table) = neighbours_table(comparison) {
-        let text =
-            "Requests a second of a VM by FirepanIF's model and as simulated, with the simulated hits.";
+        let text = "Requests per second of a VM by FirepanIF's model, with the simulated hit ratio, and as simulated.";
         sections.push(Section::new("Neighbours").text(text).table(table));
     }
     let mut vms = Section::new("VMs").text("Each VM with each method, with the first seed, size and link.");

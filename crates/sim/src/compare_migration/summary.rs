@@ -134,8 +134,13 @@ impl CaseSummary {
 
 /// The migrations of a mix over all seeds, in the order in which they were simulated.
 pub fn summaries(comparison: &MigrationComparison) -> Vec<CaseSummary> {
+    summaries_of(comparison.moves.iter())
+}
+
+/// The same of some migrations.
+pub(super) fn summaries_of<'a>(moves: impl Iterator<Item = &'a Move>) -> Vec<CaseSummary> {
     let is_same = |a: &Move, b: &Move| a.is_alike(b) && a.outcome.method == b.outcome.method;
-    let groups = grouped(comparison.moves.iter(), is_same);
+    let groups = grouped(moves, is_same);
     let none = |first: &Move| {
         let is_none = |group: &&Vec<&Move>| group[0].outcome.method == Method::None;
         let of_case = groups.iter().filter(is_none).find(|group| group[0].is_alike(first));

@@ -1,20 +1,20 @@
-//! Checks that reads return what was written last: of each sector the version that was answered last when the read came,
-//! or a newer one. Writes of a sector that are in flight together may be carried out in any order.
+//! Checks that reads return what was written last: the version of each sector that had been acknowledged when the read came,
+//! or a newer one. Concurrent writes of a sector may be carried out in any order.
 
 use haversack_model::SectorNo;
 use haversack_trace::VolumeNo;
 
-use super::content::{SECTORS, Version, places};
+use super::content::{Block, SECTORS, Version, places};
 use crate::key::{Key, NumberMap};
 
 /// What is known of each sector of a block.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// The oldest version that it may have.
+    /// The oldest version that a read may return.
     oldest: [Version; SECTORS],
-    /// The newest version that was asked for.
+    /// The newest version that was written.
     newest: [Version; SECTORS],
-    /// Writes in flight, and the first one since there was none.
+    /// Writes in flight, and the oldest of these that overlap.
     in_flight: [u16; SECTORS],
     first: [Version; SECTORS],
 }
@@ -24,21 +24,21 @@ struct Known {
 pub struct Checker {
     blocks: NumberMap<Known>,
     versions: Version,
-    /// Sectors that were compared.
+    /// Sectors compared so far.
     pub checked_sectors: u64,
 }
 
-/// A read returned something else than what was written.
+/// A read returned a version that it must not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("sector {sector} has version {found}, expected one from {oldest} to {newest}")]
 pub struct Wrong {
     /// The sector.
     pub sector: u64,
-    /// The version that was read.
+    /// The version that it returned.
     pub found: Version,
-    /// The oldest one that would have been right.
+    /// The oldest one allowed.
     pub oldest: Version,
-    /// The newest one.
+    /// The newest one allowed.
     pub newest: Version,
 }
 
@@ -73,7 +73,7 @@ impl Checker {
         }
     }
 
-    /// Sectors were discarded, or are about to be: what they contain is not known.
+    /// Sectors were discarded, or are about to be: their content is undefined.
     pub fn discarded(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) {
         for (key, at) in places(volume, first, sectors) {
             if let Some(known) = self.blocks.get_mut(&key) {
@@ -82,7 +82,7 @@ impl Checker {
         }
     }
 
-    /// A read begins; returns what [`Checker::ends_read`] wants.
+    /// A read begins; returns the oldest versions allowed, for [`Checker::ends_read`].
     pub fn begins_read(&self, volume: VolumeNo, first: SectorNo, sectors: usize) -> Vec<Version> {
         let oldest = |(key, at): (u64, usize)| self.blocks.get(&key).map_or(0, |known| known.oldest[at]);
         places(volume, first, sectors).map(oldest).collect()
@@ -110,10 +110,15 @@ impl Checker {
         Ok(())
     }
 
-    /// All blocks of a volume that were ever written.
+    /// The blocks of a volume that were ever written, with the oldest version of each sector that a read may return now.
+    pub fn answered(&self, volume: VolumeNo) -> impl Iterator<Item = (u64, Block)> + '_ {
+        let blocks = self.blocks.iter().map(|(key, known)| (Key(*key), known.oldest));
+        blocks.filter(move |(key, _)| key.volume() == volume).map(|(key, oldest)| (key.block(), oldest))
+    }
+
+    /// The numbers of these blocks, in order.
     pub fn written_blocks(&self, volume: VolumeNo) -> Vec<u64> {
-        let keys = self.blocks.keys().map(|key| Key(*key)).filter(|key| key.volume() == volume);
-        let mut blocks: Vec<u64> = keys.map(Key::block).collect();
+        let mut blocks: Vec<u64> = self.answered(volume).map(|(block, _)| block).collect();
         blocks.sort_unstable();
         blocks
     }

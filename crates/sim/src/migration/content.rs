@@ -1,4 +1,4 @@
-//! What blocks contain in a simulation that checks it: a number for each sector, that of the write which it comes from.
+//! The content of blocks, for checking: each sector has the number of the write that it comes from.
 //!
 //! Invariants
 //! - Writes are numbered from 1 on; 0 stands for zeroes.

@@ -16,14 +16,14 @@ pub fn host_id(place: usize) -> HostId {
     HostId(place as u64 + 1)
 }
 
-/// A request of a VM, or of the last look at everything.
+/// A request of a VM, or of the final check.
 #[derive(Clone, Copy)]
 pub struct Arrived {
-    /// The VM; none for the last look.
+    /// The VM; none for the final check.
     pub vm: Option<usize>,
     /// The disk.
     pub volume: VolumeNo,
-    /// The request; its disk and tag are set when it is submitted.
+    /// The request. Its disk and tag are set when it is submitted.
     pub request: Request,
     /// When it came.
     pub time_ns: u64,
@@ -31,7 +31,7 @@ pub struct Arrived {
 
 /// What a buffer is for.
 pub enum Purpose {
-    /// A request, and of a read the oldest versions that are right.
+    /// A request and, for a read, the oldest versions that it may return.
     Guest(Arrived, Vec<Version>),
     /// A copy of a block that is read for the other host.
     Copy {
@@ -56,7 +56,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Whether there is something to do by now.
+    /// Whether the protocol has something to do now.
     pub fn is_due(&self, now: Micros) -> bool {
         self.migration.needs_time() && self.migration.next_wakeup(self.driven_us) <= now
     }
@@ -107,7 +107,7 @@ impl Host {
         })
     }
 
-    /// Makes a disk known that moves from or to this host.
+    /// Adds a disk that moves from or to this host.
     pub fn add_mover(
         &mut self,
         now: Micros,
@@ -124,7 +124,7 @@ impl Host {
         self.movers.push(Mover { volume, migration, id, driven_us: now });
     }
 
-    /// Notes the number that a disk got.
+    /// Notes the number of a volume's disk.
     pub fn note(&mut self, disk: DiskNo, volume: VolumeNo) {
         let at = usize::from(disk.0);
         if at >= self.volumes.len() {
@@ -151,7 +151,7 @@ impl Host {
         noted.or_else(|| self.mover_of(disk).map(|at| self.movers[at].volume))
     }
 
-    /// Whether a volume is served here: one that does not move always is.
+    /// Whether a volume is served here. One that does not move always is.
     pub fn serves(&mut self, volume: VolumeNo) -> bool {
         let call = self.core.with(&mut self.memory);
         let mover = self.movers.iter().find(|mover| mover.volume == volume);
@@ -165,7 +165,7 @@ impl Host {
         }
     }
 
-    /// Runs what is due.
+    /// Runs timers that are due.
     pub fn look(&mut self, now: Micros) {
         if self.core.next_wakeup().is_some_and(|due| due <= now) {
             self.core.with(&mut self.memory).tick(now);
@@ -178,7 +178,7 @@ impl Host {
         }
     }
 
-    /// Keeps a buffer and what it is for.
+    /// Stores a buffer and what it is for.
     pub fn put(&mut self, buffer: Buffer, purpose: Purpose) -> RequestTag {
         let tag = self.memory.put(buffer);
         let at = tag.0 as usize;
@@ -194,7 +194,7 @@ impl Host {
         self.purposes[tag.0 as usize] = Some(purpose);
     }
 
-    /// Cache devices.
+    /// The number of cache devices.
     pub fn devices(&self) -> usize {
         self.devices.len()
     }
@@ -208,7 +208,7 @@ impl Host {
         (self.memory.take_back(tag), purpose)
     }
 
-    /// Whether requests are in flight or wait.
+    /// Whether no request is in flight or waits.
     pub fn is_idle(&self) -> bool {
         let is_guest = |purpose: &Option<Purpose>| matches!(purpose, Some(Purpose::Guest(..)));
         self.waiting.is_empty() && self.held.is_empty() && !self.purposes.iter().any(is_guest)

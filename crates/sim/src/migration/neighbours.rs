@@ -1,14 +1,14 @@
 //! FirepanIF's model of how VMs share a host's flash and the storage, to compare with a simulation (section 4.3.1).
 //!
-//! A VM gets from flash what its hits ask for, but no more than an equal share of what the device gives; and from the
-//! storage what its misses ask for, but no more than an equal share of what the storage gives, or what the network carries.
-//! The smaller limit applies to a shared device; the paper prints the larger.
+//! A VM gets from flash what its hits ask for, but at most an equal share of what the device can do; and from the storage
+//! what its misses ask for, but at most an equal share of what the storage can do, or what the network carries. The smaller
+//! limit applies to a shared device; the paper prints the larger.
 
 use haversack_model::BLOCK_BYTES;
 
 use crate::latency::{LatencyModel, StationModel};
 
-/// What the hardware gives, in I/Os a second.
+/// What the hardware can do, in I/Os per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Hardware {
     /// A cache device: F.
@@ -23,7 +23,7 @@ pub struct Hardware {
     pub network: f64,
 }
 
-/// I/Os a second of a station that is never idle.
+/// I/Os per second of a station that is never idle.
 fn most_iops(station: &StationModel, read_share: f64) -> f64 {
     let service_us = read_share * station.read.mean_us() + (1.0 - read_share) * station.write.mean_us();
     let transfer_us = BLOCK_BYTES as f64 / station.bytes_per_second * 1e6;
@@ -31,8 +31,8 @@ fn most_iops(station: &StationModel, read_share: f64) -> f64 {
 }
 
 impl Hardware {
-    /// Of a model of time, for requests of one block of which so many are reads, and VMs that keep so many in flight.
-    /// Writes go to the storage alone.
+    /// Computes it from a latency model. Requests are of one block; `read_share` of them are reads, of which `hit_ratio` hit.
+    /// Each VM keeps `depth` in flight. Writes go to the storage alone.
     pub fn of(model: &LatencyModel, read_share: f64, hit_ratio: f64, depth: u32) -> Hardware {
         let (hits, misses) = (read_share * hit_ratio, read_share * (1.0 - hit_ratio));
         let storage_reads = misses / (1.0 - hits).max(f64::MIN_POSITIVE);
@@ -50,8 +50,7 @@ impl Hardware {
         }
     }
 
-    /// Requests a second of one of the VMs on a host, of which a share is served by flash. There are so many VMs on
-    /// this host, and so many on all.
+    /// Requests per second of a VM of which flash serves the share `from_flash`.
     pub fn iops(&self, from_flash: f64, vms_of_host: usize, all_vms: usize) -> f64 {
         let flash = (self.flash / vms_of_host as f64).min(from_flash * self.flash_of_vm);
         let storage =

@@ -1,4 +1,4 @@
-//! What moves, when and how: the table `[migration]` of a mix, and what the command line says instead.
+//! What moves, when and how: a mix's `[migration]` table, which the command line can override.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::error::SimError;
 use crate::latency::LatencyModel;
 use crate::latency::distribution::Distribution;
 
-/// How long the VMs are looked at if it is not said.
+/// The longest default window.
 const LONGEST_WINDOW_US: u64 = 60_000_000;
 
 /// The table `[migration]` of a mix.
@@ -22,12 +22,12 @@ pub struct MigrationTable {
     pub disk: String,
     /// When the VM stops at the source.
     pub at: Span,
-    /// How long the VMs are looked at before and after.
+    /// How long the VMs are measured before memory is copied, and from the stop on.
     pub window: Span,
-    /// How long the VM is stopped for its memory, whatever its cache does.
+    /// How long the hypervisor keeps the VM stopped.
     #[serde(default = "downtime")]
     pub downtime: Span,
-    /// How long its memory is copied before that: its cache travels ahead as long.
+    /// How long its memory is copied before it stops; meanwhile its cache is sent ahead.
     #[serde(default = "memory")]
     pub memory: Span,
     /// Speed of the link between the hosts.
@@ -36,12 +36,12 @@ pub struct MigrationTable {
     /// Its round-trip time.
     #[serde(default = "round_trip")]
     pub round_trip: Span,
-    /// Latencies and speeds that differ from the simulator's defaults.
+    /// Latencies and speeds other than the simulator's defaults.
     #[serde(default)]
     pub latency: LatencyTable,
 }
 
-/// The table `[migration.latency]`, with the names of the options of `haversack sim`.
+/// The table `[migration.latency]`. Its keys are named like options of `haversack sim`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LatencyTable {
@@ -69,21 +69,21 @@ pub struct LatencyTable {
     /// I/Os that the origin handles in parallel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_servers: Option<u32>,
-    /// Bytes a second of each of them.
+    /// Bytes per second of each of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_speed: Option<Size>,
-    /// Speed of each host's network to the origin, in bytes a second.
+    /// Speed of each host's network to the origin, in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_speed: Option<Size>,
 }
 
 impl LatencyTable {
-    /// The simulator's model with what the table has.
+    /// The simulator's default model, with the table's values.
     pub fn model(&self) -> LatencyModel {
         self.over(LatencyModel::default())
     }
 
-    /// A model with what the table has.
+    /// A model with the table's values.
     pub fn over(&self, mut model: LatencyModel) -> LatencyModel {
         let set = |to: &mut Distribution, from: &Option<Distribution>| {
             from.iter().for_each(|distribution| to.clone_from(distribution));
@@ -120,8 +120,7 @@ fn round_trip() -> Span {
 }
 
 impl MigrationTable {
-    /// A table with defaults for all but what moves and when. The VM is looked at for a minute before and after, or as long
-    /// as there is time before.
+    /// The defaults for a disk that moves at a given time. The window is a minute, or shorter if the move comes earlier.
     pub fn at(disk: &str, at: Span) -> MigrationTable {
         let before = at.as_micros().saturating_sub(memory().as_micros());
         let window = Span(Duration::from_micros(before.min(LONGEST_WINDOW_US)));
@@ -140,23 +139,22 @@ impl MigrationTable {
     /// Checks what can be checked without a load.
     ///
     /// # Errors
-    /// What is wrong, what was expected.
+    /// What is wrong, and what was expected.
     pub fn check(&self) -> Result<(), SimError> {
         let wrong = |why: String| Err(SimError::Settings(format!("[migration] of '{}': {why}", self.disk)));
         if self.window.as_micros() == 0 {
-            return wrong("the window takes some time: expected a span such as 60s".into());
+            return wrong("'window' is 0: expected a span such as 60s".into());
         }
         if self.at.as_micros() < self.memory.as_micros() + self.window.as_micros() {
             return wrong(format!(
-                "it stops at {}, but its memory is copied for {} before that, and the window of {} comes before that again: \
-                 move it later",
-                self.at, self.memory, self.window
+                "it stops at {}, too early for a window of {} and then {} in which memory is copied: move it later",
+                self.at, self.window, self.memory
             ));
         }
         Ok(())
     }
 
-    /// What a simulation needs of it. Time runs so many times faster; that of the hypervisor and of the link does not.
+    /// The same in simulated time. Times of the load pass `speed_up` times faster; the hypervisor and the link do not.
     pub fn plan(&self, method: Method, speed_up: f64) -> MigrationPlan {
         let ns = |span: Span| span.as_micros().saturating_mul(1_000);
         let of_trace = |span: Span| (ns(span) as f64 / speed_up) as u64;
@@ -179,20 +177,20 @@ pub struct MigrationPlan {
     pub method: Method,
     /// When the VM stops at the source.
     pub at_ns: u64,
-    /// How long the VMs are looked at before and after.
+    /// How long the VMs are measured before memory is copied, and from the stop on.
     pub window_ns: u64,
-    /// How long the VM is stopped for its memory.
+    /// How long the hypervisor keeps the VM stopped.
     pub downtime_ns: u64,
     /// How long its memory is copied before it stops.
     pub memory_ns: u64,
     /// The link between the hosts.
     pub link: LinkModel,
-    /// What the protocol waits for.
+    /// The protocol's timing.
     pub timing: Timing,
 }
 
 impl MigrationPlan {
-    /// Begin of what is looked at, begin of the copying of memory, stop of the VM, end of what is looked at.
+    /// The beginning of the first window, of copying memory, of the second window (the VM stops), and its end.
     pub fn marks_ns(&self) -> [u64; 4] {
         let ahead_ns = self.at_ns.saturating_sub(self.memory_ns);
         [ahead_ns.saturating_sub(self.window_ns), ahead_ns, self.at_ns, self.at_ns + self.window_ns]

@@ -1,4 +1,4 @@
-//! A VM with its load: requests at their times, or so many at a time, as a benchmark issues them.
+//! A VM with its load: requests come at the times of a trace, or a number of them is kept in flight, as a benchmark does.
 
 use std::collections::BTreeMap;
 
@@ -37,14 +37,14 @@ pub struct Vm<'a> {
     pub host: usize,
     /// Its disks.
     pub volumes: Vec<VolumeNo>,
-    /// Requests in flight, if it issues the next one when one is done. Otherwise they come at their times.
+    /// Requests that it keeps in flight; none if they come at their times.
     pub depth: Option<u32>,
     open: OpenLoad<'a>,
     source: Box<dyn Source>,
     batch: Vec<Access>,
     next: usize,
     numbers: BTreeMap<String, VolumeNo>,
-    /// When the load began in the time of its trace, and how much faster time runs.
+    /// When the load begins in its trace's time, and how much faster that time passes.
     zero_ns: u64,
     speed_up: f64,
     /// How long it has been stopped.
@@ -58,7 +58,7 @@ pub struct Vm<'a> {
 }
 
 impl<'a> Vm<'a> {
-    /// A VM at the beginning of its load. `numbers` are the numbers of all volumes, by name.
+    /// A VM at the beginning of its load. `numbers` has its volumes' numbers by name.
     ///
     /// # Errors
     /// The load cannot be opened.
@@ -102,19 +102,19 @@ impl<'a> Vm<'a> {
         self.stopped_ns.is_none() && self.depth.is_some_and(|depth| self.in_flight < depth)
     }
 
-    /// It stops: what it has to do waits.
+    /// Stops it: its requests wait.
     pub fn stop(&mut self, now_ns: u64) {
         self.stopped_ns = Some(now_ns);
     }
 
-    /// It runs again. The time for which it was stopped is missing in it.
+    /// Resumes it. Requests that come at their times come later by as long as it was stopped.
     pub fn resume(&mut self, now_ns: u64) {
         if let Some(stopped_ns) = self.stopped_ns.take() {
             self.delay_ns += now_ns - stopped_ns;
         }
     }
 
-    /// Reads on if nothing is left in the batch. A load that keeps requests in flight begins again at its end.
+    /// Reads the next batch if nothing is left of this one. A load that keeps requests in flight starts over at its end.
     fn fill(&mut self) -> Result<bool, SimError> {
         if self.next < self.batch.len() {
             return Ok(true);

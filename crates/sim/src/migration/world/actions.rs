@@ -1,4 +1,4 @@
-//! What a host does for its core and its movers: I/O of the cache devices and the origin, and messages.
+//! Carries out what a core and its movers ask for: I/O on cache devices and the origin, and messages.
 
 use haversack_core::{Action, Event as CoreEvent, IoFailure, IoId};
 use haversack_migrate::{Message, Output};
@@ -14,7 +14,7 @@ use crate::migration::content::{Buffer, from_bytes};
 use crate::migration::host::{Host, Purpose, host_id};
 use crate::migration::link::Parcel;
 
-/// Copies that are read at a time, for each time that a disk is driven.
+/// The most copies that a disk reads each time it is driven.
 const COPIES_AT_A_TIME: usize = 32;
 
 impl World<'_> {
@@ -66,7 +66,7 @@ impl World<'_> {
         }
     }
 
-    /// Does what a host's core and its movers want done, until they want nothing, and what follows from it.
+    /// Carries out what a host's core and its movers ask for, until they ask for nothing more.
     pub(super) fn pump(&mut self, host: usize) -> Result<(), SimError> {
         loop {
             while let Some(action) = self.hosts[host].core.poll() {
@@ -152,7 +152,7 @@ impl World<'_> {
         self.hosts[host].volume(disk).expect("the core has disks that it was given")
     }
 
-    /// The volume of a disk whose origin the host writes: one that moves must be its own.
+    /// Returns the volume of a disk whose origin the host is about to write. If the disk moves, the host must own it.
     fn may_write(&self, host: usize, disk: DiskNo) -> Result<VolumeNo, SimError> {
         let record = self.hosts[host].mover_of(disk).map(|at| self.hosts[host].movers[at].migration.record());
         match record {

@@ -1,4 +1,5 @@
-//! The course of the move: its memory begins to be copied, the VM stops, it runs at the destination, the source is needed no more.
+//! The steps of the move: copying the VM's memory begins, the VM stops, it runs at the destination, the source is no longer
+//! needed.
 
 use haversack_ownership::Record;
 use haversack_trace::VolumeNo;
@@ -20,14 +21,14 @@ pub struct Moments {
     pub resumed_ns: Option<u64>,
     /// Its disks are served there.
     pub served_ns: Option<u64>,
-    /// The destination needs the source no more.
+    /// The destination no longer needs the source.
     pub alone_ns: Option<u64>,
-    /// A switchover would have left little to do when it stopped.
+    /// When it stopped, little was left to send.
     pub was_ready: bool,
 }
 
 impl World<'_> {
-    /// The memory of the VM begins to be copied, and its cache to be sent ahead.
+    /// Starts to copy the VM's memory and to send its cache ahead.
     pub(super) fn begin(&mut self) -> Result<(), SimError> {
         let (now, method) = (self.now_us(), self.plan.method);
         let mut begun = Ok(());
@@ -40,17 +41,17 @@ impl World<'_> {
         self.pump(SOURCE)
     }
 
-    /// The VM stops at the source.
+    /// Stops the VM at the source.
     pub(super) fn stop(&mut self) -> Result<(), SimError> {
         self.moments.stopped_ns = Some(self.now_ns);
         self.moments.was_ready = self.hosts[SOURCE].movers.iter().all(|mover| mover.migration.is_ready());
-        self.look_at_cache();
+        self.count_cached();
         let now_ns = self.now_ns;
         self.vms.iter_mut().filter(|vm| vm.role == Role::Moves).for_each(|vm| vm.stop(now_ns));
         self.look_at_move()
     }
 
-    /// The VM runs at the destination.
+    /// Resumes the VM at the destination.
     pub(super) fn resume(&mut self) -> Result<(), SimError> {
         self.moments.resumed_ns = Some(self.now_ns);
         let (now, now_ns) = (self.now_us(), self.now_ns);
@@ -70,7 +71,7 @@ impl World<'_> {
         self.pump(DESTINATION)
     }
 
-    /// Notes how far the move is.
+    /// Notes which steps of the move are done, and starts what follows from them.
     pub(super) fn look_at_move(&mut self) -> Result<(), SimError> {
         let Moments { stopped_ns, drained_ns, resumed_ns, served_ns, alone_ns, .. } = self.moments;
         if stopped_ns.is_some() && drained_ns.is_none() {

@@ -1,4 +1,4 @@
-//! What happens at a time, and the order of what happens.
+//! Events and their order.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use haversack_trace::VolumeNo;
 use crate::latency::IoKind;
 use crate::migration::link::Parcel;
 
-/// What happens at a time.
+/// What happens.
 pub enum What {
     DeviceDone { host: usize, io: IoId, device: usize, first: usize, kind: IoKind },
     OriginDone { host: usize, io: IoId, does: OriginIo },
@@ -57,7 +57,7 @@ impl PartialOrd for Event {
 }
 
 impl Ord for Event {
-    /// The greatest comes first.
+    /// Reversed: the earliest event is the greatest, which a heap returns first.
     fn cmp(&self, other: &Event) -> Ordering {
         (other.time_ns, other.number).cmp(&(self.time_ns, self.number))
     }

@@ -1,12 +1,13 @@
-//! What is measured: of the cache that moves, of the VMs, of link and origin.
+//! What is measured: the cache that moves, the VMs, the link and the origin.
 
 use haversack_core::ListCursor;
-use haversack_model::BLOCK_BYTES;
+use haversack_model::{BLOCK_BYTES, SECTORS_PER_BLOCK, SectorNo};
 use haversack_trace::{Access, Op};
 
 use super::event::What;
 use super::{SOURCE, World};
-use crate::key::Key;
+use crate::key::{Key, KeySet};
+use crate::migration::content::SECTORS;
 use crate::migration::measure::Reads;
 use crate::migration::outcome::LoadSample;
 use crate::migration::vm::Role;
@@ -18,14 +19,14 @@ pub struct Cached {
     pub blocks: u64,
     /// Of these, used more than once.
     pub reused_blocks: u64,
-    /// Dirty, those that are staged included.
+    /// Of these, dirty: what the VM wrote there last has not reached the origin.
     pub dirty_blocks: u64,
-    /// Used more than once, or dirty, or both.
+    /// Of these, used more than once, or dirty, or both.
     pub needed_blocks: u64,
 }
 
 impl World<'_> {
-    /// Notes which blocks the VM that moves uses more than once before it stops.
+    /// Notes which blocks the moving VM uses more than once before it stops.
     pub(super) fn note_use(&mut self, vm: usize, access: &Access) {
         let is_counted = self.vms[vm].role == Role::Moves
             && self.moments.stopped_ns.is_none()
@@ -38,23 +39,34 @@ impl World<'_> {
         }
     }
 
-    /// Counts what the VM that moves has in its cache.
-    pub(super) fn look_at_cache(&mut self) {
+    /// Counts what the moving VM has in its cache. The core lists what is on flash; blocks that are only staged, or both,
+    /// are found by what the origin lacks, so that each counts once.
+    pub(super) fn count_cached(&mut self) {
         let host = &self.hosts[SOURCE];
         for mover in &host.movers {
             let Some(disk) = mover.migration.disk() else { continue };
+            let (mut cached, mut dirty) = (KeySet::default(), KeySet::default());
             let mut from = Some(ListCursor::default());
             while let Some(at) = from {
                 from = host.core.list_cached(disk, at, |block| {
-                    let is_reused = self.reused.contains(Key::new(mover.volume, block.block.0));
-                    self.cached.blocks += 1;
-                    self.cached.reused_blocks += u64::from(is_reused);
-                    self.cached.needed_blocks += u64::from(is_reused && !block.dirty);
+                    cached.insert(Key::new(mover.volume, block.block.0));
                 });
             }
-            let usage = host.core.disk_usage(disk).unwrap_or_default();
-            self.cached.dirty_blocks += usage.dirty_blocks;
-            self.cached.needed_blocks += usage.dirty_blocks;
+            for (block, answered) in self.checker.answered(mover.volume) {
+                let (key, first) = (Key::new(mover.volume, block), SectorNo(block * SECTORS_PER_BLOCK));
+                let at_origin = self.origin.read(mover.volume, first, SECTORS);
+                if at_origin.iter().zip(answered).any(|(has, answered)| *has < answered) {
+                    cached.insert(key);
+                    dirty.insert(key);
+                }
+            }
+            for key in cached.iter() {
+                let (is_reused, is_dirty) = (self.reused.contains(key), dirty.contains(key));
+                self.cached.blocks += 1;
+                self.cached.reused_blocks += u64::from(is_reused);
+                self.cached.dirty_blocks += u64::from(is_dirty);
+                self.cached.needed_blocks += u64::from(is_reused || is_dirty);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
-//! Two hosts, a link between them, one origin, and VMs: what happens, in order of time.
+//! Two hosts, the link between them, one origin, and VMs, driven by events in order of time.
 //!
-//! The cores and the protocol are those of the daemon. What they ask for is carried out as a reactor does it.
+//! The cores and the protocol are the daemon's. What they ask for is carried out as the reactor does it.
 //!
 //! Invariants
 //! - Events at the same time happen in the order in which they were planned, so that a run can be repeated.
@@ -34,9 +34,9 @@ use event::{Event, What};
 pub use course::Moments;
 pub use figures::Cached;
 
-/// Time between two looks at the timers.
+/// The interval at which timers are checked.
 const LOOK_NS: u64 = 1_000_000;
-/// Simulated time in which everything that waits must happen.
+/// A simulation that is not done this long after its end hangs.
 const PATIENCE_NS: u64 = 3_600_000_000_000;
 /// Reads in flight during the final check.
 const LAST_READS: usize = 64;
@@ -70,7 +70,7 @@ pub struct World<'a> {
     events: BinaryHeap<Event>,
     events_planned: u64,
     now_ns: u64,
-    /// Everything is attached: time counts from here on.
+    /// When everything was attached: the loads' times count from here.
     zero_ns: u64,
     sample_ns: u64,
     /// Bytes on the link and the origin's traffic when the last sample ended.
@@ -161,7 +161,7 @@ impl<'a> World<'a> {
         self.run_until(|world| world.hosts[role.host()].jobs_done == jobs)
     }
 
-    /// Plays the loads, with the migration at its time.
+    /// Plays the loads and the migration.
     ///
     /// # Errors
     /// A load cannot be read, or the migration goes wrong.
@@ -257,8 +257,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reads every block that the VM has ever written, at the destination, after the loads. It fetches what is still at the
-    /// source, so nothing is measured afterwards.
+    /// Reads every block that the VM has ever written, at the destination, when the loads have ended. This fetches what is
+    /// still at the source, so nothing is measured afterwards.
     ///
     /// # Errors
     /// A block is wrong.

@@ -14,9 +14,9 @@ pub enum QmpError {
         /// The reason.
         source: io::Error,
     },
-    /// It accepts connections and does not say anything.
+    /// It does not accept a connection, or does not say anything.
     #[error(
-        "{address}: QEMU's monitor has not answered {command} within {waited:?}; a monitor has one client at a time: disconnect the other one"
+        "{address}: QEMU's monitor has not answered {command} within {waited:?}; QEMU may be waiting for a disk, or serve another client: a monitor has one client at a time"
     )]
     Silent {
         /// The address.
@@ -55,8 +55,15 @@ pub enum QmpError {
 }
 
 impl QmpError {
-    /// Returns whether the monitor is gone, and its QEMU with it.
+    /// Returns whether the monitor is gone, and its QEMU with it: not if it is the network that fails, or permission that
+    /// is missing.
     pub fn is_gone(&self) -> bool {
-        matches!(self, QmpError::Unreachable { .. } | QmpError::Gone { .. })
+        match self {
+            QmpError::Gone { .. } => true,
+            QmpError::Unreachable { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+            }
+            QmpError::Silent { .. } | QmpError::Refused { .. } | QmpError::NotQmp { .. } => false,
+        }
     }
 }

@@ -4,8 +4,11 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
 use crate::address::Address;
@@ -14,9 +17,9 @@ use crate::message::{Event, Message, shown};
 use crate::migration::{Capability, Migration};
 
 /// The longest line that is taken from a monitor: those of QEMU are a few KiB.
-const MOST_LINE_BYTES: usize = 16 << 20;
-/// Events that are kept; older ones are dropped.
-const MOST_EVENTS: usize = 1024;
+const MOST_LINE_BYTES: usize = 256 << 10;
+/// Events that are kept; older ones are dropped. They tell that there is something to ask for.
+const MOST_EVENTS: usize = 16;
 /// The shortest time-out that the system knows.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
@@ -41,12 +44,14 @@ enum Stream {
 impl Stream {
     fn connect(address: &Address, patience: Duration) -> io::Result<Stream> {
         let host = match address {
-            Address::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
+            Address::Unix(path) => return connect_unix(path, patience).map(Stream::Unix),
             Address::Tcp(host) => host,
         };
+        let deadline = Instant::now() + patience;
         let mut last = io::Error::other("the name has no address");
         for address in host.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, patience.max(LEAST_WAIT)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match TcpStream::connect_timeout(&address, left.max(LEAST_WAIT)) {
                 Ok(stream) => return Ok(Stream::Tcp(stream)),
                 Err(error) => last = error,
             }
@@ -71,16 +76,29 @@ impl Stream {
     }
 }
 
+/// Connects to a socket. One whose queue of connections is full keeps a client waiting: QEMU's has one place.
+fn connect_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience.max(LEAST_WAIT)))?;
+    connect(&socket, &address)?;
+    Ok(socket.into())
+}
+
 impl Monitor {
     /// Connects to a monitor. It has `patience` to accept, and as long for each answer.
     ///
     /// # Errors
     /// Nobody is there, or not a monitor, or it has another client.
     pub fn connect(address: &Address, patience: Duration) -> Result<Monitor, QmpError> {
-        let stream = Stream::connect(address, patience)
-            .map_err(|source| QmpError::Unreachable { address: address.to_string(), source })?;
+        let name = address.to_string();
+        let stream = match Stream::connect(address, patience) {
+            Ok(stream) => stream,
+            Err(error) if is_time_out(&error) => return Err(silent(name, "the connection", patience)),
+            Err(source) => return Err(QmpError::Unreachable { address: name, source }),
+        };
         let mut monitor = Monitor {
-            address: address.to_string(),
+            address: name,
             stream,
             unread: Vec::new(),
             events: VecDeque::new(),
@@ -95,6 +113,11 @@ impl Monitor {
         }
         monitor.execute("qmp_capabilities", &json!({}))?;
         Ok(monitor)
+    }
+
+    /// From now on, each answer may take this long.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Executes a command and returns its answer. Events that come in between are kept.
@@ -117,10 +140,12 @@ impl Monitor {
                     };
                     return outcome.map_err(refused);
                 }
+                Some(Message::Greeting) => return Err(self.not_qmp("a second greeting".into())),
+                // Whoever keeps sending other things does not answer either.
+                Some(_) if Instant::now() >= deadline => return Err(self.silent(command)),
                 // An answer to a command that was given up.
                 Some(Message::Answer(..)) => {}
                 Some(Message::Event(event)) => self.keep(event),
-                Some(Message::Greeting) => return Err(self.not_qmp("a second greeting".into())),
                 None => return Err(self.silent(command)),
             }
         }
@@ -135,8 +160,8 @@ impl Monitor {
         while self.events.is_empty() {
             match self.message(deadline)? {
                 Some(Message::Event(event)) => self.keep(event),
-                Some(_) => {}
-                None => return Ok(None),
+                Some(_) if Instant::now() < deadline => {}
+                Some(_) | None => return Ok(None),
             }
         }
         Ok(self.events.pop_front())
@@ -225,13 +250,16 @@ impl Monitor {
     }
 
     fn silent(&self, command: &str) -> QmpError {
-        let (address, waited) = (self.address.clone(), self.patience);
-        QmpError::Silent { address, command: command.to_owned(), waited }
+        silent(self.address.clone(), command, self.patience)
     }
 
     fn not_qmp(&self, what: String) -> QmpError {
         QmpError::NotQmp { address: self.address.clone(), what }
     }
+}
+
+fn silent(address: String, command: &str, waited: Duration) -> QmpError {
+    QmpError::Silent { address, command: command.to_owned(), waited }
 }
 
 fn is_time_out(error: &io::Error) -> bool {

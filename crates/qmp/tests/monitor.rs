@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haversack_qmp::{Address, Capability, Monitor, Phase, QmpError};
+use rustix::net;
 use serde_json::{Value, json};
 
 const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n";
@@ -91,7 +92,8 @@ fn an_event_is_waited_for_and_no_longer() {
         say(&mut stream, "\"RESUME\"}\n");
         hear(&mut stream);
     });
-    let mut monitor = peer.connect(MOMENT).unwrap();
+    let mut monitor = peer.connect(PATIENCE).unwrap();
+    monitor.set_patience(MOMENT);
     assert_eq!(monitor.next_event(MOMENT).unwrap(), None, "half of one is none");
     let silent = monitor.execute("query-status", &json!({})).unwrap_err();
     assert!(silent.to_string().contains("query-status"), "{silent}");
@@ -135,8 +137,47 @@ fn what_is_no_monitor_is_refused() {
     assert!(refused(b"{\"event\": \"STOP\"}\n").contains("instead of a greeting"));
     assert!(refused(b"").contains("closed the connection"));
     assert!(refused(b"no line").contains("no line"));
-    static ENDLESS: [u8; 17 << 20] = [b' '; 17 << 20];
+    static ENDLESS: [u8; 1 << 20] = [b' '; 1 << 20];
     assert!(refused(&ENDLESS).contains("a line of more than"));
+}
+
+/// Events instead of an answer are no answer, however many they are; the newest few are kept.
+#[test]
+fn a_monitor_that_keeps_sending_events_is_given_up() {
+    const MANY: usize = 400;
+    let peer = Peer::new(|mut stream| {
+        greet(&mut stream);
+        let id = hear(&mut stream)["id"].clone();
+        for number in 0..MANY {
+            let event = json!({ "event": "STOP", "data": number });
+            say(&mut stream, &format!("{event}\n"));
+            std::thread::sleep(MOMENT / 50);
+        }
+        say(&mut stream, &format!("{}\n", json!({ "return": {}, "id": id })));
+        answer(&mut stream, &json!({ "status": "running" }));
+    });
+    let mut monitor = peer.connect(PATIENCE).unwrap();
+    monitor.set_patience(MOMENT);
+    let silent = monitor.execute("query-status", &json!({})).unwrap_err();
+    assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");
+    monitor.set_patience(PATIENCE);
+    assert_eq!(monitor.run_state().unwrap(), "running");
+    let first = monitor.next_event(MOMENT).unwrap().unwrap().data.as_u64().unwrap();
+    assert!(first as usize > MANY / 2, "event {first} is kept");
+    peer.end();
+}
+
+/// QEMU's queue of connections has one place.
+#[test]
+fn a_monitor_whose_queue_is_full_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("qmp");
+    let socket = net::socket(net::AddressFamily::UNIX, net::SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    net::listen(&socket, 0).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    let error = Monitor::connect(&Address::Unix(path), MOMENT).unwrap_err();
+    assert!(matches!(error, QmpError::Silent { .. }), "{error}");
 }
 
 #[test]
@@ -148,6 +189,9 @@ fn a_monitor_with_another_client_is_given_up() {
     assert!(error.to_string().contains("one client at a time"), "{error}");
     let error = Monitor::connect(&Address::Unix("/nowhere/qmp".into()), MOMENT).unwrap_err();
     assert!(error.is_gone() && error.to_string().starts_with("/nowhere/qmp: "), "{error}");
+    // The path goes through what is no directory: nothing is known of a QEMU.
+    let error = Monitor::connect(&Address::Unix("/dev/null/qmp".into()), MOMENT).unwrap_err();
+    assert!(matches!(error, QmpError::Unreachable { .. }) && !error.is_gone(), "{error}");
 }
 
 #[test]

@@ -88,12 +88,12 @@ pub struct MigrationStatus {
     pub sent_bytes: u64,
     /// Bytes that are still to be sent ahead, of those found so far.
     pub left_bytes: u64,
-    /// The most of that that can be dirty.
+    /// Upper bound of the dirty part of that.
     pub dirty_left_bytes: u64,
     /// Bytes that are sent ahead a second, as measured lately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_bytes_per_s: Option<f64>,
-    /// Seconds until the bytes left have been sent at that rate.
+    /// Seconds until the bytes left have been sent at that rate; missing if nothing arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,
     /// Seconds that the guest would wait for the hosts to agree, if it moved now: their messages there and back.

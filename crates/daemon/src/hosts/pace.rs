@@ -1,12 +1,14 @@
 //! How fast disks are sent to other hosts, as measured, and what follows from that.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_model::{BLOCK_BYTES, DiskId, HostId};
 
 /// How much the last measurement counts.
 const WEIGHT: f64 = 0.4;
+/// If nothing arrives for so long, the rate is 0: a mean that only falls would promise later and later ends.
+const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// Entries of a list of blocks that one message has.
 const ENTRIES_OF_A_LIST: u64 = 1024;
 /// Messages there and back before a disk is served: the request for it, its release, and the lists' ends.
@@ -21,23 +23,30 @@ struct Pace {
     /// Copies that had arrived when it was last looked at.
     copies: u64,
     at: Instant,
+    /// When a copy had arrived, or none was left to send.
+    moved_at: Instant,
     bytes_per_s: Option<f64>,
 }
 
 impl Paces {
     /// Takes in how many copies of a disk have arrived at a host, and how many are left.
     pub fn measure(&mut self, disk: DiskId, to: HostId, (copies, left): (u64, u64), now: Instant) {
-        let fresh = Pace { to, copies, at: now, bytes_per_s: None };
-        let pace = self.0.entry(disk).or_insert(fresh);
+        let fresh = || Pace { to, copies, at: now, moved_at: now, bytes_per_s: None };
+        let pace = self.0.entry(disk).or_insert_with(fresh);
         let seconds = now.saturating_duration_since(pace.at).as_secs_f64();
         if pace.to != to || copies < pace.copies {
-            *pace = Pace { to, copies, at: now, bytes_per_s: None };
+            *pace = fresh();
         } else if seconds > 0.0 {
             let sent = (copies - pace.copies) as f64 * BLOCK_BYTES as f64 / seconds;
+            if left == 0 || copies > pace.copies {
+                pace.moved_at = now;
+            }
             // A pause between two passes says nothing of the link.
             if left > 0 || copies > pace.copies {
-                let known = pace.bytes_per_s;
-                pace.bytes_per_s = Some(known.map_or(sent, |known| known + WEIGHT * (sent - known)));
+                let known = pace.bytes_per_s.filter(|known| *known > 0.0);
+                let mean = known.map_or(sent, |known| known + WEIGHT * (sent - known));
+                let is_stalled = now.saturating_duration_since(pace.moved_at) >= STALLED_AFTER;
+                pace.bytes_per_s = Some(if is_stalled { 0.0 } else { mean });
             }
             (pace.copies, pace.at) = (copies, now);
         }
@@ -90,9 +99,27 @@ mod tests {
         assert_eq!(measure(3, 1, 300, 0), Some(140), "nothing was left to send");
         assert_eq!(measure(4, 1, 300, 700), Some(84), "nothing was sent");
         assert_eq!(measure(5, 2, 5, 700), None, "to another host");
-        assert_eq!(measure(6, 2, 3, 700), None, "sent anew");
+        assert_eq!(measure(6, 2, 3, 700), None, "sent again");
         paces.retain(|_| false);
         assert_eq!(paces.of(DISK), None);
+    }
+
+    #[test]
+    fn a_disk_that_is_stalled_has_no_rate_and_no_end() {
+        let (start, mut paces) = (Instant::now(), Paces::default());
+        let mut measure = |second: u64, copies: u64, left: u64| {
+            paces.measure(DISK, HostId(1), (copies, left), start + Duration::from_secs(second));
+            paces.of(DISK).and_then(|rate| eta_s(left * BLOCK_BYTES as u64, rate)).map(f64::round)
+        };
+        measure(0, 0, 1000);
+        assert_eq!(measure(1, 100, 900), Some(9.0));
+        assert_eq!(measure(2, 100, 900), Some(15.0));
+        assert_eq!(measure(3, 100, 900), Some(25.0));
+        assert_eq!(measure(4, 100, 900), None, "nothing arrives");
+        assert_eq!(measure(5, 200, 800), Some(8.0), "it goes on");
+        // It was all sent, for long, before there was more to send.
+        measure(100, 200, 0);
+        assert!(measure(101, 200, 100).is_some());
     }
 
     #[test]

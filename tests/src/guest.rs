@@ -234,6 +234,11 @@ impl Qemu {
         qmp::connect(&self.monitors[1])
     }
 
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// `kill -9`.
     ///
     /// # Errors

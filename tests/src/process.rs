@@ -74,6 +74,16 @@ impl Process {
         self.wait_for(PATIENCE, || Ok(path.exists()))
     }
 
+    /// Waits until the server has printed a text.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn wait_for_text(&self, text: &str) -> Result<()> {
+        wait_until(&format!("'{text}' from {}", self.name), PATIENCE, || {
+            Ok(std::fs::read_to_string(&self.log).unwrap_or_default().contains(text))
+        })
+    }
+
     /// `kill -9` of the server alone; its children live on, if they can.
     ///
     /// # Errors

@@ -119,6 +119,18 @@ pub fn in_network(command: &Command, namespace: &Path) -> Result<Command> {
     Ok(wrapped)
 }
 
+/// The number in an environment variable, or `default` if it is not set.
+///
+/// # Errors
+/// If it is no number.
+pub fn number_from(variable: &str, default: u64) -> Result<u64> {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().map_err(|_| Error::Check(format!("{variable}={text} is no number"))),
+        Err(std::env::VarError::NotPresent) => Ok(default),
+        Err(error) => Err(Error::Check(format!("{variable}: {error}"))),
+    }
+}
+
 /// A TCP port of the loopback interface that nobody listens on at the moment.
 ///
 /// # Errors

@@ -6,15 +6,16 @@ use std::time::Duration;
 use haversack_e2e::error::check;
 use haversack_e2e::guest::Qemu;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::hosts::Hosts;
+use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::qmp::wait_for_status;
 use haversack_e2e::scenario::{self, Load};
-use haversack_e2e::tools::{self, Output, PATIENCE, wait_until};
-use haversack_e2e::{Attachment, Guest, MIB, Place, Result, image, test};
+use haversack_e2e::tools::{self, Output, PATIENCE, number_from, wait_until};
+use haversack_e2e::{Attachment, Error, Guest, MIB, Place, Result, image, test};
 use haversack_model::random::Random;
-use haversack_qmp::{Capability, Phase};
+use haversack_qmp::{Capability, Monitor, Phase};
+use serde_json::json;
 
 const NAMES: [&str; 2] = ["alpha", "beta"];
 /// So slow that a cache is not sent within a test, in bytes a second.
@@ -93,20 +94,9 @@ impl<'a> Pair<'a> {
 
     /// Waits until nothing of the disks is on the host that they came from.
     fn wait_until_moved(&self, from: usize) -> Result<()> {
-        wait_until("the end of the move", PATIENCE, || {
-            let mut is_moved = true;
-            for disk in ["vm1", "vm2"] {
-                let [there, here] =
-                    [state(&self.daemons[1 - from], disk)?, state(&self.daemons[from], disk)?];
-                is_moved &= there == "here" && matches!(here.as_str(), "away" | "waiting");
-            }
-            Ok(is_moved)
-        })
+        let (here, there) = (&self.daemons[from], &self.daemons[1 - from]);
+        ["vm1", "vm2"].into_iter().try_for_each(|disk| wait_until_moved(here, there, disk))
     }
-}
-
-fn state(host: &Haversack<'_>, disk: &str) -> Result<String> {
-    Ok(host.json(&["migrate", "status", disk])?["state"].as_str().unwrap_or_default().to_owned())
 }
 
 fn origins(place: &Place) -> Result<(std::path::PathBuf, [Nbdkit; 2])> {
@@ -126,7 +116,10 @@ fn ended(output: &Output, code: i32, said: &str) -> Result<String> {
 
 /// Waits until the QEMU that the guest is in is at this phase of its migration.
 fn wait_for_phase(qemu: &Qemu, phase: &Phase) -> Result<()> {
-    let mut watch = qemu.watch()?;
+    watch_for_phase(&mut qemu.watch()?, phase)
+}
+
+fn watch_for_phase(watch: &mut Monitor, phase: &Phase) -> Result<()> {
     wait_until(&format!("the phase {phase:?}"), PATIENCE, || Ok(watch.migration()?.phase == *phase))
 }
 
@@ -214,6 +207,22 @@ fn a_move_that_cannot_end_leaves_the_vm_where_it_is() {
         check(state(&pair.daemons[0], "vm1")? == "here", "the disk is still being sent")?;
         place.say("given up, and the guest goes on");
 
+        // What somebody else has begun is taken up, and can be given up as well.
+        let there = pair.expect(1, &[])?;
+        let uri = json!({ "uri": format!("unix:{}", place.path("memory.sock").display()) });
+        there.watch()?.execute("migrate-incoming", &uri)?;
+        let source = load.guest().qemu();
+        source.watch()?.set(Capability::PauseBeforeSwitchover, true)?;
+        source.watch()?.execute("migrate", &uri)?;
+        let mut process = Process::start(place, "taken-up", &pair.command(0, source, &there, &held)?)?;
+        process.wait_for_text("taking it up")?;
+        wait_until("the sending", PATIENCE, || Ok(state(&pair.daemons[0], "vm1")? == "sending"))?;
+        process.interrupt()?;
+        check(process.wait(PATIENCE)?.code() == Some(5), "the end of a move that was taken up")?;
+        check(state(&pair.daemons[0], "vm1")? == "here", "the disk is still being sent")?;
+        load.advance(100)?;
+        drop(there);
+
         // What is refused is refused before anything is done.
         let there = pair.expect(1, &[])?;
         let source = load.guest().qemu();
@@ -225,6 +234,7 @@ fn a_move_that_cannot_end_leaves_the_vm_where_it_is() {
         let nowhere = ["--at-once", "--uri", "unix:/nowhere/vm1.sock"];
         let refused = tools::output(pair.command(0, source, &there, &nowhere)?)?;
         ended(&refused, 1, "QEMU refuses migrate-incoming")?;
+        check(state(&pair.daemons[0], "vm1")? == "here", "the disk of a refused move is still being sent")?;
         drop(there);
 
         // And it can still be moved.
@@ -243,6 +253,136 @@ fn a_move_that_cannot_end_leaves_the_vm_where_it_is() {
     });
 }
 
+/// A QEMU whose main thread waits for a disk does not answer its monitor, and nobody takes it for dead.
+#[test]
+fn a_source_that_does_not_answer_is_waited_for() {
+    test("a silent source", |place| {
+        let (_file, origins) = origins(place)?;
+        let places = [place.host("a")?, place.host("b")?];
+        let mut pair = Pair::start(place, &places, &origins, SLOW)?;
+        pair.call_off()?;
+        let mut guest = pair.boot()?;
+        let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
+        load.advance(200)?;
+        pair.wait_for_dirty_blocks(0)?;
+        let silent = "has not answered";
+
+        // The command is killed meanwhile: its guard waits, and then has the VM go on.
+        let there = pair.expect(1, &[])?;
+        let source = load.guest().qemu();
+        let command = pair.command(0, source, &there, &["--at-once", "--hold", LONG])?;
+        let process = Process::start(place, "killed", &command)?;
+        let mut watch = source.watch()?;
+        watch_for_phase(&mut watch, &Phase::PreSwitchover)?;
+        source.process().pause()?;
+        process.kill()?;
+        let log = place.path("killed.log");
+        wait_until("the guard", PATIENCE, || {
+            Ok(std::fs::read_to_string(&log).is_ok_and(|text| text.contains(silent)))
+        })?;
+        source.process().resume()?;
+        wait_for_status(&mut watch, "running", PATIENCE)?;
+        wait_until("the end of the guard's work", PATIENCE, || {
+            Ok(!watch.has(Capability::PauseBeforeSwitchover)?)
+        })?;
+        drop(watch);
+        load.advance(100)?;
+        drop(there);
+
+        // The command gives up: so it does then.
+        let there = pair.expect(1, &[])?;
+        let source = load.guest().qemu();
+        let command = pair.command(0, source, &there, &["--at-once", "--hold", "2s"])?;
+        let mut process = Process::start(place, "given-up", &command)?;
+        wait_for_phase(source, &Phase::PreSwitchover)?;
+        source.process().pause()?;
+        process.wait_for_text(silent)?;
+        process.interrupt()?;
+        check(process.wait(PATIENCE)?.code() == Some(8), "the end of a move that was given up")?;
+        source.process().resume()?;
+        wait_until("the guest's running somewhere", PATIENCE, || {
+            Ok(is_running(source) || is_running(&there))
+        })?;
+        let mut from = 0;
+        if is_running(&there) {
+            drop(load.guest().runs_in(there));
+            load.advance(100)?;
+            pair.wait_until_moved(0)?;
+            from = 1;
+        }
+
+        // The command waits.
+        let there = pair.expect(1 - from, &[])?;
+        let source = load.guest().qemu();
+        let command = pair.command(from, source, &there, &["--at-once", "--hold", "2s"])?;
+        let mut process = Process::start(place, "waits", &command)?;
+        wait_for_phase(source, &Phase::PreSwitchover)?;
+        source.process().pause()?;
+        process.wait_for_text(silent)?;
+        source.process().resume()?;
+        check(process.wait(PATIENCE)?.code() == Some(0), "the end of a move whose source was silent")?;
+        drop(load.guest().runs_in(there));
+        load.advance(100)?;
+        load.stop()?;
+        guest.off()
+    });
+}
+
+/// A daemon that does not answer does not keep the VM stopped; one that has died does not make a move fail that is done.
+#[test]
+fn a_daemon_that_is_away_keeps_no_vm_from_moving() {
+    test("a silent daemon", |place| {
+        let (_file, origins) = origins(place)?;
+        let places = [place.host("a")?, place.host("b")?];
+        let mut pair = Pair::start(place, &places, &origins, SLOW)?;
+        pair.call_off()?;
+        let mut guest = pair.boot()?;
+        let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
+        load.advance(200)?;
+        pair.wait_for_dirty_blocks(0)?;
+
+        // Ctrl-C is heard while the daemon is asked. QEMU needs the daemon to go on.
+        let there = pair.expect(1, &[])?;
+        let patient = ["--timeout", "1h", "--at-once", "--hold"];
+        let command = pair.command(0, load.guest().qemu(), &there, &[&patient[..], &[LONG]].concat())?;
+        let mut process = Process::start(place, "interrupted", &command)?;
+        let mut watch = load.guest().qemu().watch()?;
+        watch_for_phase(&mut watch, &Phase::PreSwitchover)?;
+        pair.daemons[0].process()?.pause()?;
+        process.interrupt()?;
+        loop {
+            let event = watch.next_event(PATIENCE)?;
+            let event = event.ok_or_else(|| Error::Check("Ctrl-C is not heard".into()))?;
+            if event.name == "MIGRATION" && event.data["status"] == "cancelling" {
+                break;
+            }
+        }
+        drop(watch);
+        pair.daemons[0].process()?.resume()?;
+        check(process.wait(PATIENCE)?.code() == Some(5), "the end of a move that was given up")?;
+        load.advance(100)?;
+        drop(there);
+
+        // So is the end of the time that the VM may wait. The VM moves, and its disks cannot.
+        let there = pair.expect(1, &[])?;
+        let more = [&patient[..], &["2s", "--wait"]].concat();
+        let command = pair.command(0, load.guest().qemu(), &there, &more)?;
+        let mut process = Process::start(place, "held", &command)?;
+        wait_for_phase(load.guest().qemu(), &Phase::PreSwitchover)?;
+        pair.daemons[0].process()?.pause()?;
+        process.wait_for_text("time is over")?;
+        pair.daemons[0].kill()?;
+        check(process.wait(PATIENCE)?.code() == Some(0), "the end of a move after which a daemon was dead")?;
+        process.wait_for_text("its disks could not be followed")?;
+        pair.daemons[0].start_again()?;
+        drop(load.guest().runs_in(there));
+        load.advance(100)?;
+        pair.wait_until_moved(0)?;
+        load.stop()?;
+        guest.off()
+    });
+}
+
 /// Where the controller is killed.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -256,8 +396,7 @@ enum Step {
 #[test]
 fn a_controller_may_be_killed_at_any_step() {
     test("killed controllers", |place| {
-        let seed = std::env::var("HAVERSACK_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        let seed = number_from("HAVERSACK_SEED", 1)?;
         place.say(&format!("HAVERSACK_SEED={seed}"));
         let mut random = Random::new(seed);
         let (file, origins) = origins(place)?;

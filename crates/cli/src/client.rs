@@ -67,6 +67,17 @@ impl Client {
         parsed(path, &self.exchange(method, path, None, self.patience).await?)
     }
 
+    /// As [`Client::ask`], with a body.
+    pub async fn tell<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let json = serde_json::to_vec(body).map_err(|e| CliError::Failed(e.to_string()))?;
+        parsed(path, &self.exchange(method, path, Some(json), self.patience).await?)
+    }
+
     /// Makes a GET request whose answer arrives in pieces; the body is read within [`Client::block_on`].
     pub fn open(&self, path: &str) -> Result<Incoming> {
         self.block_on(async {

@@ -76,7 +76,7 @@ enum MigrateCommand {
         #[arg(long, value_name = "PATH")]
         vhost_user: Option<PathBuf>,
     },
-    /// Used by this command itself: see its source.
+    /// Internal.
     #[command(hide = true)]
     Guard { qmp: Address, qmp_destination: Address },
 }

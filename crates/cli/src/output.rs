@@ -35,16 +35,20 @@ pub fn print_line(value: &impl Serialize) -> Result<()> {
     write(&format!("{json}\n"))
 }
 
+/// Writes a line to stderr, if somebody still reads that: nothing ends because the terminal is gone.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Reports an error.
 pub fn complain(as_json: bool, error: &CliError) {
     if !as_json {
-        eprintln!("haversack: {error}");
-        return;
+        return say(&format!("haversack: {error}"));
     }
     let mut body =
         json!({ "code": error.code(), "error": error.to_string(), "exit_code": error.exit_code() });
     if let CliError::Refused(refusal) = error {
         (body["error"], body["hint"]) = (json!(refusal.error), json!(refusal.hint));
     }
-    eprintln!("{body}");
+    say(&body.to_string());
 }

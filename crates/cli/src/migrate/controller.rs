@@ -4,26 +4,32 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use haversack_api::{HostStatus, MigrationStatus, Size, Span};
-use haversack_qmp::{Address, Capability, Migration, Monitor, Phase};
+use haversack_qmp::{Address, Capability, Migration, Monitor, Phase, QmpError};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::filling::Filling;
+use super::filling::{Fill, Filling};
 use super::guard::Guard;
 use super::source::{self, Stage};
 use super::{Migrate, destination, table};
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::output::print;
+use crate::output::{print, say};
 
 /// How long a monitor may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the source may take to answer while the VM is being sent, before it is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How often everything is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same while the VM is stopped.
 const HOLD_EVERY: Duration = Duration::from_millis(10);
+/// How long it takes to see whether Ctrl-C was pressed.
+const MOMENT: Duration = Duration::from_millis(1);
+/// How long the destination may take at least to show that it lives, before the VM is sent to it.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The VM, if it is to be moved as well.
 #[derive(Args)]
@@ -37,16 +43,16 @@ pub struct Vm {
     /// Where QEMU sends the VM [default: where the destination listens, or a free port of the host].
     #[arg(long, requires = "qmp")]
     pub uri: Option<String>,
-    /// Have QEMU send the VM's memory at the same time as the cache is sent.
+    /// Send the VM's memory together with the cache, not after it.
     #[arg(long, requires = "qmp")]
     pub at_once: bool,
-    /// Time for the cache to be sent before the VM's memory [default: no limit].
+    /// How long to wait for the cache before sending the VM's memory [default: no limit].
     #[arg(long, value_name = "TIME", requires = "qmp")]
     pub fill_within: Option<Span>,
-    /// Time for which the VM may wait, stopped, for the last of its cache to be sent.
+    /// How long the stopped VM may wait for the rest of its cache.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub hold: Span,
-    /// What to do when one of these times is over and the cache has not been sent.
+    /// What to do if the cache has not been sent in time.
     #[arg(long, value_enum, default_value_t = OnTimeout::Continue)]
     pub on_timeout: OnTimeout,
 }
@@ -75,10 +81,13 @@ struct Controller<'a> {
     client: &'a Client,
     vm: &'a Vm,
     filling: Filling<'a>,
+    /// The monitors of the source and the destination, for the guard.
+    addresses: [&'a Address; 2],
     source: Monitor,
     destination: Monitor,
     interrupts: Signal,
     bar: ProgressBar,
+    /// Nothing is said. (The bar is hidden as well if stderr is a file, where messages are wanted.)
     is_quiet: bool,
     held: Duration,
 }
@@ -99,14 +108,25 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
                 .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
             let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
             let (is_quiet, held) = (as_json, Duration::ZERO);
-            let mut controller =
-                Controller { client, vm, filling, source, destination, interrupts, bar, is_quiet, held };
+            let addresses = [qmp, qmp_destination];
+            let mut controller = Controller {
+                client,
+                vm,
+                filling,
+                addresses,
+                source,
+                destination,
+                interrupts,
+                bar,
+                is_quiet,
+                held,
+            };
             let migration = controller.move_vm(to)?;
             controller.bar.finish_and_clear();
             filling = controller.filling;
             (migration.downtime_ms, controller.held)
         }
-        (Ok(source), Err(error)) => return Err(without_destination(source, error.into())),
+        (Ok(source), Err(error)) => return Err(without_destination(source, &error.into())),
         // An earlier run has moved the VM, and its QEMU here has ended since.
         (Err(error), Ok(mut destination)) if error.is_gone() => {
             match destination.migration()?.phase {
@@ -117,33 +137,35 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
         }
         (Err(error), _) => return Err(error.into()),
     };
-    match migrate.wait {
-        true => filling.wait()?,
-        false => filling.settle()?,
+    // The VM has moved, whatever becomes known of its disks now.
+    let settled = if migrate.wait { filling.wait() } else { filling.settle() };
+    let status = filling.status();
+    if let Some(error) = settled.as_ref().err().or(status.as_ref().err()) {
+        say(&format!("haversack: the VM runs on host '{to}', but its disks could not be followed: {error}"));
     }
-    let report = Report { downtime_ms, held_ms: held.as_millis() as u64, disks: filling.status()? };
+    let disks = status.unwrap_or_default();
     let stopped = downtime_ms.map_or_else(String::new, |ms| format!(", after {ms} ms without running"));
-    let text = format!("The VM runs on host '{to}'{stopped}.\n{}", table(&report.disks));
+    let mut text = format!("The VM runs on host '{to}'{stopped}.\n");
+    if !disks.is_empty() {
+        text += &table(&disks);
+    }
+    let report = Report { downtime_ms, held_ms: held.as_millis() as u64, disks };
     print(as_json, &report, &text)
 }
 
 /// What a VM needs that an earlier run was moving to a QEMU that is gone. Returns how it ended.
-fn without_destination(mut source: Monitor, error: CliError) -> CliError {
-    match source::stage(&mut source) {
-        Ok(Stage::Moving(_)) => match source::cancel(&mut source) {
-            Ok(true) => CliError::NotMoved { why: error.to_string(), is_cancelled: false },
-            Ok(false) => gone(&error),
-            Err(error) => error,
-        },
-        Ok(Stage::Gone) => gone(&error),
-        _ => error,
+fn without_destination(mut source: Monitor, error: &CliError) -> CliError {
+    match source::end(&mut source) {
+        Ok(false) => CliError::NotMoved { why: error.to_string(), is_cancelled: false },
+        Ok(true) => gone(error),
+        Err(other) => CliError::Attention(format!("it is not known where the VM is: {error}; {other}")),
     }
 }
 
 fn gone(error: &CliError) -> CliError {
     CliError::Attention(format!(
-        "the source has sent the VM, and the QEMU that it was sent to cannot be asked: {error}. If it has ended, start the VM \
-         anew; do not continue it at the source, where its disks may have changed since"
+        "the source has sent the VM, and the QEMU that it was sent to cannot be asked: {error}. If that has ended, restart the \
+         VM on its host; do not continue it at the source, where its disks may have changed since"
     ))
 }
 
@@ -160,10 +182,12 @@ impl<'a> Controller<'a> {
             Stage::Gone => true,
             Stage::Moving(phase) => {
                 self.say(&format!("a migration is under way already ({phase:?}): taking it up"));
-                let _guard = self.guard()?;
-                // The VM is moved without its cache rather than left stopped.
-                let _ = self.filling.start();
-                self.follow()?;
+                let moved = self.guarded(|controller| {
+                    // The VM is moved without its cache rather than left stopped.
+                    let _ = controller.filling.start();
+                    controller.follow()
+                });
+                moved.inspect_err(|_| self.filling.abort())?;
                 true
             }
             Stage::Here => {
@@ -183,68 +207,121 @@ impl<'a> Controller<'a> {
             return Err(post_copy());
         }
         destination::check_waits(&mut self.destination)?;
-        self.filling.start()?;
+        let moved = self.filling.start().and_then(|()| self.send(to));
+        moved.inspect_err(|_| self.filling.abort())
+    }
+
+    /// Sends a VM whose caches are on their way.
+    fn send(&mut self, to: &str) -> Result<()> {
         if !self.vm.at_once {
             self.fill()?;
         }
         let host = address_of(self.client, to)?;
         let uri = destination::listen(&mut self.destination, &host, self.vm.uri.as_deref())?;
-        self.source.set(Capability::Events, true)?;
-        self.source.set(Capability::PauseBeforeSwitchover, true)?;
-        let moved = self.guard().and_then(|_guard| {
-            self.source.execute("migrate", &json!({ "uri": uri }))?;
-            self.follow()
-        });
-        // Or whoever migrates the VM next would have to continue it.
-        let _ = self.source.set(Capability::PauseBeforeSwitchover, false);
-        moved.inspect_err(|_| self.filling.abort())
+        self.guarded(|controller| {
+            let source = &mut controller.source;
+            let told = source
+                .set(Capability::Events, true)
+                .and_then(|()| source.set(Capability::PauseBeforeSwitchover, true))
+                .and_then(|()| source.execute("migrate", &json!({ "uri": uri })));
+            match told {
+                Err(error @ QmpError::Refused { .. }) => {
+                    Err(CliError::NotMoved { why: error.to_string(), is_cancelled: false })
+                }
+                // Without an answer, what is asked next tells whether QEMU has begun.
+                _ => controller.follow(),
+            }
+        })
     }
 
-    fn guard(&self) -> Result<Guard> {
-        let (Some(source), Some(destination)) = (&self.vm.qmp, &self.vm.qmp_destination) else {
-            return Err(CliError::Usage("give both --qmp and --qmp-destination".into()));
-        };
-        Guard::start(source, destination)
+    /// Does something in which QEMU may stop the VM. Should this process not see the end of it, a guard takes over.
+    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let guard = Guard::start(self.addresses[0], self.addresses[1])?;
+        let outcome = work(self);
+        self.source.set_patience(PATIENCE);
+        match outcome {
+            done @ (Ok(()) | Err(CliError::NotMoved { .. })) => {
+                source::dont_pause(&mut self.source);
+                guard.dismiss();
+                done
+            }
+            Err(attention @ CliError::Attention(_)) => Err(attention),
+            Err(error) => Err(CliError::Attention(format!(
+                "it is not known where the VM is: {error}; a process in the background cancels the migration when QEMU \
+                 answers, unless the VM has been sent. Run the command again to see how that has ended"
+            ))),
+        }
     }
 
     /// Waits until the cache has been sent, as far as it can while the VM runs.
     fn fill(&mut self) -> Result<()> {
+        let limit = self.vm.fill_within.map_or(Duration::MAX, |limit| limit.0);
         let start = Instant::now();
+        let mut known = None;
         loop {
-            let fill = self.filling.look()?;
-            self.bar.set_message(fill.to_string());
-            if fill.is_ready {
-                self.say(&fill.to_string());
-                return Ok(());
+            if let Some(fill) = self.look(limit.saturating_sub(start.elapsed()))? {
+                self.bar.set_message(fill.to_string());
+                if fill.is_ready {
+                    self.say(&fill.to_string());
+                    return Ok(());
+                }
+                known = Some(fill);
+            }
+            if start.elapsed() >= limit {
+                return self.give_up(known);
             }
             if self.is_interrupted(LOOK_EVERY) {
-                self.filling.abort();
                 return Err(cancelled("Ctrl-C"));
-            }
-            if self.vm.fill_within.is_some_and(|limit| start.elapsed() > limit.0) {
-                let what = format!("time is over: {fill}");
-                if self.vm.on_timeout == OnTimeout::Cancel {
-                    self.filling.abort();
-                    return Err(cancelled(&what));
-                }
-                self.say(&what);
-                return Ok(());
             }
         }
     }
 
+    /// Returns how far the caches are, or `None` if that is not known within the limit. An error also if Ctrl-C is pressed.
+    fn look(&mut self, limit: Duration) -> Result<Option<Fill>> {
+        let Controller { client, filling, interrupts, .. } = self;
+        client.block_on(async {
+            tokio::select! {
+                fill = filling.look() => fill.map(Some),
+                Some(()) = interrupts.recv() => Err(cancelled("Ctrl-C")),
+                () = tokio::time::sleep(limit) => Ok(None),
+            }
+        })
+    }
+
+    /// The time for the cache is over. An error if the VM is not to be moved then.
+    fn give_up(&self, known: Option<Fill>) -> Result<()> {
+        let how_far = known.map_or_else(|| "the daemon has not answered".into(), |fill| fill.to_string());
+        let what = format!("time is over: {how_far}");
+        if self.vm.on_timeout == OnTimeout::Cancel {
+            return Err(cancelled(&what));
+        }
+        self.say(&what);
+        Ok(())
+    }
+
     /// Follows QEMU's migration until the VM has been sent.
     fn follow(&mut self) -> Result<()> {
-        let mut is_continued = false;
+        let (mut is_continued, mut has_said) = (false, false);
+        self.source.set_patience(ASK_AGAIN_AFTER);
         loop {
             let stage = match source::stage(&mut self.source) {
                 Ok(stage) => stage,
-                Err(error) => return self.source_gone(&error.into()),
+                Err(error) if error.is_gone() => return self.source_gone(&error.into()),
+                // Its main thread waits, for example for a disk whose origin is away.
+                Err(error @ QmpError::Silent { .. }) if !self.is_interrupted(MOMENT) => {
+                    if !has_said {
+                        self.say(&format!("{error}. Asking until it answers"));
+                        has_said = true;
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
             };
             match stage {
                 Stage::Gone => return Ok(()),
                 Stage::Here | Stage::Waiting => {
-                    let why = self.source.migration()?.error.unwrap_or_else(|| "QEMU gives no reason".into());
+                    let why = self.source.migration().ok().and_then(|migration| migration.error);
+                    let why = why.unwrap_or_else(|| "QEMU gives no reason".into());
                     let why = format!("QEMU's migration has failed or was cancelled: {why}");
                     return Err(CliError::NotMoved { why, is_cancelled: false });
                 }
@@ -257,43 +334,48 @@ impl<'a> Controller<'a> {
                     let _ = self.source.execute("migrate-continue", &state);
                     is_continued = true;
                 }
-                Stage::Moving(Phase::Active | Phase::Setup) if self.is_interrupted(Duration::ZERO) => {
+                Stage::Moving(Phase::Active | Phase::Setup) if self.is_interrupted(MOMENT) => {
                     return self.call_off(cancelled("Ctrl-C"));
                 }
                 Stage::Moving(_) => {}
             }
             self.show_memory();
-            if let Err(error) = self.source.next_event(LOOK_EVERY) {
-                return self.source_gone(&error.into());
-            }
+            // What is wrong is found when it is asked.
+            let _ = self.source.next_event(LOOK_EVERY);
         }
     }
 
     /// Keeps the stopped VM waiting until its cache has been sent. An error says why it is not to be continued.
     fn hold(&mut self) -> Result<()> {
         let start = Instant::now();
-        let held = loop {
+        let limit = self.vm.hold.0;
+        let held = self.hold_while(|| limit.saturating_sub(start.elapsed()));
+        self.held += start.elapsed();
+        self.destination.set_patience(PATIENCE);
+        held
+    }
+
+    /// As [`Controller::hold`], while time is `left`.
+    fn hold_while(&mut self, left: impl Fn() -> Duration) -> Result<()> {
+        let mut known = None;
+        loop {
             // A destination that has died is not noticed by the source.
+            self.destination.set_patience(left().clamp(LEAST_PATIENCE, PATIENCE));
             self.destination.run_state()?;
-            // What a daemon does not send now, it sends later.
-            let fill = self.filling.look().unwrap_or_default();
-            if fill.is_ready {
-                break Ok(());
+            match self.look(left()) {
+                Ok(Some(fill)) if fill.is_ready => return Ok(()),
+                Ok(fill) => known = fill.or(known),
+                Err(why @ CliError::NotMoved { .. }) => return Err(why),
+                // What a daemon does not send now, it sends later.
+                Err(_) => {}
+            }
+            if left().is_zero() {
+                return self.give_up(known);
             }
             if self.is_interrupted(HOLD_EVERY) {
-                break Err(cancelled("Ctrl-C"));
+                return Err(cancelled("Ctrl-C"));
             }
-            if start.elapsed() > self.vm.hold.0 {
-                let what = format!("time is over: {fill}");
-                if self.vm.on_timeout == OnTimeout::Cancel {
-                    break Err(cancelled(&what));
-                }
-                self.say(&what);
-                break Ok(());
-            }
-        };
-        self.held += start.elapsed();
-        held
+        }
     }
 
     /// Cancels QEMU's migration. No error if it was too late for that.
@@ -311,16 +393,16 @@ impl<'a> Controller<'a> {
     fn source_gone(&mut self, error: &CliError) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            let Ok(migration) = self.destination.migration() else { break };
-            match migration.phase {
-                Phase::Completed => return Ok(()),
-                Phase::Failed => break,
+            match self.destination.migration() {
+                Ok(Migration { phase: Phase::Completed, .. }) => return Ok(()),
+                Ok(Migration { phase: Phase::Failed, .. }) => break,
+                Err(error) if error.is_gone() => break,
                 _ => std::thread::sleep(LOOK_EVERY),
             }
         }
-        let why = "and it has not come to the destination. If that QEMU has ended, start the VM anew";
         Err(CliError::Attention(format!(
-            "the QEMU that the VM was in cannot be asked any more: {error}; {why}"
+            "the QEMU that the VM was in cannot be asked any more: {error}; and the VM has not come to the destination. If \
+             that QEMU has ended, restart the VM on this host"
         )))
     }
 
@@ -343,7 +425,7 @@ impl<'a> Controller<'a> {
     fn say(&self, what: &str) {
         self.bar.suspend(|| {
             if !self.is_quiet {
-                eprintln!("{what}");
+                say(what);
             }
         });
     }

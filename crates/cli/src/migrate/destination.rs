@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use haversack_qmp::{Capability, Migration, Monitor, Phase};
+use haversack_qmp::{Capability, Migration, Monitor, Phase, QmpError};
 use serde_json::json;
 
 use crate::error::{CliError, Result};
@@ -34,7 +34,7 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
         if let Err(error) = told
             && (before.phase == Phase::None || uri.is_none())
         {
-            let what = "a QEMU that could not listen has to be started anew";
+            let what = "restart the QEMU at --qmp-destination: one that could not listen does not try again";
             return Err(CliError::Failed(format!("{error}; {what}")));
         }
     }
@@ -57,14 +57,17 @@ pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<()> {
     let lost = |why: String| {
         CliError::Attention(format!(
             "the source has sent the VM, and it does not run at the destination: {why}; do not continue it at the source, \
-             where its disks may have changed since: start it anew"
+             where its disks may have changed since: restart it on the destination's host"
         ))
     };
     let deadline = Instant::now() + PATIENCE;
     let mut is_continued = false;
     while Instant::now() < deadline {
-        let migration = destination.migration().map_err(|error| lost(error.to_string()))?;
-        let state = destination.run_state().map_err(|error| lost(error.to_string()))?;
+        let told = destination.migration().and_then(|migration| Ok((migration, destination.run_state()?)));
+        let (migration, state) = match told {
+            Err(QmpError::Silent { .. }) => continue,
+            told => told.map_err(|error| lost(error.to_string()))?,
+        };
         match (migration.phase, state.as_str()) {
             (Phase::Failed, _) => {
                 return Err(lost(migration.error.unwrap_or_else(|| "the migration has failed there".into())));
@@ -75,12 +78,15 @@ pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<()> {
             (Phase::Completed, _) if !runs => return Ok(()),
             // It was started with -S.
             (Phase::Completed, "paused" | "prelaunch") if !is_continued => {
-                destination.execute("cont", &json!({})).map_err(|error| lost(error.to_string()))?;
+                if let Err(error @ QmpError::Refused { .. }) = destination.execute("cont", &json!({})) {
+                    return Err(lost(error.to_string()));
+                }
                 is_continued = true;
             }
             _ => {}
         }
-        destination.next_event(LOOK_EVERY).map_err(|error| lost(error.to_string()))?;
+        // What is wrong is found when it is asked.
+        let _ = destination.next_event(LOOK_EVERY);
     }
     Err(lost(format!("not within {PATIENCE:?}")))
 }

@@ -57,15 +57,16 @@ impl<'a> Filling<'a> {
         for disk in self.disks {
             let status = status(self.client, disk)?;
             if !self.is_on_its_way(&status) {
-                self.start_disk(disk)?;
+                let client = self.client;
+                client.block_on(self.start_disk(disk))?;
             }
         }
         Ok(())
     }
 
-    fn start_disk(&mut self, disk: &'a str) -> Result<()> {
+    async fn start_disk(&mut self, disk: &'a str) -> Result<()> {
         let body = StartMigration { to: self.to.into(), method: self.method };
-        let job: Job = self.client.call(Method::POST, &path(disk)?, Some(&body))?;
+        let job: Job = self.client.tell(Method::POST, &path(disk)?, &body).await?;
         self.jobs.insert(disk, job.id);
         Ok(())
     }
@@ -76,13 +77,14 @@ impl<'a> Filling<'a> {
         is_moving && status.host.as_deref() == Some(self.to)
     }
 
-    /// Returns how far they are. What a daemon has forgotten that was restarted is started again.
-    pub fn look(&mut self) -> Result<Fill> {
+    /// Returns how far they are. What a daemon has forgotten that was restarted is started again. For use within
+    /// [`Client::block_on`].
+    pub async fn look(&mut self) -> Result<Fill> {
         let mut all = Fill { is_ready: true, ..Fill::default() };
         for disk in self.disks {
-            let status = status(self.client, disk)?;
-            if !self.is_on_its_way(&status) && !self.is_starting(disk)? {
-                self.start_disk(disk)?;
+            let status: MigrationStatus = self.client.ask(Method::GET, &path(disk)?).await?;
+            if !self.is_on_its_way(&status) && !self.is_starting(disk).await? {
+                self.start_disk(disk).await?;
             }
             all.sent_bytes += status.sent_bytes;
             all.left_bytes += status.left_bytes;
@@ -93,9 +95,9 @@ impl<'a> Filling<'a> {
     }
 
     /// Returns whether a disk's job runs. An error if it has failed.
-    fn is_starting(&self, disk: &str) -> Result<bool> {
+    async fn is_starting(&self, disk: &str) -> Result<bool> {
         let Some(job) = self.jobs.get(disk) else { return Ok(false) };
-        match self.client.get::<Job>(&format!("/v1/jobs/{job}")) {
+        match self.client.ask::<Job>(Method::GET, &format!("/v1/jobs/{job}")).await {
             Ok(Job { state: JobState::Failed, error, .. }) => {
                 Err(CliError::Job(error.unwrap_or_else(|| format!("disk '{disk}' cannot be sent"))))
             }

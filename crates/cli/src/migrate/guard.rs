@@ -1,18 +1,23 @@
-//! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, QEMU would wait for it
-//! with the VM stopped; so this one cancels the migration, and the VM goes on where it was.
+//! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives up, QEMU would
+//! wait for it with the VM stopped; so this one cancels the migration, and the VM goes on where it was.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use haversack_qmp::{Address, Monitor};
 
 use super::controller::PATIENCE;
 use super::destination;
-use super::source::{self, Stage};
+use super::source;
 use crate::error::{CliError, Result};
+use crate::output;
 
-/// A guard. It is dismissed when this is dropped.
+/// How long it waits before it tries again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A guard. It takes over when this is dropped.
 pub struct Guard {
     child: Child,
 }
@@ -27,13 +32,9 @@ impl Guard {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         Ok(Guard { child: command.spawn().map_err(failed)? })
     }
-}
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
+    /// Ends it: it is known where the VM is.
+    pub fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             // It may have been killed.
             let _ = stdin.write_all(b".");
@@ -48,11 +49,27 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     if dismissed {
         return Ok(());
     }
-    let mut source = Monitor::connect(qmp, PATIENCE)?;
-    match source::stage(&mut source)? {
-        Stage::Here | Stage::Waiting => return Ok(()),
-        Stage::Moving(_) if source::cancel(&mut source)? => return Ok(()),
-        Stage::Moving(_) | Stage::Gone => {}
+    let mut has_said = false;
+    let is_sent = loop {
+        match end_migration(qmp) {
+            Ok(is_sent) => break is_sent,
+            Err(CliError::Qmp(error)) if error.is_gone() => break true,
+            // Nobody else would have the VM go on.
+            Err(error) => {
+                if !has_said {
+                    output::say(&format!("haversack: {error}. Trying again until the migration has ended"));
+                    has_said = true;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    };
+    match is_sent {
+        true => destination::arrive(&mut Monitor::connect(qmp_destination, PATIENCE)?, true),
+        false => Ok(()),
     }
-    destination::arrive(&mut Monitor::connect(qmp_destination, PATIENCE)?, true)
+}
+
+fn end_migration(qmp: &Address) -> Result<bool> {
+    source::end(&mut Monitor::connect(qmp, PATIENCE)?)
 }

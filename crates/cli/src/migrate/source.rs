@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use haversack_qmp::{Monitor, Phase, QmpError};
+use haversack_qmp::{Capability, Monitor, Phase, QmpError};
 use serde_json::json;
 
 use crate::error::{CliError, Result};
@@ -42,21 +42,42 @@ pub fn stage(source: &mut Monitor) -> std::result::Result<Stage, QmpError> {
     })
 }
 
+/// Cancels a migration if one is under way. Returns whether the VM has been sent.
+pub fn end(source: &mut Monitor) -> Result<bool> {
+    let is_sent = match stage(source)? {
+        Stage::Moving(_) => !cancel(source)?,
+        stage => stage == Stage::Gone,
+    };
+    dont_pause(source);
+    Ok(is_sent)
+}
+
+/// Has the next migration end without being continued: whoever starts it may not know that it waits.
+pub fn dont_pause(source: &mut Monitor) {
+    let _ = source.set(Capability::PauseBeforeSwitchover, false);
+}
+
 /// Cancels a migration, and waits until the VM goes on here. Returns false if it was too late for that.
 pub fn cancel(source: &mut Monitor) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_asked = false;
     while Instant::now() < deadline {
-        match stage(source)? {
+        let stage = match stage(source) {
+            Err(QmpError::Silent { .. }) => continue,
+            stage => stage?,
+        };
+        match stage {
             Stage::Here => return Ok(true),
             Stage::Gone => return Ok(false),
             Stage::Moving(phase) if may_be_cancelled(&phase) && !is_asked => {
-                source.execute("migrate_cancel", &json!({}))?;
+                // QEMU carries it out even if its answer comes late.
+                let _ = source.execute("migrate_cancel", &json!({}));
                 is_asked = true;
             }
             Stage::Moving(_) | Stage::Waiting => {}
         }
-        source.next_event(LOOK_EVERY)?;
+        // What is wrong is found when it is asked.
+        let _ = source.next_event(LOOK_EVERY);
     }
     Err(CliError::Attention(format!(
         "QEMU has not ended the migration within {PATIENCE:?}, and the VM may be stopped: see 'query-migrate' and \

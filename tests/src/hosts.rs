@@ -1,6 +1,7 @@
 //! Daemons between which disks move, as if each were on a host of its own.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::certificates::Certificates;
 use crate::haversack::Haversack;
@@ -8,7 +9,7 @@ use crate::network::Network;
 use crate::tools::{self, PATIENCE};
 use crate::{Place, Result};
 
-/// Where hosts listen that have an address of their own.
+/// Where hosts listen. Each has an address of its own, so that the port is free when its daemon comes back.
 const PORT: u16 = 10810;
 
 /// What each host's configuration says of the others.
@@ -24,8 +25,10 @@ impl Hosts {
     /// # Errors
     /// If they cannot be made.
     pub fn new(place: &Place, names: &[&str]) -> Result<Self> {
-        let listen = |_: &&str| Ok(SocketAddr::from(([127, 0, 0, 1], tools::free_port()?)));
-        Self::at(place, names, names.iter().map(listen).collect::<Result<_>>()?)
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let [_, _, a, b] = std::process::id().to_be_bytes();
+        let address = |_: &&str| Ipv4Addr::new(127, a, b, COUNT.fetch_add(1, Ordering::Relaxed));
+        Self::at(place, names, names.iter().map(address))
     }
 
     /// Makes certificates for hosts of these names, which are on a network of their own.
@@ -33,13 +36,13 @@ impl Hosts {
     /// # Errors
     /// If they cannot be made.
     pub fn on(place: &Place, names: &[&str], network: &Network) -> Result<Self> {
-        let listen = |host| SocketAddr::from((network.address(host), PORT));
-        Self::at(place, names, (0..names.len()).map(listen).collect())
+        Self::at(place, names, (0..names.len()).map(|host| network.address(host)))
     }
 
-    fn at(place: &Place, names: &[&str], addresses: Vec<SocketAddr>) -> Result<Self> {
+    fn at(place: &Place, names: &[&str], addresses: impl Iterator<Item = Ipv4Addr>) -> Result<Self> {
         let certificates = Certificates::of_hosts(place, "hosts", names)?;
         let names = names.iter().map(|name| (*name).to_owned());
+        let addresses = addresses.map(|address| SocketAddr::from((address, PORT)));
         Ok(Self { certificates, hosts: names.zip(addresses).collect() })
     }
 

@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::error::check;
+use crate::tools::PATIENCE;
 use crate::{Answer, Error, Guest, Place, Result, image};
-
-/// How long a load may go without finishing a request before it counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
 
 /// Every kind of request on `disk`, which starts with zeroes, or with the pattern of the disk named `name`, as `start`
 /// says. Returns the digest of the disk's bytes.
@@ -99,7 +97,7 @@ impl<'a> Load<'a> {
             if now.iter().zip(&before).all(|(now, before)| *now >= before + more) {
                 return Ok(());
             }
-            if start.elapsed() > STUCK {
+            if start.elapsed() > PATIENCE {
                 return Err(Error::Check(format!("the load is stuck: {before:?} requests, {now:?} now")));
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Disks move between two hosts with a network in between, again and again, while all that can fail fails: daemons are
+//! Disks move between two hosts with a network in between, again and again, while everything that can fail does: daemons are
 //! killed, the link is cut or slow, the destination's cache is full, the origins go away. Whatever happens, no client sees
 //! an error or a wrong byte.
 //!
@@ -9,29 +9,30 @@ mod plan;
 mod scene;
 
 use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::tools::number_from;
 use haversack_e2e::traveller::Traveller;
 use haversack_e2e::verify::Verifier;
 use haversack_e2e::{Error, Guest, Place, Result, image, test};
 use haversack_model::random::Random;
 
-use plan::{Plan, Step};
+use plan::{FAULTS, Plan, STEPS, Step};
 use scene::Scene;
 
 /// The disks of clients, their size in MiB, and how many of their blocks are in use.
 const DISKS: [(&str, u64, usize); 2] = [("vm1", 64, 12_000), ("vm2", 16, 1_000)];
 
-fn number_from(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+/// How often disks move in the suite, and where its random numbers begin.
+const MOVES: usize = 10;
+const SEED: u64 = 50;
+
+fn moves() -> Result<usize> {
+    Ok(number_from("HAVERSACK_MOVES", MOVES as u64)? as usize)
 }
 
-fn moves() -> usize {
-    number_from("HAVERSACK_MOVES", 10) as usize
-}
-
-fn random(place: &Place) -> Random {
-    let seed = number_from("HAVERSACK_SEED", 3);
+fn random(place: &Place) -> Result<Random> {
+    let seed = number_from("HAVERSACK_SEED", SEED)?;
     place.say(&format!("HAVERSACK_SEED={seed}"));
-    Random::new(seed)
+    Ok(Random::new(seed))
 }
 
 /// Ends the client that has failed, if one has.
@@ -61,10 +62,24 @@ fn move_clients(scene: &mut Scene<'_>, vms: &[Traveller], plan: &Plan) -> Result
     scene.end_move(plan)
 }
 
+/// Or the suite would not test them.
+#[test]
+fn the_seed_of_the_suite_draws_every_fault_and_every_step() {
+    let mut random = Random::new(SEED);
+    let plans: Vec<Plan> = (1..=MOVES).map(|number| Plan::draw(number, &mut random)).collect();
+    for (number, plan) in (1..).zip(&plans) {
+        println!("move {number}: {plan}");
+    }
+    let failing = || plans.iter().filter_map(|plan| Some((plan.fault?, plan.step)));
+    assert!(FAULTS.iter().all(|fault| failing().any(|(drawn, _)| drawn == *fault)));
+    assert!(STEPS.iter().all(|step| failing().any(|(_, drawn)| drawn == *step)));
+    assert!(plans[0].fault.is_some(), "the only move of a guest");
+}
+
 #[test]
 fn disks_move_again_and_again_whatever_fails() {
     test("moves of clients", |place| {
-        let mut random = random(place);
+        let (mut random, moves) = (random(place)?, moves()?);
         let image =
             |(disk, mebibytes, _)| Ok((disk, image::zeroes(place, &format!("{disk}.img"), mebibytes)?));
         let disks: Vec<_> = DISKS.into_iter().map(image).collect::<Result<_>>()?;
@@ -76,25 +91,25 @@ fn disks_move_again_and_again_whatever_fails() {
             Traveller::begin(&scene.socket(0), disk, verifier)
         };
         let mut vms: Vec<Traveller> = DISKS.into_iter().map(begin).collect();
-        for number in 1..=moves() {
+        for number in 1..=moves {
             let plan = Plan::draw(number, &mut random);
             place.say(&format!("move {number}: {plan}"));
             let moved = move_clients(&mut scene, &vms, &plan);
             check_all(&mut vms).and(moved)?;
         }
         let answered: u64 = vms.iter().map(Traveller::answered).sum();
-        let here = &scene.daemons[moves() % 2];
+        let here = &scene.daemons[moves % 2];
         for (number, (vm, (disk, ..))) in vms.into_iter().zip(DISKS).enumerate() {
             vm.stop()?;
             let mut verifier = vm.end()?;
-            verifier.move_to(&scene.socket(moves() % 2));
+            verifier.move_to(&scene.socket(moves % 2));
             verifier.verify_all()?;
             here.command(&["disk", "flush", disk])?;
             verifier.move_to(&scene.origin(number)?);
             verifier.verify_all()?;
         }
         neighbours.into_iter().try_for_each(|neighbour| neighbour.end().map(drop))?;
-        place.say(&format!("{} moves, {answered} requests answered", moves()));
+        place.say(&format!("{moves} moves, {answered} requests answered"));
         Ok(())
     });
 }
@@ -130,7 +145,7 @@ fn move_guest(scene: &mut Scene<'_>, load: &mut Load<'_>, number: usize, plan: &
 #[test]
 fn guests_move_again_and_again_whatever_fails() {
     test("moves of guests", |place| {
-        let mut random = random(place);
+        let mut random = random(place)?;
         let disks = [
             ("vm1", image::pattern(place, "vm1.img", "vm1", 64)?),
             ("vm2", image::zeroes(place, "vm2.img", 16)?),
@@ -143,7 +158,7 @@ fn guests_move_again_and_again_whatever_fails() {
         guest.ask("open vda vm1 pattern")?;
         guest.ask("open vdb vm2 zeroes")?;
         let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
-        let moves = moves().div_ceil(10);
+        let moves = moves()?.div_ceil(10);
         for number in 1..=moves {
             let plan = Plan { turns_back: false, ..Plan::draw(number, &mut random) };
             place.say(&format!("move {number}: {plan}"));

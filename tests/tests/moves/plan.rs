@@ -26,7 +26,8 @@ pub enum Fault {
     OriginsKilled,
 }
 
-const FAULTS: [Fault; 8] = [
+/// All of them.
+pub const FAULTS: [Fault; 8] = [
     Fault::SourceKilled,
     Fault::DestinationKilled,
     Fault::BothKilled,
@@ -60,7 +61,8 @@ pub enum Step {
     Arriving,
 }
 
-const STEPS: [Step; 5] = [Step::SentAhead, Step::Ready, Step::Stopped, Step::Asked, Step::Arriving];
+/// All of them, in order.
+pub const STEPS: [Step; 5] = [Step::SentAhead, Step::Ready, Step::Stopped, Step::Asked, Step::Arriving];
 
 /// What happens at a move.
 #[derive(Clone, Copy, Debug)]

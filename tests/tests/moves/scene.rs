@@ -120,7 +120,7 @@ impl<'a> Scene<'a> {
         Ok(self.origins[disk].server()?.socket().to_owned())
     }
 
-    /// Has the disks sent ahead, if that is planned, until the VM had better move.
+    /// Has the disks sent ahead, if that is planned, until it is time to move the VM.
     pub fn send_ahead(&mut self, plan: &Plan) -> Result<()> {
         if !plan.announced {
             return self.fail_at(Step::SentAhead, plan);
@@ -154,7 +154,7 @@ impl<'a> Scene<'a> {
         self.disks.iter().try_for_each(|disk| wait_until_moved(from, to, disk))
     }
 
-    /// Lets fail what is planned for this step, and mends it.
+    /// Causes the planned failure of this step, and undoes it.
     pub fn fail_at(&mut self, step: Step, plan: &Plan) -> Result<()> {
         let Some(fault) = plan.fault.filter(|_| plan.step == step) else { return Ok(()) };
         std::thread::sleep(plan.after);
@@ -174,7 +174,9 @@ impl<'a> Scene<'a> {
                 std::thread::sleep(plan.lasts);
                 self.origins.iter_mut().try_for_each(|origin| origin.start_again(self.place))
             }
-            _ => self.outside().fail(fault, plan),
+            Fault::LinkCut | Fault::LinkSlow | Fault::PoolFull | Fault::OriginsPaused => {
+                self.outside().fail(fault, plan)
+            }
         }
     }
 
@@ -185,7 +187,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// What can fail, and be mended, without a new process.
+/// What can fail, and be undone, without a new process.
 pub struct Outside<'a> {
     network: &'a Network,
     origins: &'a [Origin],
@@ -195,7 +197,7 @@ pub struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    /// Lets it fail for the planned time.
+    /// Causes the planned failure, and undoes it.
     pub fn fail(&self, fault: Fault, plan: &Plan) -> Result<()> {
         let servers = || self.origins.iter().map(Origin::server);
         match fault {
@@ -210,10 +212,13 @@ impl Outside<'_> {
                 (0..NAMES.len()).try_for_each(|host| self.network.limit(host, FAST))
             }
             Fault::PoolFull => self.flood(plan.to, plan.lasts),
-            _ => {
+            Fault::OriginsPaused => {
                 servers().try_for_each(|server| server?.process().pause())?;
                 std::thread::sleep(plan.lasts);
                 servers().try_for_each(|server| server?.process().resume())
+            }
+            Fault::SourceKilled | Fault::DestinationKilled | Fault::BothKilled | Fault::OriginsKilled => {
+                Err(Error::Check(format!("{fault:?} needs new processes")))
             }
         }
     }

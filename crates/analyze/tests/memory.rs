@@ -1,4 +1,4 @@
-//! Memory of an exact analysis: so much a block, and nothing an access.
+//! Memory of an exact analysis: bytes for each block, and none for an access.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -45,7 +45,7 @@ const PARTS_BYTES: usize = 48 << 20;
 /// several.
 const BLOCK_BYTES: [usize; 2] = [90, 110];
 
-/// Accesses to so many blocks in turn, every third a write, of n volumes.
+/// Accesses to a number of blocks in turn, every third a write, of n volumes.
 struct Turns {
     blocks: u64,
     volumes: u32,

@@ -14,9 +14,9 @@ use crate::budget::Budget;
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Endurance {
-    /// So many times the pool's size a day, as vendors rate their devices.
+    /// As a multiple of the pool's size a day, as vendors rate their devices.
     DriveWritesPerDay(f64),
-    /// So many bytes a day.
+    /// In bytes a day.
     BytesPerDay(f64),
 }
 

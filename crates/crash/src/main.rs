@@ -20,7 +20,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
 
   --points N    crash points to try (default 10000)
   --seed S      first seed (default 1); seed S, S+1, ... make one run each
-  --runs N      so many seeds instead of so many points
+  --runs N      seeds to run, instead of a number of points
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake in the core (needs the feature bug-zoo)
   --twin        two hosts between which a disk moves

@@ -53,7 +53,7 @@ impl Pacing {
         self.is_on
     }
 
-    /// Puts an I/O with so many bytes left at the end of the line.
+    /// Puts an I/O at the end of the line. `left_bytes` of it are still to be moved.
     pub fn wait(&mut self, fd: RawFd, io: u32, left_bytes: usize) {
         let units = units_of_bytes(left_bytes.min(PIECE_BYTES));
         self.line(fd).waiting.push_back((io, units));

@@ -94,7 +94,7 @@ pub(crate) fn units(op: Op, sectors: u32) -> u32 {
     }
 }
 
-/// Returns the cost of moving so many bytes.
+/// Returns the cost of moving this number of bytes.
 pub(crate) const fn units_of_bytes(bytes: usize) -> u32 {
     let units = bytes.div_ceil(UNIT_BYTES);
     UNITS_OF_A_REQUEST + if units < MOST_UNITS as usize { units as u32 } else { MOST_UNITS }

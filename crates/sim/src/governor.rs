@@ -71,7 +71,7 @@ pub trait Governable {
     /// Returns a disk's counters, with the mean latencies since the last window.
     fn counters(&self, disk: DiskNo) -> Counters;
 
-    /// Lets latencies begin anew: of one disk's origin, or of everything.
+    /// Restarts the means of latencies: of one disk's origin, or of everything.
     fn restart_latencies(&mut self, of: Option<DiskNo>);
 
     /// Returns a disk's share.
@@ -220,7 +220,7 @@ impl Governor {
         Ok(governor)
     }
 
-    /// Goes on after a restart as the daemon does, with what its log tells; windows begin anew.
+    /// Goes on after a restart as the daemon does, with what its log tells; windows start again.
     ///
     /// # Errors
     /// The core refuses what is decided.

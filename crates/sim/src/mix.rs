@@ -328,7 +328,7 @@ impl Mix {
 const MEASURED_PART: f64 = 0.25;
 const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
-/// A window of so many seconds, and the measurement of intensity at its end, in microseconds.
+/// A window of this many seconds, and the measurement of intensity at its end, in microseconds.
 pub fn windows(seconds: f64) -> (Micros, Micros) {
     let window_us = (seconds * 1e6) as Micros;
     let measured_us = (window_us as f64 * MEASURED_PART) as Micros;

@@ -162,9 +162,9 @@ impl FromStr for Replacement {
 /// How large caches are.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Sizes {
-    /// So many blocks each.
+    /// In blocks.
     Blocks(Vec<u64>),
-    /// So many bytes each.
+    /// In bytes.
     Bytes(Vec<u64>),
     /// These parts of the blocks that the trace touches.
     Fractions(Vec<f64>),

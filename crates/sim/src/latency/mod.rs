@@ -131,7 +131,7 @@ impl Stations {
         Stations::of_hosts(model, 1, devices, seed)
     }
 
-    /// Several hosts with so many devices altogether, everything idle.
+    /// Several hosts with this number of devices altogether, everything idle.
     pub fn of_hosts(model: &LatencyModel, hosts: usize, devices: usize, seed: u64) -> Self {
         Stations {
             devices: (0..devices).map(|_| Station::new(&model.device)).collect(),

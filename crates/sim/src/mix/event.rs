@@ -44,7 +44,7 @@ pub struct Timed {
 }
 
 impl TimedEvent {
-    /// Reads it. Time runs so many times faster.
+    /// Reads it. Time runs faster by this factor.
     ///
     /// # Errors
     /// It is neither an event nor a change, or both; or figures are not those of a curve.

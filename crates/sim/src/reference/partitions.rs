@@ -60,7 +60,7 @@ pub struct Partitions<R> {
 }
 
 impl<R: Resizable> Partitions<R> {
-    /// A pool of so many blocks for disks of these sizes in blocks, which share it at first.
+    /// A pool of this capacity for disks of these sizes in blocks, which share it at first.
     pub fn new(
         capacity_blocks: usize,
         disk_blocks: &[u64],

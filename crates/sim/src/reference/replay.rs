@@ -106,7 +106,7 @@ impl<P: Policy> Replay<P> {
         (origin, self.reads.1.us())
     }
 
-    /// Lets the means begin anew: of one volume's origin, or all.
+    /// Restarts the means: of one volume's origin, or all.
     pub fn restart_latencies(&mut self, of: Option<VolumeNo>) {
         match of {
             Some(volume) => {

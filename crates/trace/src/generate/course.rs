@@ -2,7 +2,7 @@
 
 /// How far a figure may be off its course at the end, of 1.
 const TOLERANCE: f64 = 0.01;
-/// How much further it may be off at the beginning, as it can still catch up: so many times as far.
+/// How much further it may be off at the beginning, as it can still catch up.
 const CATCH_UP: f64 = 10.0;
 
 /// A figure that grows in step with the references.

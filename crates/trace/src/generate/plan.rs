@@ -6,7 +6,7 @@
 use super::profile::Distances;
 use super::random::Random;
 
-/// References are drawn as if so many more had been made already: one in n of all. Larger steps stay random
+/// References are drawn as if this number more had been made already: one in n of all. Larger steps stay random
 /// longer, smaller ones are more exact at the end.
 const HORIZON: u64 = 1000;
 

@@ -1,7 +1,6 @@
 //! Ceph: one monitor and one OSD in memory, on the loopback interface, without authentication.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use crate::process::Process;
 use crate::tools::PATIENCE;
@@ -10,8 +9,8 @@ use crate::{Error, Place, Result, tools};
 /// The pool of the images.
 const POOL: &str = "vms";
 
-/// An OSD is started this many times at most.
-const OSD_STARTS: u32 = 5;
+/// An OSD, or a command, is started this many times at most.
+const STARTS: u32 = 5;
 
 /// A running cluster with a pool for images.
 #[derive(Debug)]
@@ -33,11 +32,7 @@ impl Ceph {
         let cluster = uuid()?;
         std::fs::write(&config, configuration(&cluster, &address, &directory.display().to_string()))
             .map_err(Error::io(config.display().to_string()))?;
-        let run = |program: &str, arguments: &[&str]| {
-            let mut command = tools::tool(program)?;
-            command.env("CEPH_CONF", &config).args(arguments);
-            tools::run(command)
-        };
+        let run = |program: &str, arguments: &[&str]| run(&config, program, arguments);
         for data in ["mon", "osd"] {
             let data = place.path(data);
             std::fs::create_dir(&data).map_err(Error::io(data.display().to_string()))?;
@@ -59,7 +54,7 @@ impl Ceph {
         let mut osd = daemon("ceph-osd", "0")?;
         // An OSD that asks the monitor before it has got the cluster's identity from it ends: the monitor refuses
         // its commands ("handle_command on fsid 00000000-... != ..."). What the OSD prints of it, if anything, varies.
-        for _ in 1..OSD_STARTS {
+        for _ in 1..STARTS {
             match osd.wait_for(PATIENCE, is_up) {
                 Err(Error::Failed { command, .. }) if command == "ceph-osd" => {
                     osd = daemon("ceph-osd", "0")?;
@@ -88,7 +83,7 @@ impl Ceph {
     ///
     /// # Errors
     /// What `rbd` complained of.
-    pub fn export(&self, name: &str, file: &std::path::Path) -> Result<()> {
+    pub fn export(&self, name: &str, file: &Path) -> Result<()> {
         self.rbd(&["export", "--no-progress", &format!("{POOL}/{name}"), &file.display().to_string()])
     }
 
@@ -158,15 +153,27 @@ impl Ceph {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        let mut command: Command = tools::tool(program)?;
-        command.env("CEPH_CONF", &self.config).args(arguments);
-        tools::run(command)
+        run(&self.config, program, arguments)
     }
 }
 
 fn uuid() -> Result<String> {
     let path = "/proc/sys/kernel/random/uuid";
     Ok(std::fs::read_to_string(path).map_err(Error::io(path))?.trim().to_owned())
+}
+
+/// Runs a program against the cluster with this configuration. The monitor refuses a command that comes before its client
+/// has got the cluster's identity from it; then it is run again.
+fn run(config: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+    let once = || {
+        let mut command = tools::tool(program)?;
+        command.env("CEPH_CONF", config).args(arguments);
+        tools::run(command)
+    };
+    (1..STARTS).fold(once(), |result, _| match result {
+        Err(error) if error.to_string().contains("getting command descriptions") => once(),
+        result => result,
+    })
 }
 
 fn configuration(cluster: &str, address: &str, directory: &str) -> String {

@@ -1,6 +1,8 @@
 //! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two.
 //! `ZOO=NAME` hunts only those whose name contains NAME.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use haversack_core::bugs::{self, Bug};
 use haversack_crash::run::{self, Options, RunReport, run_seed};
 use haversack_crash::twin;
@@ -10,16 +12,15 @@ const MOST_POINTS: u64 = 200_000;
 #[test]
 fn every_planted_mistake_is_caught() {
     run::quiet_panics();
+    let hunts = hunts();
+    let next = AtomicUsize::new(0);
+    let hunter = || {
+        let mine = std::iter::from_fn(|| hunts.get(next.fetch_add(1, Ordering::Relaxed)));
+        mine.map(|(bug, run)| (*bug, hunt(*bug, *run))).collect::<Vec<_>>()
+    };
     let found: Vec<_> = std::thread::scope(|scope| {
-        let halves: Vec<_> = (0..2)
-            .map(|half| {
-                scope.spawn(move || {
-                    let mine = hunts().into_iter().skip(half).step_by(2);
-                    mine.map(|(bug, run)| (bug, hunt(bug, run))).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        halves.into_iter().flat_map(|half| half.join().expect("a hunt catches panics")).collect()
+        let hunters = [scope.spawn(hunter), scope.spawn(hunter)];
+        hunters.into_iter().flat_map(|one| one.join().expect("a hunt catches panics")).collect()
     });
     println!("{:<32} {:>14}  how", "bug", "caught after");
     assert!(!found.is_empty(), "no planted mistake is called {}", wanted());

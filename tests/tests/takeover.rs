@@ -234,9 +234,16 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         let dead = StorageDaemon::start(place, "dead", ceph.node("vm1"))?;
         let uri = dead.uri();
         qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
-        let mut program = fence("fence-rbd");
-        program.args(["alpha", "10.0.0.1:1", "id", &origin]);
-        let said = tools::run(program)?;
+        let run = |address: &str, origin: &str| {
+            let mut program = fence("fence-rbd");
+            program.args(["alpha", address, "id", origin]).env("HAVERSACK_FENCE_HOSTS", place.path("hosts"));
+            tools::run(program).unwrap_or_else(|error| error.to_string())
+        };
+        // The client is another host's.
+        let said = run("10.0.0.1:1", &origin);
+        check(said.contains("no client of host alpha"), format!("it says: {said}"))?;
+        qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
+        let said = run("127.0.0.1:1", &origin);
         check(said.contains("1 clients of vms/vm1 blocklisted"), format!("it says: {said}"))?;
         let written = qemu_io(&uri, &["write -P 2 0 64k", "flush"]);
         check(written.is_err(), "a blocklisted client writes")?;
@@ -244,10 +251,42 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         ceph.export("vm1", &copy)?;
         check(image::take(&copy, 0, 1)? == [1], "the origin was written after the fencing")?;
         // Nobody has an image open: nobody knows whom to blocklist.
-        let mut program = fence("fence-rbd");
-        program.args(["alpha", "10.0.0.1:1", "id", &ceph.image("vm2", 16)?]);
-        let said = tools::run(program).unwrap_or_else(|error| error.to_string());
-        check(said.contains("no client of another host"), format!("it says: {said}"))
+        let said = run("127.0.0.1:1", &ceph.image("vm2", 16)?);
+        check(said.contains("no client of host alpha"), format!("it says: {said}"))
+    });
+}
+
+/// Of several clients only the dead host's are blocklisted, whatever their addresses look like. The cluster is a fake one.
+#[test]
+fn clients_of_living_hosts_are_not_blocklisted() {
+    test("whom to blocklist", |place| {
+        let clients =
+            ["10.0.0.1:0/11", "10.0.0.11:0/12", "10.0.0.2:0/13", "[fd00::1]:0/14", "[fd00::11]:0/15"];
+        let watchers = clients.map(|client| format!("{{\"address\":\"{client}\",\"client\":1}}")).join(",");
+        program(place, "rbd", &format!("echo '{{\"watchers\":[{watchers}]}}'"))?;
+        let list = place.path("blocked");
+        let script = "case $3 in add) echo \"$4 until\" >>LIST;; ls) cat LIST;; esac"
+            .replace("LIST", &list.display().to_string());
+        program(place, "ceph", &script)?;
+        let names = place.path("hosts");
+        std::fs::write(&names, "# host and addresses\ngamma 10.0.0.2 fd00::11\n")
+            .map_err(Error::io("hosts"))?;
+        let path = format!("{}:{}", place.path("").display(), std::env::var("PATH").unwrap_or_default());
+        for (host, address, expected) in [
+            ("alpha", "10.0.0.1:10810", &["10.0.0.1:0/11"][..]),
+            ("beta", "[fd00::1]:10810", &["[fd00::1]:0/14"]),
+            ("gamma", "10.0.0.1:10810", &["10.0.0.2:0/13", "[fd00::11]:0/15"]),
+        ] {
+            std::fs::write(&list, "").map_err(Error::io("the list"))?;
+            let mut command = fence("fence-rbd");
+            command.env("PATH", &path).env("HAVERSACK_FENCE_HOSTS", &names);
+            command.args([host, address, "id", "/dev/rbd/vms/vm1"]);
+            tools::run(command)?;
+            let blocked = std::fs::read_to_string(&list).map_err(Error::io("the list"))?;
+            let blocked: Vec<&str> = blocked.lines().filter_map(|line| line.split(' ').next()).collect();
+            check(blocked == expected, format!("blocklisted for {host}: {blocked:?}"))?;
+        }
+        Ok(())
     });
 }
 
@@ -317,6 +356,14 @@ fn the_registration_of_a_dead_host_is_preempted() {
         check(run(&["alpha", "10.0.0.1:1", "id", &device], "beta")?.0, "fenced twice")?;
         let (done, errors) = run(&["beta", "10.0.0.2:1", "id", &device], "gamma")?;
         check(done && keys()? == 1, format!("beta is not fenced: {errors}"))?;
+        // A host that was fenced stays so when it boots, and fences nobody, until it is let in again.
+        let (done, errors) = run(&["register", "alpha", &device], "")?;
+        check(!done && errors.contains("unfence") && keys()? == 1, format!("alpha is back: {errors}"))?;
+        let (done, _) = run(&["gamma", "10.0.0.3:1", "id", &device], "alpha")?;
+        check(!done && keys()? == 1, "a host that is fenced has fenced another one")?;
+        check(run(&["register", "gamma", &device], "")?.0, "a registered host may register again")?;
+        check(run(&["unfence", "alpha", &device], "")?.0 && keys()? == 2, "alpha is still fenced")?;
+        check(run(&["register", "alpha", &device], "")?.0 && keys()? == 2, "alpha is registered")?;
         let (done, _) = run(&["alpha", "10.0.0.1:1", "id", "nbd://host/x"], "gamma")?;
         check(!done, "something that is no device was fenced")
     });

@@ -74,11 +74,7 @@ impl MigrationConfig {
             return Err("listen = [] lets no other host connect: give ADDRESS:PORT".into());
         }
         if let Some(fence) = &self.fence {
-            for program in fence.programs() {
-                if !program.is_absolute() {
-                    return Err(format!("fence: '{}' is not an absolute path", program.display()));
-                }
-            }
+            fence.check().map_err(|what| format!("fence: {what}"))?;
             if self.fence_time.0.is_zero() {
                 return Err("fence_time = \"0s\" lets no program end: give a time such as 60s".into());
             }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 /// How often a running program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a program that was killed may take to end.
+const KILL_TIME: Duration = Duration::from_secs(5);
 /// The most of its output that is kept.
 const MOST_OUTPUT_BYTES: u64 = 64 << 10;
 
@@ -49,13 +52,30 @@ impl FencePrograms {
         }
     }
 
-    /// Returns all programs.
-    pub fn programs(&self) -> Vec<&Path> {
+    /// Checks that the programs can be run.
+    ///
+    /// # Errors
+    /// What cannot, and why.
+    pub fn check(&self) -> Result<(), String> {
         match self {
-            FencePrograms::All(program) => vec![program],
-            FencePrograms::ByOrigin(programs) => programs.values().map(PathBuf::as_path).collect(),
+            FencePrograms::All(program) => check_program(program),
+            FencePrograms::ByOrigin(programs) => {
+                programs.values().try_for_each(|program| check_program(program))
+            }
         }
     }
+}
+
+fn check_program(program: &Path) -> Result<(), String> {
+    let name = program.display();
+    if !program.is_absolute() {
+        return Err(format!("'{name}' is not an absolute path"));
+    }
+    let found = program.metadata().map_err(|error| format!("{name}: {error}"))?;
+    if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+        return Err(format!("{name} is not an executable file"));
+    }
+    Ok(())
 }
 
 /// What is to be fenced.
@@ -94,6 +114,16 @@ pub enum FenceError {
         /// The time that it had.
         time: Duration,
     },
+    /// It took too long, was killed, and still does not end: it waits for a device.
+    #[error("{program}: not done within {} s, and cannot be ended: process {process} waits for a device", .time.as_secs())]
+    Stuck {
+        /// The program.
+        program: PathBuf,
+        /// The time that it had.
+        time: Duration,
+        /// The process.
+        process: u32,
+    },
     /// It says so.
     #[error("{program}: {status}: {output}")]
     Failed {
@@ -125,28 +155,32 @@ pub fn fence(program: &Path, target: &FenceTarget, time: Duration) -> Result<Str
         // It fits the pipe. A program that does not read it has the same as arguments.
         let _ = serde_json::to_writer(&mut stdin, target).map(|()| stdin.write_all(b"\n"));
     }
-    let status = wait(&mut child, time).map_err(start)?;
+    let Some(status) = wait(&mut child, time).map_err(start)? else {
+        let (program, process) = (program.to_path_buf(), child.id());
+        let group = Pid::from_raw(i32::try_from(process).unwrap_or(i32::MAX));
+        // It may have ended in the meantime.
+        let _ = killpg(group, Signal::SIGKILL);
+        if wait(&mut child, KILL_TIME).map_err(start)?.is_some() {
+            return Err(FenceError::Slow { program, time });
+        }
+        // Whenever it ends, nobody waits for it.
+        std::thread::spawn(move || child.wait());
+        return Err(FenceError::Stuck { program, time, process });
+    };
     let text = text_of(&mut output).map_err(start)?;
-    match status {
-        None => Err(FenceError::Slow { program: program.into(), time }),
-        Some(status) if status.success() => Ok(text),
-        Some(status) => Err(FenceError::Failed { program: program.into(), status, output: text }),
+    if status.success() {
+        return Ok(text);
     }
+    Err(FenceError::Failed { program: program.into(), status, output: text })
 }
 
-/// Waits for a program, and kills it with all that it has started when its time is over.
+/// Waits for a program's end at most so long.
 fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + time;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-            // It may have ended in the meantime.
-            let _ = killpg(group, Signal::SIGKILL);
-            child.wait()?;
-            return Ok(None);
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -169,8 +203,6 @@ fn text_of(output: &mut std::fs::File) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn target() -> FenceTarget {
@@ -216,6 +248,19 @@ mod tests {
         assert!(missing.contains("/nowhere/fence"), "{missing}");
         // What it leaves running does not hold it up.
         run("sleep 1000 & exit 0", minute).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_run_is_found_when_the_configuration_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = program(directory.path(), "exit 0");
+        let why = |path: &Path| FencePrograms::All(path.to_path_buf()).check().unwrap_err();
+        FencePrograms::All(path.clone()).check().unwrap();
+        assert!(why(Path::new("fence")).contains("not an absolute path"));
+        assert!(why(Path::new("/nowhere/fence")).contains("/nowhere/fence"));
+        assert!(why(directory.path()).contains("not an executable file"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(why(&path).contains("not an executable file"));
     }
 
     #[test]

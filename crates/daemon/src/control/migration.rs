@@ -18,7 +18,8 @@ pub async fn list(State(control): State<Control>) -> Answer<Vec<MigrationStatus>
 /// Has a disk attached and sent here by the host that has it, because its VM is about to come. The answer comes when the disk is
 /// attached.
 #[utoipa::path(post, path = "/v1/migrations", request_body = ExpectDisk,
-    responses((status = 200, body = MigrationStatus), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 200, body = MigrationStatus), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
 pub async fn expect(
     State(control): State<Control>,
     Body(wanted): Body<ExpectDisk>,

@@ -7,23 +7,26 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{ExpectDisk, MigrationStatus};
 use haversack_model::{DiskId, HostId};
-use haversack_ownership::Record;
 
 use super::Hosts;
 use super::migrate::preparation;
 use super::talk::{Answer, Question};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
+use crate::settings::check_name;
 
 /// How long the other hosts have to answer, and this one to attach the disk in the meantime.
 const PATIENCE: Duration = Duration::from_secs(50);
+/// The longest path that a socket can have.
+const MOST_PATH_BYTES: usize = 107;
 
 impl Daemon {
     /// Has a disk attached and sent here by the host that has it. One that is attached here is only asked for.
     ///
     /// # Errors
-    /// No host has such a disk, or it cannot be attached here.
+    /// The disk is not said by one of its places, no host has such a disk, or it cannot be attached here.
     pub fn expect(self: &Arc<Self>, wanted: &ExpectDisk) -> Result<MigrationStatus> {
+        check(wanted).map_err(DaemonError::Bad)?;
         let hosts = self.hosts_or_error()?;
         if let Some((name, disk)) = self.wanted(wanted) {
             self.have_sent(&disk)?;
@@ -32,19 +35,21 @@ impl Daemon {
         // It is not known here which disk it is.
         let others = hosts.others();
         let answers = hosts.ask(&others, DiskId([0; 16]), &Question::Bring(wanted.clone()));
-        let (asked, away): (Vec<HostId>, Vec<HostId>) =
+        let (mut asked, away): (Vec<HostId>, Vec<HostId>) =
             others.into_iter().partition(|host| hosts.are_connected(&[*host]));
         let mut missing = away.first().map(|host| (*host, "is not connected".to_owned()));
         let deadline = Instant::now() + PATIENCE;
-        for _ in asked {
-            match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok((_, Answer::Done)) => return self.attached_one(wanted),
-                Ok((host, Answer::Refused(why))) => missing = Some((host, why)),
-                Ok(_) => {}
-                Err(_) => break,
+        while let Ok((host, answer)) =
+            answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            asked.retain(|other| *other != host);
+            match answer {
+                Answer::Done => return self.attached_one(wanted),
+                Answer::Refused(why) => missing = Some((host, why)),
+                _ => {}
             }
         }
-        match missing {
+        match missing.or(asked.first().map(|host| (*host, "has not answered".to_owned()))) {
             Some((host, why)) => Err(DaemonError::conflict(
                 format!("{} does not come from host '{}': it {why}", describe(wanted), hosts.name_of(host)),
                 "see 'haversack host list', and 'haversack migrate status' there",
@@ -75,12 +80,27 @@ impl Daemon {
     pub(super) fn bring(&self, hosts: &Hosts, to: HostId, wanted: &ExpectDisk) -> Result<Answer> {
         let Some((_, disk)) = self.wanted(wanted) else { return Ok(Answer::Unknown) };
         let status = self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
-        if !status.is_some_and(|status| matches!(status.record, Record::Owner { .. })) {
+        if !status.is_some_and(|status| status.record.is_owner()) {
             return Ok(Answer::Unknown);
         }
         let answers = hosts.ask(&[to], disk.id, &preparation(&disk));
         let answer = answers.recv_timeout(PATIENCE).map(|(_, answer)| answer);
         Ok(answer.unwrap_or_else(|_| Answer::Refused("has not been answered".into())))
+    }
+}
+
+/// Refuses what says no disk.
+fn check(wanted: &ExpectDisk) -> std::result::Result<(), String> {
+    match (&wanted.name, &wanted.vhost_user) {
+        (Some(name), None) => check_name(name),
+        (None, Some(path)) if !path.is_absolute() => {
+            Err(format!("vhost_user: '{}' is not an absolute path", path.display()))
+        }
+        (None, Some(path)) if path.as_os_str().len() > MOST_PATH_BYTES => {
+            Err(format!("vhost_user: the path of a socket has at most {MOST_PATH_BYTES} bytes"))
+        }
+        (None, Some(_)) => Ok(()),
+        _ => Err("give either name or vhost_user".into()),
     }
 }
 

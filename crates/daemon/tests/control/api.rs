@@ -115,6 +115,11 @@ async fn errors_have_a_status_a_code_and_a_hint() {
         ("GET", "/v1/disks/vm9/trace", Value::Null, 404, "not-found"),
         ("GET", "/v1/policy/log?pool=x", Value::Null, 404, "not-found"),
         ("PATCH", "/v1/disks/vm1", json!({"priority": 0.0}), 400, "bad-request"),
+        ("POST", "/v1/migrations", json!({}), 400, "bad-request"),
+        ("POST", "/v1/migrations", json!({"name": "vm1", "vhost_user": "/s"}), 400, "bad-request"),
+        ("POST", "/v1/migrations", json!({"name": "no name"}), 400, "bad-request"),
+        ("POST", "/v1/migrations", json!({"vhost_user": "vm1.sock"}), 400, "bad-request"),
+        ("POST", "/v1/migrations", json!({"name": "vm1"}), 409, "conflict"),
     ];
     for (method, path, body, status, code) in cases {
         let (found, answer) = api.call(method, path, body).await;

@@ -10,6 +10,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::hosts::Hosts;
 use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::process::Process;
 use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Place, Result, image, test, tools};
@@ -17,6 +18,11 @@ use haversack_e2e::{Error, Place, Result, image, test, tools};
 const MIB: u64 = 64;
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = (MIB << 20) / BLOCK;
+
+/// What is written stays dirty until it is flushed.
+const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+/// Takes the disk over, whatever is lost.
+const OWN: [&str; 7] = ["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"];
 
 fn state(host: &Haversack<'_>) -> Result<String> {
     Ok(host.json(&["migrate", "status", "vm1"])?["state"].as_str().unwrap_or_default().to_owned())
@@ -63,6 +69,11 @@ fn program(place: &Place, name: &str, script: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+fn settings(hosts: &Hosts, me: &str, disks: Vec<Disk>, more: &str) -> Settings {
+    let more = hosts.tables(me).replace("[migration]\n", &format!("[migration]\n{more}\n"));
+    Settings { more, ..Settings::new(256, disks) }
+}
+
 struct Pair<'a> {
     alpha: Haversack<'a>,
     beta: Haversack<'a>,
@@ -75,22 +86,10 @@ impl<'a> Pair<'a> {
         let file = image::zeroes(place, "vm1.img", MIB)?;
         let origin = Nbdkit::file(place, "origin1", &file)?;
         let hosts = Hosts::new(place, &["alpha", "beta"])?;
-        let tables = |me: &str| {
-            let (migration, others) = hosts.tables(me).split_once("\n[[host]]").map_or_else(
-                || (hosts.tables(me), String::new()),
-                |(migration, others)| (migration.to_string(), format!("\n[[host]]{others}")),
-            );
-            // The order of the hosts decides which table is first.
-            match migration.contains("[migration]") {
-                true => format!("{migration}{more}\n{others}"),
-                false => format!("{others}{more}\n"),
-            }
-        };
-        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let old = Disk::new("vm1", origin.uri());
-        let settings = |disk, me| Settings { more: tables(me), ..Settings::new(256, vec![disk]) };
-        let alpha = Haversack::start(&places[0], settings(new, "alpha"))?;
-        let beta = Haversack::start(&places[1], settings(old, "beta"))?;
+        let old = Disk::new("vm1", origin.uri()).with(DIRTY);
+        let new = old.clone().with("from = \"none\"");
+        let alpha = Haversack::start(&places[0], settings(&hosts, "alpha", vec![new], more))?;
+        let beta = Haversack::start(&places[1], settings(&hosts, "beta", vec![old], more))?;
         wait_until("the disk at both hosts", PATIENCE, || Ok(state(&beta)? == "waiting"))?;
         Ok(Self { alpha, beta, _origin: origin, file })
     }
@@ -125,9 +124,10 @@ fn origin_block(file: &Path, block: u64) -> Result<u8> {
 fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
     test("taking over what has not arrived", |place| {
         let places = [place.host("a")?, place.host("b")?];
-        let mut pair = Pair::new(place, &places, "")?;
-        // Attaching it at beta has it sent ahead; that is called off.
-        let _ = pair.alpha.command(&["migrate", "abort", "vm1"]);
+        let mut pair = Pair::new(place, &places, "method = \"on-demand\"")?;
+        // Attaching it at beta has it sent; that is called off.
+        wait_until("the beginning", PATIENCE, || Ok(state(&pair.alpha)? == "sending"))?;
+        pair.alpha.command(&["migrate", "abort", "vm1"])?;
         let mut guest = client(&pair.alpha)?;
         write(&mut guest, 0..BLOCKS / 2, 1)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
@@ -181,7 +181,9 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
     test("taking over from an owner", |place| {
         let places = [place.host("a")?, place.host("b")?];
         let told = place.path("fenced").display().to_string();
-        let script = format!("echo \"$@\" >>{told}\ntest -e {told}.works");
+        let script = format!(
+            "echo \"$@\" >>{told}\nwhile test -e {told}.waits; do sleep 0.1; done\ntest -e {told}.works"
+        );
         let fence = program(place, "fence", &script)?;
         let mut pair = Pair::new(place, &places, &format!("fence = {:?}", fence.display().to_string()))?;
         let mut guest = client(&pair.alpha)?;
@@ -190,18 +192,27 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
         pair.alpha.command(&["disk", "flush", "vm1"])?;
         write(&mut guest, 32..64, 2)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
-        let own = ["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"];
-        let error = refused(&pair.beta, &own)?;
+        let error = refused(&pair.beta, &OWN)?;
         check(error.contains("'alpha' answers"), format!("taken from a host that lives: {error}"))?;
         pair.alpha.kill()?;
-        let error = refused(&pair.beta, &own[..5])?;
-        check(error.contains("nobody knows which blocks"), format!("lost without a word: {error}"))?;
-        let error = refused(&pair.beta, &own)?;
+        let error = refused(&pair.beta, &OWN[..5])?;
+        check(error.contains("not known which blocks"), format!("lost without a word: {error}"))?;
+        let error = refused(&pair.beta, &OWN)?;
         check(error.contains("not fenced"), format!("taken over from a host that may write: {error}"))?;
         check(state(&pair.beta)? == "waiting", "nothing has changed")?;
-        std::fs::write(format!("{told}.works"), "").map_err(Error::io("the fence"))?;
-        pair.beta.command(&own)?;
-        let called = std::fs::read_to_string(&told).map_err(Error::io("the fence"))?;
+        let calls = || std::fs::read_to_string(&told).map_err(Error::io("the fence"));
+        let before = calls()?.lines().count();
+        for file in ["works", "waits"] {
+            std::fs::write(format!("{told}.{file}"), "").map_err(Error::io("the fence"))?;
+        }
+        let mut first = Process::start(place, "own", &pair.beta.command_line(&OWN)?)?;
+        wait_until("the fence", PATIENCE, || Ok(calls()?.lines().count() > before))?;
+        let error = refused(&pair.beta, &OWN)?;
+        check(error.contains("being taken over already"), format!("taken over twice at a time: {error}"))?;
+        std::fs::remove_file(format!("{told}.waits")).map_err(Error::io("the fence"))?;
+        check(first.wait(PATIENCE)?.success(), "it is not taken over")?;
+        let called = calls()?;
+        check(called.lines().count() == before + 1, format!("fenced twice: {called}"))?;
         check(called.lines().all(|line| line.starts_with("alpha 127.0.0.1:")), format!("fenced: {called}"))?;
         let mut moved = client(&pair.beta)?;
         for block in 0..64 {
@@ -218,6 +229,113 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
             check(origin_block(&pair.file, block)? == expected, format!("block {block} of the origin"))?;
         }
         Ok(())
+    });
+}
+
+/// Returns whether a host is connected to all others.
+fn knows_all(host: &Haversack<'_>) -> Result<bool> {
+    let hosts = host.json(&["host", "list"])?;
+    Ok(hosts.as_array().is_some_and(|hosts| hosts.iter().all(|host| host["is_connected"] == true)))
+}
+
+/// A take-over fails after one of the other hosts has noted it. The dead host comes back, and the disk is still its own.
+#[test]
+fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
+    test("a take-over that fails half-way", |place| {
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta", "gamma", "delta"])?;
+        let places = [place.host("a")?, place.host("b")?, place.host("c")?, place.host("d")?];
+        let disk = |from: &str| vec![Disk::new("vm1", origin.uri()).with(DIRTY).with(from)];
+        // Delta has been asked for the disk, and dies before it can note anything.
+        let victim = place.path("delta.pid");
+        let script = format!("kill -9 $(cat {})\nsleep 1", victim.display());
+        let fence = format!("fence = {:?}", program(place, "fence", &script)?.display().to_string());
+        let mut alpha = Haversack::start(&places[0], settings(&hosts, "alpha", disk("from = \"none\""), ""))?;
+        let mut beta =
+            Haversack::start(&places[1], settings(&hosts, "beta", disk("from = \"alpha\""), &fence))?;
+        let mut gamma = Haversack::start(&places[2], settings(&hosts, "gamma", Vec::new(), ""))?;
+        let delta = Haversack::start(&places[3], settings(&hosts, "delta", Vec::new(), ""))?;
+        wait_until("the hosts", PATIENCE, || Ok(knows_all(&beta)? && knows_all(&gamma)?))?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..64, 1)?;
+        guest.ask(Command::Flush, 0, 0, &mut [])?;
+        drop(guest);
+        std::fs::write(&victim, delta.process()?.id().to_string()).map_err(Error::io("delta"))?;
+        alpha.kill()?;
+        let error = refused(&beta, &OWN)?;
+        check(error.contains("stopped answering"), format!("taken over without delta: {error}"))?;
+        // Only beta can say whether it has taken the disk.
+        beta.kill()?;
+        let disks = std::mem::take(&mut alpha.settings().disks);
+        alpha.settings().disks = disks.into_iter().map(Disk::unattachable).collect();
+        alpha.start_again()?;
+        wait_until("the refusal", PATIENCE, || {
+            let shown = alpha.json(&["disk", "show", "vm1"])?;
+            Ok(shown["error"].as_str().unwrap_or_default().contains("'beta' may have taken the disk over"))
+        })?;
+        beta.start_again()?;
+        wait_until(
+            "the disk",
+            PATIENCE,
+            || Ok(alpha.json(&["disk", "show", "vm1"])?["state"] == "attached"),
+        )?;
+        let mut guest = client(&alpha)?;
+        for block in 0..64 {
+            let found = read(&mut guest, block)?;
+            check(found == Some(1), format!("block {block} of a disk that nobody has taken: {found:?}"))?;
+        }
+        let error = refused(&beta, &OWN)?;
+        check(error.contains("'alpha' answers, and has it"), format!("taken from its owner: {error}"))?;
+        // Nor does gamma, which has noted the take-over, stand in the way of the disk.
+        drop(guest);
+        gamma.kill()?;
+        gamma.settings().disks = disk("from = \"alpha\"");
+        gamma.start_again()?;
+        let mut guest = client(&gamma)?;
+        write(&mut guest, 0..1, 2)?;
+        check(read(&mut guest, 1)? == Some(1), "the disk is at gamma")
+    });
+}
+
+/// A host that is connected and cannot say whether it has the disk is not taken for a dead one, and the hosts that are not to be
+/// fenced are named.
+#[test]
+fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
+    test("a host with a closed pool", |place| {
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta", "gamma"])?;
+        let places = [place.host("a")?, place.host("b")?, place.host("c")?];
+        let disk = |from: &str| vec![Disk::new("vm1", origin.uri()).with(DIRTY).with(from)];
+        let mut alpha = Haversack::start(&places[0], settings(&hosts, "alpha", disk("from = \"none\""), ""))?;
+        let beta = Haversack::start(&places[1], settings(&hosts, "beta", disk("from = \"alpha\""), ""))?;
+        let mut closed = settings(&hosts, "gamma", Vec::new(), "");
+        closed.more += "\n[[pool]]\nname = \"gone\"\ndevices = [\"/nowhere/cache\"]\nstaging = \"16MiB\"\n";
+        let mut gamma = Haversack::start(&places[2], closed)?;
+        wait_until("the hosts", PATIENCE, || Ok(knows_all(&beta)? && knows_all(&gamma)?))?;
+        alpha.kill()?;
+        let why = "'gamma' is connected and has not answered: it has a pool that is not open";
+        let error = refused(&beta, &[&OWN[..], &["--without-fence", "alpha"]].concat())?;
+        check(error.contains(why), format!("taken over although gamma may have it: {error}"))?;
+        // Nor does a host that was away serve the disk before it knows.
+        let disks = std::mem::take(&mut alpha.settings().disks);
+        alpha.settings().disks = disks.into_iter().map(Disk::unattachable).collect();
+        alpha.start_again()?;
+        wait_until("the refusal", PATIENCE, || {
+            let shown = alpha.json(&["disk", "show", "vm1"])?;
+            Ok(shown["error"].as_str().unwrap_or_default().contains(why))
+        })?;
+        alpha.kill()?;
+        gamma.kill()?;
+        for named in ["alpha", "alpha,beta", "gamma"] {
+            let error = refused(&beta, &[&OWN[..], &["--without-fence", named]].concat())?;
+            let fenced = error.split_once("to be fenced: hosts").map_or("", |(_, hosts)| hosts);
+            check(
+                ["'alpha'", "'gamma'"].iter().all(|host| fenced.contains(host)),
+                format!("who is not fenced is not said: {error}"),
+            )?;
+        }
+        beta.command(&[&OWN[..], &["--without-fence", "gamma,alpha"]].concat())?;
+        check(state(&beta)? == "here", "it is not taken over")
     });
 }
 

@@ -145,9 +145,9 @@ pub struct OwnDisk {
     /// fail until it is written again, if it is known what that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
-    /// Do not fence the host: it is off, and stays off.
-    #[serde(default)]
-    pub without_fence: bool,
+    /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_fence: Vec<String>,
 }
 
 /// What it means to take a disk over.
@@ -155,8 +155,11 @@ pub struct OwnDisk {
 pub struct Takeover {
     /// Name of the disk.
     pub disk: String,
-    /// The host that does not answer.
+    /// The host that the disk, or what this host needs of it, would come from.
     pub host: String,
+    /// It answers, and has neither the disk nor dirty blocks of it: it has lost them. Otherwise it does not answer.
+    #[serde(default)]
+    pub has_nothing: bool,
     /// This host has the disk already, and needs blocks of the other one.
     pub depends: bool,
     /// Bytes that only that host has; missing if it is not known.

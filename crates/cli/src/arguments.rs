@@ -270,9 +270,9 @@ pub struct Own {
     /// Without this, such reads fail until the blocks are written again. Required if it is not known which blocks those are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
-    /// Do not fence the dead host. Use this only if it is off and stays off.
-    #[arg(long)]
-    pub without_fence: bool,
+    /// Do not fence these hosts: they are off and stay off. Name all that would be fenced.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub without_fence: Vec<String>,
     /// Only show what would be lost.
     #[arg(long, conflicts_with = "confirm")]
     pub dry_run: bool,

@@ -30,22 +30,26 @@ pub fn own(client: &Client, own: &Own, as_json: bool) -> Result<()> {
     if confirm != *name {
         return Err(CliError::NotConfirmed(name.clone()));
     }
-    let body = OwnDisk { confirm, accept_loss: own.accept_loss.clone(), without_fence: own.without_fence };
+    let body =
+        OwnDisk { confirm, accept_loss: own.accept_loss.clone(), without_fence: own.without_fence.clone() };
     work(client, Method::POST, &path, Some(&body), as_json)
 }
 
 fn describe(takeover: &Takeover, own: &Own) -> String {
     let Takeover { disk, host, .. } = takeover;
-    let mut text = format!("Host '{host}' does not answer.\n");
+    let mut text = match takeover.has_nothing {
+        false => format!("Host '{host}' does not answer.\n"),
+        true => format!("Host '{host}' answers, and has neither disk '{disk}' nor dirty blocks of it.\n"),
+    };
     if let Some(last) = &takeover.last_known {
         let mode = last.mode.as_ref().map_or_else(String::new, |mode| format!("write mode {mode}, "));
         let dirty = Size(last.dirty_bytes);
         text += &format!("  It was last heard of {:.0} s ago: {mode}{dirty} dirty.\n", last.age_s);
     }
     match takeover.lost_bytes {
-        Some(0) => text += "  Nothing is only there: nothing is lost.\n",
+        Some(0) => text += "  Nothing exists only there, so nothing is lost.\n",
         Some(bytes) => {
-            text += &format!("  {} of disk '{disk}' are only there, and are lost:\n", Size(bytes));
+            text += &format!("  {} of disk '{disk}' exist only there and will be lost:\n", Size(bytes));
             for range in takeover.ranges.iter().take(MOST_SHOWN) {
                 let last = range.offset_bytes + range.length_bytes - 1;
                 text += &format!("    bytes {}-{last}\n", range.offset_bytes);
@@ -55,17 +59,17 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
                 text += &format!("    and {hidden} more ranges: --dry-run --json lists them\n");
             }
             text += match own.accept_loss {
-                Some(_) => "  They will be as the origin has them.\n",
+                Some(_) => "  They will read as the origin has them.\n",
                 None => "  Reads of them will fail until they are written again.\n",
             };
         }
         None if takeover.may_be_dirty => {
             text += &format!(
-                "  What it had dirty is lost, and nobody knows which blocks: there the guest will read older data, as the origin \
-                 has it.\n  That needs --accept-loss {disk}.\n"
+                "  It is not known which blocks only host '{host}' had; for those the guest will read older data from the origin.\n  \
+                 That needs --accept-loss {disk}.\n"
             );
         }
-        None => text += "  It had no dirty data: nothing is lost.\n",
+        None => text += "  Nothing is dirty there, so nothing is lost.\n",
     }
     if takeover.kept_bytes > 0 {
         text += &format!("  {} that are dirty here are kept.\n", Size(takeover.kept_bytes));
@@ -73,10 +77,10 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
     if !takeover.fenced_first.is_empty() {
         let hosts = takeover.fenced_first.join(", ");
         text += &match &takeover.fence {
-            _ if own.without_fence => {
-                format!("  Not fenced: {hosts}. Make sure that this is off, and stays off.\n")
+            _ if !own.without_fence.is_empty() => {
+                format!("  Not fenced: {hosts}. Make sure that they are off and stay off.\n")
             }
-            Some(program) => format!("  Fenced first, by {program}: {hosts}.\n"),
+            Some(program) => format!("  Will be fenced first, by {program}: {hosts}.\n"),
             None => format!("  To be fenced first: {hosts}, but no fence is configured.\n"),
         };
     }
@@ -93,6 +97,7 @@ mod tests {
         Takeover {
             disk: "vm1".into(),
             host: "alpha".into(),
+            has_nothing: false,
             depends: false,
             lost_bytes: None,
             ranges: Vec::new(),
@@ -106,13 +111,13 @@ mod tests {
     }
 
     fn arguments() -> Own {
-        Own { name: "vm1".into(), confirm: None, accept_loss: None, without_fence: false, dry_run: true }
+        Own { name: "vm1".into(), confirm: None, accept_loss: None, without_fence: Vec::new(), dry_run: true }
     }
 
     #[test]
     fn what_is_not_known_is_said() {
         let text = describe(&takeover(), &arguments());
-        assert!(text.contains("nobody knows which blocks") && text.contains("--accept-loss vm1"), "{text}");
+        assert!(text.contains("not known which blocks") && text.contains("--accept-loss vm1"), "{text}");
         assert!(text.contains("no fence is configured"), "{text}");
     }
 
@@ -121,6 +126,7 @@ mod tests {
         let lost = Takeover {
             lost_bytes: Some(8192),
             ranges: vec![LostRange { offset_bytes: 4096, length_bytes: 8192 }],
+            depends: true,
             fenced_first: Vec::new(),
             ..takeover()
         };
@@ -129,5 +135,11 @@ mod tests {
         assert!(text.contains("will fail"), "{text}");
         let accepted = Own { accept_loss: Some("vm1".into()), ..arguments() };
         assert!(describe(&lost, &accepted).contains("as the origin has them"));
+    }
+
+    #[test]
+    fn a_host_that_has_lost_the_disk_is_not_said_to_be_silent() {
+        let text = describe(&Takeover { has_nothing: true, ..takeover() }, &arguments());
+        assert!(text.contains("answers, and has neither") && text.contains("--accept-loss vm1"), "{text}");
     }
 }

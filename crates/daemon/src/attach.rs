@@ -291,7 +291,10 @@ impl Daemon {
         }
         let (handle, job) = pool.backend.attach(spec)?;
         wait(&job)?;
-        self.apply_taken_over(pool, disk.id)?;
+        if let Err(error) = self.apply_taken_over(pool, disk.id) {
+            self.detach_again(pool, disk.id, handle, known.is_none())?;
+            return Err(error);
+        }
         if moves.is_some()
             && let Err(error) = self.state.note_agreed(disk.id, true)
         {
@@ -307,10 +310,7 @@ impl Daemon {
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
-                wait(&pool.backend.detach(handle, true, false)?)?;
-                if known.is_none() {
-                    self.forget_unused(pool, disk.id)?;
-                }
+                self.detach_again(pool, disk.id, handle, known.is_none())?;
                 return Err(error);
             }
         };
@@ -368,10 +368,13 @@ impl Daemon {
         }
     }
 
-    /// Removes a disk from its pool that was new there and was not attached after all.
-    fn forget_unused(&self, pool: &Pool, id: DiskId) -> Result<()> {
-        wait(&pool.backend.forget(id, false)?)?;
-        pool.known.locked().remove(&id);
+    /// Detaches a disk that cannot be served after all, and removes it from its pool if it was new there.
+    fn detach_again(&self, pool: &Pool, id: DiskId, handle: DiskHandle, is_new: bool) -> Result<()> {
+        wait(&pool.backend.detach(handle, true, false)?)?;
+        if is_new {
+            wait(&pool.backend.forget(id, false)?)?;
+            pool.known.locked().remove(&id);
+        }
         Ok(())
     }
 

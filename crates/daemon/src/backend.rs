@@ -87,6 +87,8 @@ pub trait Backend: Send + Sync {
     fn stop_migration(&self, disk: DiskHandle) -> Result<bool>;
     /// See [`PoolHandle::migration_status`].
     fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>>;
+    /// See [`PoolHandle::departures`].
+    fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>>;
     /// See [`ArenaHandle::take_over`].
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()>;
     /// See [`PoolHandle::overtaken`].
@@ -210,6 +212,10 @@ impl Backend for PoolHandle {
 
     fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         PoolHandle::migration_status(self, disk)
+    }
+
+    fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        PoolHandle::departures(self)
     }
 
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {

@@ -6,7 +6,7 @@
 //! - A file that is missing or damaged does no harm: the disk's admission starts learning again.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,20 +78,22 @@ fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
     std::fs::rename(&new, &path)
 }
 
-/// Returns the bytes of a disk's file, if there is one.
+/// Opens a disk's file, if there is one.
 ///
 /// # Errors
-/// It cannot be read.
-pub(crate) fn read_file(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
-    match std::fs::read(path_of(state_dir, disk)) {
-        Ok(bytes) => Ok(Some(bytes)),
+/// It cannot be opened.
+pub(crate) fn open(state_dir: &Path, disk: DiskId) -> io::Result<Option<File>> {
+    match File::open(path_of(state_dir, disk)) {
+        Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
-    let Some(bytes) = read_file(state_dir, disk)? else { return Ok(None) };
+    let Some(mut file) = open(state_dir, disk)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
     decode(disk, bytes).map(Some).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))
 }
 

@@ -16,6 +16,7 @@ use crate::exclusive::Store;
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::policy::News;
+use crate::pool::KnownDisk;
 use crate::settings;
 use crate::state::RememberedDisk;
 
@@ -198,10 +199,11 @@ impl Daemon {
     /// # Errors
     /// No pool knows it, it is attached, or it is dirty and its name was not repeated.
     pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
-        let (pool_name, id) = self.find_known(name)?;
+        let (pool_name, id, known) = match self.find_known(name) {
+            Err(DaemonError::NoSuch { .. }) if self.noted(name).is_some() => return self.forget_note(name),
+            found => found?,
+        };
         let pool = self.pool(&pool_name)?;
-        let known =
-            pool.known(id).ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })?;
         if destroy_dirty.is_some_and(|repeated| repeated != name) {
             return Err(DaemonError::Bad(format!("destroy_dirty must repeat the disk's name, '{name}'")));
         }
@@ -220,13 +222,39 @@ impl Daemon {
             daemon.remove_disk(&name_too);
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
+            daemon.state.forget_taken_over(id)?;
             Ok(daemon.state.forget(&name_too)?)
         })
     }
 
-    /// Returns the pool and identity of a disk that is not attached. The name may be the disk's, its identity,
-    /// or the name from which its identity is derived.
-    fn find_known(&self, name: &str) -> Result<(String, DiskId)> {
+    /// Forgets that another host has taken over a disk of which this one has nothing else.
+    fn forget_note(self: &Arc<Self>, name: &str) -> Result<Job> {
+        let (daemon, name_too) = (self.clone(), name.to_string());
+        self.jobs.start(JobKind::Forget, name, move |_| {
+            let noted = daemon.noted(&name_too);
+            Ok(noted.map_or(Ok(()), |id| daemon.state.forget_taken_over(id))?)
+        })
+    }
+
+    /// Returns the identity of a disk that another host has taken over, as this one was told.
+    fn noted(&self, name: &str) -> Option<DiskId> {
+        let by_name = DiskConfig::new(name, "", "");
+        let by_id = DiskConfig { id: Some(name.into()), ..by_name.clone() };
+        let config = self.disk(name).map(|disk| disk.config()).unwrap_or(by_name);
+        let ids = [config, by_id].map(|config| settings::disk_id(&config).ok());
+        ids.into_iter().flatten().find(|id| self.state.taken_over(*id).is_some())
+    }
+
+    /// Returns the pool and identity of a disk that is not attached, and what the pool has of it. The name may be the disk's, its
+    /// identity, or the name from which its identity is derived.
+    fn find_known(&self, name: &str) -> Result<(String, DiskId, KnownDisk)> {
+        let no_such = || DaemonError::NoSuch { what: "disk", name: name.to_string() };
+        let (pool, id) = self.find_detached(name)?;
+        let known = self.pool(&pool)?.known(id).ok_or_else(no_such)?;
+        Ok((pool, id, known))
+    }
+
+    fn find_detached(&self, name: &str) -> Result<(String, DiskId)> {
         match self.disk(name) {
             Ok(disk) => disk.with(|inner| match inner.state {
                 DiskState::Detached | DiskState::Waiting => Ok((inner.config.pool.clone(), disk.id)),

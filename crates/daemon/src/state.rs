@@ -158,16 +158,31 @@ impl State {
         memory.taken_over.get(&disk.to_string()).map(|taken| (HostId(taken.by), taken.epoch))
     }
 
-    /// Notes that a host has taken a disk over, unless a later take-over is known.
+    /// Notes that hosts have taken disks over: each disk, the host, and its epoch. A later take-over that is known stays.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn note_taken_over(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<(), StateError> {
+    pub fn note_taken_over(
+        &self,
+        disks: impl IntoIterator<Item = (DiskId, HostId, u64)>,
+    ) -> Result<(), StateError> {
         self.change(|memory| {
-            let taken = memory.taken_over.entry(disk.to_string()).or_insert(TakenOver { by: by.0, epoch });
-            if epoch > taken.epoch {
-                *taken = TakenOver { by: by.0, epoch };
+            for (disk, HostId(by), epoch) in disks {
+                let taken = memory.taken_over.entry(disk.to_string()).or_insert(TakenOver { by, epoch });
+                if epoch > taken.epoch {
+                    *taken = TakenOver { by, epoch };
+                }
             }
+        })
+    }
+
+    /// Forgets that a host has taken a disk over.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn forget_taken_over(&self, disk: DiskId) -> Result<(), StateError> {
+        self.change(|memory| {
+            memory.taken_over.remove(&disk.to_string());
         })
     }
 
@@ -263,11 +278,13 @@ mod tests {
     fn the_latest_take_over_is_remembered() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, state) = (DiskId([1; 16]), State::open(dir.path()).unwrap());
-        state.note_taken_over(disk, HostId(2), 7).unwrap();
-        state.note_taken_over(disk, HostId(3), 5).unwrap();
+        state.note_taken_over([(disk, HostId(2), 7)]).unwrap();
+        state.note_taken_over([(disk, HostId(3), 5)]).unwrap();
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(2), 7)));
-        state.note_taken_over(disk, HostId(3), 9).unwrap();
+        state.note_taken_over([(disk, HostId(3), 9)]).unwrap();
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(3), 9)));
+        state.forget_taken_over(disk).unwrap();
+        assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), None);
     }
 
     #[test]

@@ -243,6 +243,10 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.migration_status(disk))
     }
 
+    pub(crate) fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        self.run(|reactor| reactor.departures())
+    }
+
     /// Cleans a disk and detaches it. Until it is detached it takes no new clients. If it has clients, the call
     /// is refused unless `force` is set; their requests then fail. Its clean blocks stay cached. Afterwards its
     /// handle is invalid.

@@ -129,6 +129,15 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(None), |arena| arena.migration_status(disk))
     }
 
+    /// Returns how far the disks are that are about to move from here.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        let arenas = self.arenas.iter().map(ArenaHandle::departures);
+        Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
     /// Notes that another host has taken a disk over, or is about to: it is not served or cleaned here any more. Returns
     /// whether that is on record, or is not news; until then it is to be called again.
     ///

@@ -126,6 +126,8 @@ pub(crate) enum Flaw {
     ServeOvertaken,
     /// A disk is taken over under the epoch that its next owner would have had.
     NextEpoch,
+    /// What a host has only noted of another one's take-over is believed.
+    BelieveRumour,
 }
 
 impl Ownership {

@@ -2,24 +2,27 @@
 //!
 //! Invariants
 //! - A disk that this host has on record as its own is served after a start only when the hosts that can be reached were
-//!   asked for it. Those that cannot are asked when they are connected. Until then the record counts: otherwise a cluster in
-//!   which one host is dead could not start again.
+//!   asked for it, and have answered. Those that cannot are asked when they are connected, until they answer. Until then the
+//!   record counts: otherwise a cluster in which one host is dead could not start again.
+//! - Only the host that takes a disk over is believed that it has: its take-over may have come to nothing after others had noted
+//!   it. As long as it does not say, this host does not begin to serve the disk.
 //! - A host that is told of a take-over remembers it, also if it does not know the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
 use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_model::{BLOCK_BYTES, DiskId, HostId, WriteMode};
-use haversack_ownership::Record;
+use haversack_model::{DiskId, HostId, WriteMode};
+use haversack_ownership::forced_epoch;
 use serde::{Deserialize, Serialize};
 
 use super::Hosts;
+use super::find::MAY_HAVE_IT;
+use super::questions::Questions;
 use super::talk::{Answer, Question};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::pool::Pool;
@@ -31,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the host of a disk that waits here is asked for its state.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// How long a record may take to be written.
-const RECORD_TIME: Duration = Duration::from_secs(60);
+pub(super) const RECORD_TIME: Duration = Duration::from_secs(60);
 
 /// What a host has on record of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,14 +88,21 @@ impl KnownOwner {
         }
     }
 
-    /// Returns a host that has had the disk, and under which epoch, as `host` says.
-    fn last_owner(self, host: HostId) -> Option<(HostId, u64)> {
+    /// Returns the epoch under which the host that says this has the disk, or had it last.
+    fn held_under(self) -> Option<u64> {
         match self {
-            KnownOwner::Unknown => None,
-            KnownOwner::Me { epoch } => Some((host, epoch)),
+            KnownOwner::Me { epoch } => Some(epoch),
             // It had the disk before it let it go.
-            KnownOwner::Released { epoch, .. } => Some((host, epoch.saturating_sub(1))),
+            KnownOwner::Released { epoch, .. } => Some(epoch.saturating_sub(1)),
+            KnownOwner::Unknown | KnownOwner::Overtaken { .. } => None,
+        }
+    }
+
+    /// Returns which other host was about to take the disk over, and under which epoch.
+    fn rumour(self) -> Option<(HostId, u64)> {
+        match self {
             KnownOwner::Overtaken { by, epoch } => Some((HostId(by), epoch)),
+            _ => None,
         }
     }
 }
@@ -128,43 +138,113 @@ pub(super) fn is_through(mode: &str) -> bool {
     mode.parse::<WriteMode>().is_ok_and(|mode| !mode.defers_origin())
 }
 
+/// Whether it is news that a disk of which this host knows the epoch `known` was had under the epoch `taken`. A disk that this
+/// host has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
+fn is_news(is_concerned: bool, known: u64, taken: u64) -> bool {
+    taken > known && (is_concerned || taken >= forced_epoch(known, 0))
+}
+
+/// What other hosts say of a disk that this one has on record as its own.
+#[derive(PartialEq, Eq, Debug)]
+enum Heard {
+    /// None of them has taken it over.
+    Nothing,
+    /// This one has, under this epoch.
+    TakenOver(HostId, u64),
+    /// This one was about to, and does not answer.
+    Unclear(HostId),
+}
+
+/// Judges what hosts have on record of a disk that this one has under `epoch`, and what it has noted itself.
+fn judge(
+    (me, epoch): (HostId, u64),
+    records: &[(HostId, HostRecord)],
+    noted: Option<(HostId, u64)>,
+) -> Heard {
+    let owners = records.iter().filter_map(|(host, record)| Some((*host, record.owner.held_under()?)));
+    let newest = owners.filter(|(_, taken)| *taken > epoch).max_by_key(|(_, taken)| *taken);
+    if let Some((by, taken)) = newest {
+        return Heard::TakenOver(by, taken);
+    }
+    let has_answered = |host: HostId| records.iter().any(|(answering, _)| *answering == host);
+    let rumours = records.iter().filter_map(|(_, record)| record.owner.rumour()).chain(noted);
+    let mut unclear = rumours.filter(|(by, taken)| *by != me && *taken > epoch && !has_answered(*by));
+    unclear.next().map_or(Heard::Nothing, |(by, _)| Heard::Unclear(by))
+}
+
 impl Daemon {
     pub(super) fn pool_with(&self, id: DiskId) -> Option<(&Pool, RecordedDisk)> {
         self.pools().find_map(|pool| Some((pool, pool.backend.recorded_disk(id).ok().flatten()?)))
     }
 
+    /// Returns the pool that has a disk on record. An error says that this cannot be known.
+    fn on_record(&self, id: DiskId) -> Result<Option<(&Pool, RecordedDisk)>> {
+        for pool in self.pools() {
+            if let Some(disk) = pool.backend.recorded_disk(id)? {
+                return Ok(Some((pool, disk)));
+            }
+        }
+        if self.closed.closed().next().is_some() {
+            return Err(DaemonError::conflict(MAY_HAVE_IT, "see 'haversack status' there"));
+        }
+        Ok(None)
+    }
+
     /// Returns what this host has on record of a disk.
-    pub(super) fn record_of(&self, id: DiskId) -> HostRecord {
+    ///
+    /// # Errors
+    /// That cannot be known: a pool is not open.
+    pub(super) fn record_of(&self, id: DiskId) -> Result<HostRecord> {
+        // Before the record is looked at: when the disk is no longer being taken over, the end of that is on record.
         let is_taking = self.hosts().is_some_and(|hosts| hosts.taking.locked().contains(&id));
-        let disk = self.pool_with(id).map(|(_, disk)| disk);
+        let disk = self.on_record(id)?.map(|(_, disk)| disk);
         let noted = self.state.taken_over(id);
         let owner = disk.as_ref().map_or(KnownOwner::Unknown, owner_of);
         let owner = match noted {
             Some((by, epoch)) if epoch > owner.epoch() => KnownOwner::Overtaken { by: by.0, epoch },
             _ => owner,
         };
-        HostRecord {
+        Ok(HostRecord {
             owner,
             dirty_blocks: disk.map_or(0, |disk| disk.dirty_blocks),
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
-        }
+        })
     }
 
     /// Notes that another host takes a disk over, and returns when that is on record.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
-        let found = self.pool_with(id);
-        if found.as_ref().is_some_and(|(_, disk)| is_concerned(disk)) {
-            return Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"));
+        self.check_not_concerned(id)?;
+        // Noted first: whoever attaches the disk in the meantime looks at the note when the pool knows the disk.
+        self.state.note_taken_over([(id, host, epoch)])?;
+        self.pools().try_for_each(|pool| {
+            self.until_recorded(|| {
+                if let Err(granted) = self.check_not_concerned(id) {
+                    self.state.forget_taken_over(id)?;
+                    return Err(granted);
+                }
+                Ok(pool.backend.overtaken(id, host, epoch)?)
+            })
+        })
+    }
+
+    fn check_not_concerned(&self, id: DiskId) -> Result<()> {
+        match self.on_record(id)? {
+            Some((_, disk)) if is_concerned(&disk) => {
+                Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"))
+            }
+            _ => Ok(()),
         }
-        self.state.note_taken_over(id, host, epoch)?;
-        let Some((pool, _)) = found else { return Ok(()) };
-        self.record_overtaken(pool, id, host, epoch)
     }
 
     fn record_overtaken(&self, pool: &Pool, id: DiskId, by: HostId, epoch: u64) -> Result<()> {
+        self.until_recorded(|| Ok(pool.backend.overtaken(id, by, epoch)?))
+    }
+
+    /// Calls until it is recorded that a disk was taken over.
+    fn until_recorded(&self, is_recorded: impl Fn() -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + RECORD_TIME;
-        while !pool.backend.overtaken(id, by, epoch)? {
+        while !is_recorded()? {
             if Instant::now() >= deadline || self.is_stopping() {
                 return Err(DaemonError::conflict(
                     "it cannot be recorded that the disk was taken over",
@@ -176,34 +256,45 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes in what another host has on record of a disk: it may know that the disk was taken over from this one.
-    pub(super) fn hear_of(&self, from: HostId, id: DiskId, record: &HostRecord) {
-        let Some(hosts) = self.hosts() else { return };
-        let Some((pool, disk)) = self.pool_with(id) else { return };
-        let newer =
-            record.owner.last_owner(from).filter(|(by, epoch)| *by != hosts.me && *epoch > disk.info.epoch);
-        let Some((by, epoch)) = newer.filter(|_| is_concerned(&disk)) else { return };
-        if let Err(error) = self
-            .state
-            .note_taken_over(id, by, epoch)
-            .map_err(Into::into)
-            .and_then(|()| self.record_overtaken(pool, id, by, epoch))
-        {
-            tracing::error!(%id, host = hosts.name_of(by), "another host has taken the disk over: {error}");
-        }
-    }
-
     /// Asks the other hosts whether a disk that this one has on record was taken over while it was away.
+    ///
+    /// # Errors
+    /// A host that can be reached does not say so, or is taking the disk over now; or one that cannot be reached may have.
     pub(super) fn check_epoch(&self, id: DiskId) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let Some((pool, disk)) = self.pool_with(id).filter(|(_, disk)| is_concerned(disk)) else {
             return Ok(());
         };
-        if let Some((by, epoch)) = self.state.taken_over(id).filter(|(_, epoch)| *epoch > disk.info.epoch) {
-            return self.record_overtaken(pool, id, by, epoch);
+        let records = hosts.records(&hosts.others(), id)?;
+        if let Some((host, _)) = records.iter().find(|(_, record)| record.is_taking) {
+            let what = format!("host '{}' is taking the disk over", hosts.name_of(*host));
+            return Err(DaemonError::conflict(what, "try again when that has ended"));
         }
-        for (host, record) in hosts.records(&hosts.others(), id) {
-            self.hear_of(host, id, &record);
+        match judge((hosts.me, disk.info.epoch), &records, self.state.taken_over(id)) {
+            Heard::Nothing => self.forget_void_note(id, &records),
+            Heard::TakenOver(by, epoch) => {
+                self.record_overtaken(pool, id, by, epoch)?;
+                Ok(self.state.note_taken_over([(id, by, epoch)])?)
+            }
+            Heard::Unclear(by) => Err(DaemonError::conflict(
+                format!("host '{}' may have taken the disk over, and is not connected", hosts.name_of(by)),
+                "connect it; or, if it is dead for good and has not served the disk, 'haversack disk forget' on the hosts that \
+                 have noted its take-over",
+            )),
+        }
+    }
+
+    /// Asks the host that was to take a disk over, and forgets that if it has come to nothing.
+    pub(super) fn check_note(&self, hosts: &Hosts, id: DiskId) -> Result<()> {
+        let Some((by, _)) = self.state.taken_over(id) else { return Ok(()) };
+        self.forget_void_note(id, &hosts.records(&[by], id)?)
+    }
+
+    fn forget_void_note(&self, id: DiskId, records: &[(HostId, HostRecord)]) -> Result<()> {
+        let Some((by, epoch)) = self.state.taken_over(id) else { return Ok(()) };
+        let is_void = |record: &HostRecord| !record.is_taking && record.owner.epoch() < epoch;
+        if records.iter().any(|(host, record)| *host == by && is_void(record)) {
+            self.state.forget_taken_over(id)?;
         }
         Ok(())
     }
@@ -217,26 +308,49 @@ impl Daemon {
             _ => Ok(()),
         }
     }
+
+    /// Whether another host's take-over of a disk matters here: this host has had the disk.
+    fn has_had(&self, id: DiskId) -> bool {
+        let is_away =
+            |disk: &RecordedDisk| matches!(disk.info.moved, Moved::Away { .. } | Moved::Peer { .. });
+        self.pool_with(id).is_some_and(|(_, disk)| is_concerned(&disk) || is_away(&disk))
+    }
+
+    /// Returns the host of a disk that waits here.
+    fn owner_elsewhere(&self, disk: &Disk) -> Option<HostId> {
+        let pool = self.pool(&disk.config().pool).ok()?;
+        pool.backend.migration_status(disk.id).ok().flatten()?.owner_elsewhere()
+    }
 }
 
 impl Hosts {
-    /// Asks hosts for their records of a disk; returns the answers of those that answer in time.
-    pub(super) fn records(&self, hosts: &[HostId], id: DiskId) -> Vec<(HostId, HostRecord)> {
+    /// Asks hosts for their records of a disk; returns those of the hosts that are connected.
+    ///
+    /// # Errors
+    /// A host is connected and has not said what it has on record.
+    pub(super) fn records(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
         self.wait_for_connections(hosts);
-        let connected: Vec<HostId> =
-            hosts.iter().copied().filter(|host| self.sender.is_connected(*host)).collect();
-        let answers = self.ask_now(&connected, id, &Question::Record);
+        let answers = self.ask_now(hosts, id, &Question::Record);
         let deadline = Instant::now() + PATIENCE;
-        let mut records = Vec::new();
-        while records.len() < connected.len()
-            && let Ok((host, answer)) =
-                answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        let (mut records, mut refused) = (Vec::new(), HashMap::new());
+        while let Ok((host, answer)) =
+            answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
-            if let Answer::Record(record) = answer {
-                records.push((host, record));
+            match answer {
+                Answer::Record(record) => records.push((host, record)),
+                Answer::Refused(why) => drop(refused.insert(host, why)),
+                _ => {}
             }
         }
-        records
+        let has_answered = |host: &HostId| records.iter().any(|(answering, _)| answering == host);
+        let Some(host) = hosts.iter().find(|host| self.is_connected(**host) && !has_answered(host)) else {
+            return Ok(records);
+        };
+        let why = refused.get(host).map_or_else(String::new, |why| format!(": it {why}"));
+        Err(DaemonError::conflict(
+            format!("host '{}' is connected and has not answered{why}", self.name_of(*host)),
+            "try again",
+        ))
     }
 }
 
@@ -245,88 +359,82 @@ impl Hosts {
 /// # Errors
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
-    let Some(hosts) = daemon.hosts() else { return Ok(()) };
-    let daemon = Arc::downgrade(daemon);
-    let run = move || {
-        let mut watch = Watch::default();
-        while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
-            watch.look(&daemon, &hosts);
-            drop(daemon);
-            std::thread::sleep(LOOK_EVERY);
-        }
-    };
-    std::thread::Builder::new().name("epochs".into()).spawn(run).map(drop)
-}
-
-/// A question that is on its way.
-struct Asked {
-    disk: DiskId,
-    answers: Receiver<(HostId, Answer)>,
-    at: Instant,
+    let mut watch = Watch::default();
+    super::watch(daemon, "epochs", LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
 }
 
 #[derive(Default)]
 struct Watch {
     connected: HashMap<HostId, SystemTime>,
-    asked: Vec<Asked>,
+    questions: Questions,
     owners_asked: Option<Instant>,
+    /// Disks that were taken over, by which host and under which epoch, of which that is not on record yet.
+    overtaken: Vec<(DiskId, HostId, u64)>,
 }
 
 impl Watch {
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
-        for (host, since) in hosts.connections() {
-            if self.connected.insert(host, since) != Some(since) {
-                for disk in daemon.disks().values().filter(|disk| daemon.is_recorded_here(disk.id)) {
-                    self.ask(hosts, host, disk.id);
-                }
+        self.look_at_connections(daemon, hosts);
+        let answers = self.questions.take_answers(Instant::now());
+        self.questions.ask(Instant::now(), |host, disk| hosts.ask_now(&[host], disk, &Question::Record));
+        self.hear(daemon, hosts, answers);
+    }
+
+    fn look_at_connections(&mut self, daemon: &Daemon, hosts: &Hosts) {
+        let connected: HashMap<HostId, SystemTime> = hosts.connections().into_iter().collect();
+        let is_same = |host: &HostId| connected.get(host) == self.connected.get(host);
+        self.questions.retain(|host| connected.contains_key(host) && is_same(host));
+        let new: Vec<HostId> = connected.keys().copied().filter(|host| !is_same(host)).collect();
+        if !new.is_empty() {
+            for disk in daemon.disks().values().filter(|disk| daemon.has_had(disk.id)) {
+                new.iter().for_each(|host| self.questions.add(*host, disk.id));
             }
         }
         if self.owners_asked.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             self.owners_asked = Some(Instant::now());
             for disk in daemon.disks().values() {
-                if let Some(owner) = daemon.owner_elsewhere(disk.id) {
-                    self.ask(hosts, owner, disk.id);
+                if let Some(owner) = daemon.owner_elsewhere(disk).filter(|host| connected.contains_key(host))
+                {
+                    self.questions.add(owner, disk.id);
                 }
             }
         }
-        self.asked.retain(|asked| match asked.answers.try_recv() {
-            Ok((host, Answer::Record(record))) => {
-                daemon.hear_of(host, asked.disk, &record);
-                let heard = LastHeard { host, record, at: SystemTime::now() };
-                hosts.heard_of.locked().insert(asked.disk, heard);
-                false
+        self.connected = connected;
+    }
+
+    /// Takes in what other hosts have on record. Of all disks that were taken over, none is served any more before the first
+    /// record is waited for.
+    fn hear(&mut self, daemon: &Daemon, hosts: &Hosts, answers: Vec<(HostId, DiskId, HostRecord)>) {
+        let mut news = Vec::new();
+        for (host, id, record) in answers {
+            let disk = daemon.pool_with(id).map(|(_, disk)| disk).filter(|_| daemon.has_had(id));
+            let is_news = |taken: &u64| {
+                disk.as_ref().is_some_and(|disk| is_news(is_concerned(disk), disk.info.epoch, *taken))
+            };
+            if let Some(epoch) = record.owner.held_under().filter(is_news) {
+                tracing::warn!(%id, by = hosts.name_of(host), "the disk was taken over");
+                news.push((id, host, epoch));
             }
-            Ok(_) => false,
-            Err(_) => asked.at.elapsed() < PATIENCE,
+            let heard = LastHeard { host, record, at: SystemTime::now() };
+            hosts.heard_of.locked().insert(id, heard);
+        }
+        self.overtaken.extend(&news);
+        self.overtaken.retain(|(id, by, epoch)| {
+            let Some((pool, _)) = daemon.pool_with(*id) else { return false };
+            match pool.backend.overtaken(*id, *by, *epoch) {
+                Ok(is_on_record) => !is_on_record,
+                Err(error) => {
+                    tracing::error!(%id, by = hosts.name_of(*by), "the take-over has not been recorded: {error}");
+                    false
+                }
+            }
         });
-    }
-
-    fn ask(&mut self, hosts: &Hosts, host: HostId, disk: DiskId) {
-        let answers = hosts.ask_now(&[host], disk, &Question::Record);
-        self.asked.push(Asked { disk, answers, at: Instant::now() });
-    }
-}
-
-impl Daemon {
-    fn is_recorded_here(&self, id: DiskId) -> bool {
-        self.pool_with(id).is_some_and(|(_, disk)| is_concerned(&disk))
-    }
-
-    /// Returns the host of a disk that waits here.
-    fn owner_elsewhere(&self, id: DiskId) -> Option<HostId> {
-        let (pool, _) = self.pool_with(id)?;
-        let status = pool.backend.migration_status(id).ok().flatten()?;
-        match status.record {
-            Record::Owner { .. } => None,
-            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
-            Record::Unknown => Some(status.from),
+        if !news.is_empty()
+            && let Err(error) = daemon.state.note_taken_over(news)
+        {
+            tracing::error!("the take-overs have not been noted: {error}");
         }
     }
-}
-
-/// Returns the bytes of blocks.
-pub(super) fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK_BYTES as u64
 }
 
 #[cfg(test)]
@@ -335,11 +443,43 @@ mod tests {
 
     #[test]
     fn a_host_that_has_let_a_disk_go_had_it_before() {
-        let host = HostId(3);
-        assert_eq!(KnownOwner::Unknown.last_owner(host), None);
-        assert_eq!(KnownOwner::Me { epoch: 7 }.last_owner(host), Some((host, 7)));
-        assert_eq!(KnownOwner::Released { to: 9, epoch: 7 }.last_owner(host), Some((host, 6)));
-        assert_eq!(KnownOwner::Overtaken { by: 9, epoch: 7 }.last_owner(host), Some((HostId(9), 7)));
+        assert_eq!(KnownOwner::Unknown.held_under(), None);
+        assert_eq!(KnownOwner::Me { epoch: 7 }.held_under(), Some(7));
+        assert_eq!(KnownOwner::Released { to: 9, epoch: 7 }.held_under(), Some(6));
+        assert_eq!(KnownOwner::Overtaken { by: 9, epoch: 7 }.held_under(), None);
+    }
+
+    #[test]
+    fn a_host_that_has_released_a_disk_is_told_of_a_take_over_but_not_of_moves() {
+        assert!(is_news(true, 5, 6) && !is_news(true, 5, 5));
+        assert!(!is_news(false, 5, 6), "it has moved on");
+        assert!(is_news(false, 5, forced_epoch(5, 0)) && is_news(false, 5, forced_epoch(3, 1_700_000_000)));
+    }
+
+    fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
+        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking }
+    }
+
+    #[test]
+    fn only_the_host_that_takes_a_disk_over_is_believed_that_it_has() {
+        let (me, beta, gamma) = (HostId(1), HostId(2), HostId(3));
+        let says = |host, owner| (host, record(owner, false));
+        let noted = |by, epoch| says(gamma, KnownOwner::Overtaken { by, epoch });
+        let owns = |epoch| says(beta, KnownOwner::Me { epoch });
+        let nothing = || says(beta, KnownOwner::Unknown);
+        for (answers, own_note, expected) in [
+            (vec![], None, Heard::Nothing),
+            (vec![noted(2, 9)], None, Heard::Unclear(beta)),
+            (vec![], Some((beta, 9)), Heard::Unclear(beta)),
+            (vec![noted(2, 9), nothing()], Some((beta, 9)), Heard::Nothing),
+            (vec![noted(2, 9), owns(9)], None, Heard::TakenOver(beta, 9)),
+            (vec![noted(4, 12), owns(9)], None, Heard::TakenOver(beta, 9)),
+            (vec![noted(2, 5), owns(5)], None, Heard::Nothing),
+            (vec![noted(1, 9)], None, Heard::Nothing),
+            (vec![says(gamma, KnownOwner::Released { to: 1, epoch: 6 })], None, Heard::Nothing),
+        ] {
+            assert_eq!(judge((me, 5), &answers, own_note), expected, "{answers:?}, {own_note:?}");
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::pool::Pool;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a host is asked again that attaches the disk as well.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What a host says of itself that cannot know whether it has a disk.
+pub(super) const MAY_HAVE_IT: &str = "has a pool that is not open, and may have the disk";
 /// Says that no other host has had a disk.
 const NOWHERE: &str = "none";
 
@@ -89,8 +91,15 @@ impl Daemon {
                 )),
             };
         }
+        self.check_note(&hosts, id)?;
         let from = match config.from.as_deref() {
-            Some(NOWHERE) => hosts.find_owner(&config.name, id, true)?,
+            Some(NOWHERE) => {
+                let owner = hosts.find_owner(&config.name, id, true)?;
+                if owner.is_none() {
+                    self.state.forget_taken_over(id)?;
+                }
+                owner
+            }
             Some(name) => Some(hosts.find(name).ok_or_else(|| Hosts::unknown(name))?),
             None => match self.state.taken_over(id) {
                 Some((by, _)) if by != hosts.me => Some(by),
@@ -120,7 +129,7 @@ impl Daemon {
             }
         }
         if self.closed.closed().next().is_some() {
-            return Answer::Refused("has a pool that is not open, and may have the disk".into());
+            return Answer::Refused(MAY_HAVE_IT.into());
         }
         if is_sought { Answer::Seeking } else { Answer::Unknown }
     }

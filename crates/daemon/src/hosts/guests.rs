@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_model::{DiskId, HostId};
-use haversack_ownership::Record;
 
 use super::Hosts;
 use super::talk::Question;
@@ -24,18 +23,11 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// # Errors
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
-    let Some(hosts) = daemon.hosts() else { return Ok(()) };
-    let daemon = Arc::downgrade(daemon);
-    let run = move || {
-        let mut watch = Watch::default();
-        while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
-            watch.look(&daemon, &hosts);
-            daemon.measure_paces(&hosts);
-            drop(daemon);
-            std::thread::sleep(LOOK_EVERY);
-        }
-    };
-    std::thread::Builder::new().name("guests".into()).spawn(run).map(drop)
+    let mut watch = Watch::default();
+    super::watch(daemon, "guests", LOOK_EVERY, move |daemon, hosts| {
+        watch.look(daemon, hosts);
+        daemon.measure_paces(hosts);
+    })
 }
 
 #[derive(Default)]
@@ -90,12 +82,7 @@ impl Watch {
 
 /// Returns the host that has a disk, if it is another one.
 fn owner(pool: &Pool, disk: DiskId) -> Option<HostId> {
-    let status = pool.backend.migration_status(disk).ok().flatten()?;
-    match status.record {
-        Record::Owner { .. } => None,
-        Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
-        Record::Unknown => Some(status.from),
-    }
+    pool.backend.migration_status(disk).ok().flatten()?.owner_elsewhere()
 }
 
 /// Returns the disks with a vhost-user front end.

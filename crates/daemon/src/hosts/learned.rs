@@ -5,6 +5,9 @@
 //! - The file is used only as a whole, if its checksum is right and it is of the disk.
 //! - Without it nothing is lost but time: admission learns again.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use haversack_model::{DiskId, HostId};
 use super::Hosts;
 use super::talk::{Answer, Question};
 use crate::daemon::Daemon;
-use crate::learned::{decode, read_file};
+use crate::learned::{decode, open};
 
 /// How long the other host may take for one part.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,10 +27,13 @@ const PART_BYTES: usize = 9 << 10;
 const MOST_BYTES: usize = 8 << 20;
 
 /// Returns the part of a file from a byte on.
-fn part_of(file: &[u8], from: u64) -> Answer {
-    let from = usize::try_from(from).unwrap_or(usize::MAX).min(file.len());
-    let end = (from + PART_BYTES).min(file.len());
-    Answer::Learned { part: BASE64_STANDARD.encode(&file[from..end]), is_last: end == file.len() }
+fn part_of(file: &File, from: u64) -> io::Result<Answer> {
+    let bytes = file.metadata()?.len();
+    let left = bytes.saturating_sub(from);
+    let mut part = vec![0; usize::try_from(left).unwrap_or(PART_BYTES).min(PART_BYTES)];
+    file.read_exact_at(&mut part, from.min(bytes))?;
+    let is_last = part.len() as u64 == left;
+    Ok(Answer::Learned { part: BASE64_STANDARD.encode(part), is_last })
 }
 
 /// Asks for the parts of a file until it is whole.
@@ -53,8 +59,9 @@ fn collect(mut ask: impl FnMut(u64) -> Result<Answer, String>) -> Result<Vec<u8>
 impl Daemon {
     /// Answers a host that asks what was learned of a disk that it has taken over.
     pub(super) fn learned_part(&self, disk: DiskId, from: u64) -> Answer {
-        match read_file(&self.config.state_dir, disk) {
-            Ok(Some(file)) => part_of(&file, from),
+        let file = open(&self.config.state_dir, disk);
+        match file.and_then(|file| file.map(|file| part_of(&file, from)).transpose()) {
+            Ok(Some(part)) => part,
             Ok(None) => Answer::Refused("nothing was learned of it".into()),
             Err(error) => Answer::Refused(error.to_string()),
         }
@@ -63,14 +70,14 @@ impl Daemon {
     /// Has the admission of a disk that has moved here continue from what the host learned that it came from.
     pub(crate) fn take_over_learned(self: &Arc<Self>, disk: DiskId) {
         let Some(hosts) = self.hosts() else { return };
-        let daemon = self.clone();
-        let run = move || {
-            if let Err(why) = daemon.ask_for_learned(&hosts, disk) {
+        let (daemon, asking) = (self.clone(), hosts.clone());
+        let ask = move || {
+            if let Err(why) = daemon.ask_for_learned(&asking, disk) {
                 tracing::info!(%disk, "admission does not continue from what another host learned: {why}");
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("learned".into()).spawn(run) {
-            tracing::warn!(%disk, "admission starts learning again: {error}");
+        if !hosts.learners.give(ask) {
+            tracing::warn!(%disk, "admission starts learning again: too many disks have moved here");
         }
     }
 
@@ -98,21 +105,30 @@ impl Daemon {
 mod tests {
     use super::*;
 
+    fn file(bytes: &[u8]) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        file
+    }
+
     #[test]
     fn a_file_comes_over_in_parts() {
-        let file: Vec<u8> = (0..PART_BYTES * 3 + 7).map(|at| at as u8).collect();
+        let bytes: Vec<u8> = (0..PART_BYTES * 3 + 7).map(|at| at as u8).collect();
+        let file = file(&bytes);
         let mut asked = Vec::new();
         let collected = collect(|from| {
             asked.push(from);
-            Ok(part_of(&file, from))
+            part_of(&file, from).map_err(|error| error.to_string())
         });
-        assert_eq!(collected, Ok(file));
+        assert_eq!(collected, Ok(bytes));
         assert_eq!(asked, [0, 1, 2, 3].map(|part| part * PART_BYTES as u64));
     }
 
     #[test]
     fn a_part_fits_a_note() {
-        let Answer::Learned { part, .. } = part_of(&vec![0; PART_BYTES * 2], 0) else { panic!("a part") };
+        let Ok(Answer::Learned { part, .. }) = part_of(&file(&[0; PART_BYTES * 2]), 0) else {
+            panic!("a part")
+        };
         assert!(part.len() + 256 <= haversack_link::MOST_NOTE_BYTES);
     }
 
@@ -124,6 +140,7 @@ mod tests {
         assert!(collect(|_| part(&[0; PART_BYTES], false)).is_err(), "it would fill the memory");
         assert!(collect(|_| Ok(Answer::Learned { part: "*".into(), is_last: true })).is_err());
         assert!(collect(|_| Ok(Answer::Done)).is_err());
-        assert_eq!(part_of(&[1, 2], u64::MAX), Answer::Learned { part: String::new(), is_last: true });
+        let beyond = part_of(&file(&[1, 2]), u64::MAX).unwrap();
+        assert_eq!(beyond, Answer::Learned { part: String::new(), is_last: true });
     }
 }

@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind, Method, MigrationState, MigrationStatus, Size};
 use haversack_core::{JobError, Progress};
 use haversack_engine::{EngineError, MoveStatus};
-use haversack_model::{BLOCK_BYTES, DiskId, HostId, SECTOR_BYTES};
+use haversack_model::{DiskId, HostId, SECTOR_BYTES};
 use haversack_ownership::Record;
 
 use super::talk::{Answer, Question};
-use super::{Hosts, pace};
+use super::{Hosts, bytes, pace};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
@@ -25,10 +26,6 @@ const AWAY: Duration = Duration::from_secs(15);
 const ATTACHING: Duration = Duration::from_secs(60);
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-fn bytes(blocks: u64) -> u64 {
-    blocks * BLOCK_BYTES as u64
-}
 
 impl Daemon {
     pub(super) fn hosts_or_error(&self) -> Result<Arc<Hosts>> {
@@ -135,8 +132,7 @@ impl Daemon {
         })?;
         let described = describe(&hosts, name, &status);
         let Some(to) = status.to else { return Ok(described) };
-        let disks = backend.snapshot()?.disks;
-        let dirty = disks.iter().find(|known| known.id == disk.id).map_or(0, |disk| disk.usage.dirty_blocks);
+        let dirty = backend.recorded_disk(disk.id)?.map_or(0, |disk| disk.dirty_blocks);
         let left = status.progress.copies_left;
         let rate = hosts.paces.locked().of(disk.id);
         Ok(MigrationStatus {
@@ -144,7 +140,10 @@ impl Daemon {
             dirty_left_bytes: bytes(dirty.min(left)),
             sent_bytes_per_s: rate,
             eta_s: rate.and_then(|rate| pace::eta_s(bytes(left), rate)),
-            expected_stall_s: hosts.round_trip_s(to).map(|trip| pace::expected_stall_s(trip, dirty, left)),
+            expected_stall_s: hosts.state_of(to).and_then(|state| state.round_trip_us).map(|us| {
+                let round_trip_s = us as f64 / 1e6;
+                pace::expected_stall_s(round_trip_s, dirty, left)
+            }),
             ..described
         })
     }
@@ -152,14 +151,11 @@ impl Daemon {
     /// Measures how fast disks are being sent.
     pub(super) fn measure_paces(&self, hosts: &Hosts) {
         let mut sent = HashSet::new();
-        for disk in self.disks().into_values() {
-            let Ok(pool) = self.pool(&disk.config().pool) else { continue };
-            let Ok(Some(status)) = pool.backend.migration_status(disk.id) else { continue };
-            if let Some(to) = status.to {
-                let progress = (status.progress.copies, status.progress.copies_left);
-                hosts.paces.locked().measure(disk.id, to, progress, Instant::now());
-                sent.insert(disk.id);
-            }
+        for (disk, status) in self.pools().filter_map(|pool| pool.backend.departures().ok()).flatten() {
+            let Some(to) = status.to else { continue };
+            let progress = (status.progress.copies, status.progress.copies_left);
+            hosts.paces.locked().measure(disk, to, progress, Instant::now());
+            sent.insert(disk);
         }
         hosts.paces.locked().retain(|disk| sent.contains(&disk));
     }
@@ -251,20 +247,10 @@ impl Daemon {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let config = disk.config();
         let status = self.pool(&config.pool)?.backend.migration_status(disk.id)?;
-        let from = status.and_then(|status| match status.record {
-            Record::Owner { .. } => None,
-            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
-            Record::Unknown => Some(status.from),
-        });
-        let Some(from) = from else { return Ok(()) };
-        let name = config.name;
-        let answers = hosts.ask(&[from], disk.id, &Question::Send);
-        let from = hosts.name_of(from);
-        std::thread::spawn(move || match answers.recv_timeout(PATIENCE) {
-            Ok((_, Answer::Done)) => {}
-            Ok((_, answer)) => tracing::info!(disk = name, host = from, ?answer, "nothing is sent ahead"),
-            Err(_) => tracing::info!(disk = name, host = from, "nothing is sent ahead: no answer"),
-        });
+        if let Some(from) = status.and_then(|status| status.owner_elsewhere()) {
+            // The answer does not matter: what is not sent ahead is fetched later.
+            drop(hosts.ask(&[from], disk.id, &Question::Send));
+        }
         Ok(())
     }
 }
@@ -315,7 +301,9 @@ fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &
                 return Err(DaemonError::conflict(what, "attach it there, then try again"));
             }
             Ok(_) => return Ok(()),
-            Err(_) => {}
+            Err(RecvTimeoutError::Timeout) => {}
+            // It could not be sent.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_EVERY),
         }
         let present = hosts.connected_since(to);
         if present.is_some() {
@@ -329,7 +317,8 @@ fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &
     if control.is_cancelled() {
         return Err(EngineError::Job(JobError::Cancelled).into());
     }
-    let error = hosts.status().into_iter().find(|host| host.name == to_name).and_then(|host| host.error);
+    let error =
+        hosts.state_of(to).filter(|host| host.connected_since.is_none()).and_then(|host| host.last_error);
     let error = error.unwrap_or_else(|| "no answer".into());
     Err(DaemonError::conflict(
         format!("host '{to_name}' cannot be reached: {error}"),

@@ -17,7 +17,9 @@ mod learned;
 mod migrate;
 mod own;
 mod pace;
+mod questions;
 mod talk;
+mod workers;
 
 pub use epochs::watch as watch_epochs;
 pub use fence::FencePrograms;
@@ -30,16 +32,26 @@ use std::time::{Duration, SystemTime};
 use haversack_api::{HostStatus, Method};
 use haversack_engine::{HostMessage, HostSettings};
 use haversack_link::{
-    Config, Event, Frame, HostConfig as LinkHost, LinkError, LinkSender, Links, ObserveError, Security,
-    TlsFiles, host_id,
+    Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
+    Security, TlsFiles, host_id,
 };
 use haversack_model::{BLOCK_BYTES, DiskId, HostId, SectorNo};
 
 use self::config::{HostConfig, MigrationConfig};
 use self::epochs::LastHeard;
 use self::talk::WaitingTable;
+use self::workers::Workers;
 use crate::daemon::Daemon;
 use crate::pool::Pool;
+
+/// Threads that answer what is on record: nothing of that waits for an origin.
+const RECORD_THREADS: usize = 2;
+/// Questions for records that wait for them; more are refused.
+const MOST_RECORD_QUESTIONS: usize = 8192;
+/// Threads that ask what admission has learned of the disks that have moved here.
+const LEARNED_THREADS: usize = 2;
+/// Disks that wait for them; for more, admission starts learning again.
+const MOST_LEARNED: usize = 8192;
 
 /// See the module.
 pub struct Hosts {
@@ -60,6 +72,10 @@ pub struct Hosts {
     paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
     answering: AtomicUsize,
+    /// Answer what is on record, however many other questions are being answered.
+    records: Workers,
+    /// Ask what admission has learned elsewhere.
+    learners: Workers,
     /// Disks that are being attached here, of which the owner is to be found.
     seeking: Mutex<HashSet<DiskId>>,
     /// Disks that are being taken over by force.
@@ -119,6 +135,8 @@ impl Hosts {
             aborted: Mutex::default(),
             paces: Mutex::default(),
             answering: AtomicUsize::new(0),
+            records: Workers::start("records", RECORD_THREADS, MOST_RECORD_QUESTIONS),
+            learners: Workers::start("learned", LEARNED_THREADS, MOST_LEARNED),
             seeking: Mutex::default(),
             taking: Mutex::default(),
             heard_of: Mutex::default(),
@@ -142,10 +160,13 @@ impl Hosts {
         self.names.keys().copied().filter(|host| *host != self.me).collect()
     }
 
-    fn send_note(&self, host: HostId, disk: DiskId, text: Vec<u8>) {
-        if let Err(error) = self.sender.send(host, Frame::Note { disk, text }) {
+    /// Sends a note. Returns false if it was dropped.
+    fn send_note(&self, host: HostId, disk: DiskId, text: Vec<u8>) -> bool {
+        let sent = self.sender.send(host, Frame::Note { disk, text });
+        if let Err(error) = &sent {
             tracing::debug!(host = self.name_of(host), "not sent: {error}");
         }
+        sent.is_ok()
     }
 
     /// Returns what the engine needs to know.
@@ -180,21 +201,14 @@ impl Hosts {
         state.filter_map(|host| Some((host.id, host.connected_since?))).collect()
     }
 
-    /// Returns a host's address, as it is configured.
-    fn address_of(&self, host: HostId) -> String {
-        let found = self.links.state().into_iter().find(|state| state.id == host);
-        found.map(|state| state.address).unwrap_or_default()
+    /// Returns the state of the connection to a host.
+    fn state_of(&self, host: HostId) -> Option<HostState> {
+        self.links.state().into_iter().find(|state| state.id == host)
     }
 
     /// Returns since when a host is connected.
     pub fn connected_since(&self, host: HostId) -> Option<SystemTime> {
-        self.links.state().into_iter().find(|state| state.id == host)?.connected_since
-    }
-
-    /// Returns the time that a message to a connected host takes there and back, in seconds.
-    fn round_trip_s(&self, host: HostId) -> Option<f64> {
-        let state = self.links.state().into_iter().find(|state| state.id == host);
-        state?.round_trip_us.map(|us| us as f64 / 1e6)
+        self.state_of(host)?.connected_since
     }
 
     /// Returns the state of the connections.
@@ -211,6 +225,30 @@ impl Hosts {
         });
         state.collect()
     }
+}
+
+/// Returns the bytes of blocks.
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+/// Calls `look` again and again, on a thread of its own, until the daemon ends.
+fn watch(
+    daemon: &Arc<Daemon>,
+    name: &str,
+    every: Duration,
+    mut look: impl FnMut(&Daemon, &Hosts) + Send + 'static,
+) -> std::io::Result<()> {
+    let Some(hosts) = daemon.hosts() else { return Ok(()) };
+    let daemon = Arc::downgrade(daemon);
+    let run = move || {
+        while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
+            look(&daemon, &hosts);
+            drop(daemon);
+            std::thread::sleep(every);
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
 }
 
 /// Returns how many blocks a rate allows in a period of 100 ms, if it is limited.

@@ -1,10 +1,13 @@
 //! `haversack disk own`: taking a disk over from a host that is dead for good.
 //!
 //! Invariants
-//! - A disk is taken only from hosts that do not answer. Every other host was asked, and has durably noted the new epoch
-//!   before this one takes it: a grant of the dead host's that is still on its way to one of them counts for nothing.
-//! - Every host that may own the disk and does not answer was fenced before, or the operator has said that it need not be.
+//! - A disk is taken only from hosts that are not connected. Every other host has said that it neither has the disk nor dirty
+//!   blocks of it, and has durably noted the new epoch before this one takes it: a grant of the dead host's that is still on its
+//!   way to one of them counts for nothing.
+//! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as one that need not be.
+//! - A disk is taken over by one job at a time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,18 +17,19 @@ use haversack_engine::TakeoverLoss;
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 
-use super::Hosts;
-use super::epochs::{KnownOwner, PATIENCE, bytes, is_through};
+use super::epochs::{HostRecord, KnownOwner, LastHeard, PATIENCE, RECORD_TIME, is_through};
 use super::fence::{FenceTarget, fence};
 use super::talk::{Answer, Question};
+use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// How long the record may take, and what makes copies of lost blocks durable before it.
-const TAKE_TIME: Duration = Duration::from_secs(600);
-/// How often that is looked at.
+/// How often it is looked whether a take-over is on record.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What to do about hosts that are not fenced.
+const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
+                          as without_fence";
 /// The most ranges in a list of what would be lost.
 const MOST_RANGES: usize = 10_000;
 
@@ -33,6 +37,8 @@ const MOST_RANGES: usize = 10_000;
 struct Plan {
     /// The host that has the disk, or blocks that this host needs.
     dead: HostId,
+    /// It answers, and has neither.
+    has_nothing: bool,
     /// This host owns the disk, and needs blocks of the dead one.
     depends: bool,
     /// Hosts that do not answer and may own the disk.
@@ -47,10 +53,87 @@ struct Plan {
 /// A disk that is being taken over. It is no longer when this is dropped.
 struct Taking<'a>(&'a Hosts, DiskId);
 
+impl<'a> Taking<'a> {
+    fn begin(hosts: &'a Hosts, disk: DiskId) -> Result<Self> {
+        if !hosts.taking.locked().insert(disk) {
+            return Err(DaemonError::conflict("the disk is being taken over already", "wait for that job"));
+        }
+        Ok(Taking(hosts, disk))
+    }
+}
+
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         self.0.taking.locked().remove(&self.1);
     }
+}
+
+/// Returns why a disk cannot be taken over although this host answers that it has this on record.
+fn objection(record: &HostRecord) -> Option<&'static str> {
+    match record.owner {
+        _ if record.is_taking => Some("is taking it over as well"),
+        KnownOwner::Me { .. } => Some("has it"),
+        // What is dirty there is obsolete.
+        KnownOwner::Overtaken { .. } => None,
+        _ if record.dirty_blocks > 0 => Some("has dirty blocks of it"),
+        KnownOwner::Released { .. } | KnownOwner::Unknown => None,
+    }
+}
+
+/// Whether nothing can be lost: the host that the disk would come from was last heard of without dirty blocks, in a write mode
+/// that makes none, and no other one may have the disk.
+fn all_clean(heard: Option<&LastHeard>, dead: HostId, suspects: &[HostId]) -> bool {
+    let is_clean = heard.is_some_and(|heard| {
+        heard.host == dead
+            && heard.record.dirty_blocks == 0
+            && heard.record.mode.as_deref().is_some_and(is_through)
+    });
+    is_clean && suspects.iter().all(|host| *host == dead)
+}
+
+/// Names hosts in a message.
+fn named(hosts: &[String]) -> String {
+    let quoted: Vec<String> = hosts.iter().map(|host| format!("'{host}'")).collect();
+    format!("{} {}", if hosts.len() == 1 { "host" } else { "hosts" }, quoted.join(", "))
+}
+
+/// Refuses what a request has not accepted of a take-over.
+fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
+    let Takeover { disk, host, fenced_first, .. } = takeover;
+    if takeover.lost_bytes.is_none() && takeover.may_be_dirty && request.accept_loss.is_none() {
+        let holders = if fenced_first.is_empty() { std::slice::from_ref(host) } else { fenced_first };
+        return Err(DaemonError::conflict(
+            format!(
+                "it is not known which blocks of disk '{disk}' only {} had; for those the guest will read older data from the \
+                 origin",
+                named(holders)
+            ),
+            "repeat the disk's name as accept_loss; or repair what is dead",
+        ));
+    }
+    let sorted = |hosts: &[String]| hosts.iter().cloned().collect::<BTreeSet<String>>();
+    if !request.without_fence.is_empty() && sorted(&request.without_fence) != sorted(fenced_first) {
+        let suspects = match fenced_first.as_slice() {
+            [] => "no host is to be fenced".to_string(),
+            hosts => format!("to be fenced: {}", named(hosts)),
+        };
+        return Err(DaemonError::conflict(
+            format!("without_fence names {}; {suspects}", named(&request.without_fence)),
+            "make sure that each of the hosts to be fenced is off and stays off, and name exactly those",
+        ));
+    }
+    if !fenced_first.is_empty() && request.without_fence.is_empty() && takeover.fence.is_none() {
+        return Err(no_fence(disk, fenced_first));
+    }
+    Ok(())
+}
+
+fn no_fence(disk: &str, hosts: &[String]) -> DaemonError {
+    let what = format!(
+        "no fence is configured for the origin of disk '{disk}': {} may go on writing it",
+        named(hosts)
+    );
+    DaemonError::conflict(what, FENCE_HINT)
 }
 
 impl Daemon {
@@ -79,43 +162,20 @@ impl Daemon {
             return Err(DaemonError::Bad(format!("accept_loss must repeat the disk's name, '{name}'")));
         }
         let plan = self.plan(&hosts, &disk)?;
-        let takeover = self.describe_takeover(&hosts, &disk, &plan);
-        if takeover.lost_bytes.is_none() && takeover.may_be_dirty && request.accept_loss.is_none() {
-            return Err(DaemonError::conflict(
-                format!(
-                    "nobody knows which blocks of disk '{name}' only host '{}' has: there the guest will read what the origin has",
-                    takeover.host
-                ),
-                "repeat the disk's name as accept_loss; or repair that host",
-            ));
-        }
-        if !plan.suspects.is_empty() && takeover.fence.is_none() && !request.without_fence {
-            return Err(DaemonError::conflict(
-                format!(
-                    "no fence is configured: host '{}' may go on writing the origin of disk '{name}'",
-                    takeover.host
-                ),
-                "set fence in [migration]; or make sure that the host is off and stays off, and say without_fence",
-            ));
-        }
+        check(&self.describe_takeover(&hosts, &disk, &plan), &request)?;
         let (daemon, name) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Own, &name, move |_| daemon.run_own(&hosts, &disk, &request))
     }
 
     fn run_own(&self, hosts: &Hosts, disk: &Disk, request: &OwnDisk) -> Result<()> {
         let name = disk.config().name;
-        hosts.taking.locked().insert(disk.id);
-        let _taking = Taking(hosts, disk.id);
+        let _taking = Taking::begin(hosts, disk.id)?;
         // Other hosts may have answered since, and now they see that this one takes it.
         let plan = self.plan(hosts, disk)?;
+        let takeover = self.describe_takeover(hosts, disk, &plan);
+        check(&takeover, request)?;
         let loss = if request.accept_loss.is_some() { PeerLoss::Accepted } else { PeerLoss::Recorded };
-        if loss == PeerLoss::Recorded && plan.depends && plan.loss == TakeoverLoss::Unknown {
-            return Err(DaemonError::conflict(
-                "what is lost is not known any more",
-                "look again what would be lost",
-            ));
-        }
-        if !request.without_fence {
+        if request.without_fence.is_empty() {
             self.fence_all(hosts, disk, &plan.suspects)?;
         }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -123,11 +183,11 @@ impl Daemon {
         if !plan.depends {
             self.have_noted(hosts, disk, &plan.living, epoch)?;
         }
-        let takeover = self.describe_takeover(hosts, disk, &plan);
         self.pool(&disk.config().pool)?.backend.take_over(disk.attached()?, epoch, loss)?;
         self.wait_until_taken(disk, epoch)?;
         self.state.note_agreed(disk.id, true)?;
         let lost = match (takeover.lost_bytes, loss) {
+            (None, _) if !takeover.may_be_dirty => "nothing is lost".to_string(),
             (None, _) => "what only it had is as the origin has it".to_string(),
             (Some(bytes), PeerLoss::Accepted) => {
                 format!("{bytes} bytes that only it had are as the origin has them")
@@ -154,46 +214,41 @@ impl Daemon {
             let what = format!("disk '{name}' does not move between hosts");
             DaemonError::conflict(what, "disks that are read-only or have an rbd: origin do not")
         })?;
-        let (dead, depends) = match &status.record {
-            Record::Owner { peers, .. } => match peers.iter().next() {
-                Some(peer) => (*peer, true),
-                None => {
-                    let what = format!("this host has disk '{name}' already, and needs no other one");
-                    return Err(DaemonError::conflict(what, "there is nothing to do"));
-                }
-            },
-            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => (*to, false),
-            Record::Unknown => (status.from, false),
+        let peer = match &status.record {
+            Record::Owner { peers, .. } => peers.iter().next().copied(),
+            _ => None,
         };
-        let others = hosts.others();
-        let asked: Vec<HostId> = if depends { vec![dead] } else { others.clone() };
-        let answers = hosts.records(&asked, id);
-        let host = |host: HostId| hosts.name_of(host);
-        if hosts.is_connected(dead) || answers.iter().any(|(answering, _)| *answering == dead) {
-            return Err(DaemonError::conflict(
-                format!("host '{}' answers: it is not dead", host(dead)),
-                "move the disk with 'haversack migrate' there, or attach and detach it there",
-            ));
+        let Some(dead) = status.owner_elsewhere().or(peer) else {
+            let what = format!("this host has disk '{name}' already, and needs no other one");
+            return Err(DaemonError::conflict(what, "there is nothing to do"));
+        };
+        let depends = peer.is_some();
+        let mut asked = if depends { Vec::new() } else { hosts.others() };
+        if !asked.contains(&dead) {
+            asked.push(dead);
         }
+        let answers = hosts.records(&asked, id)?;
         let mut epoch = status.record.epoch();
         for (answering, record) in &answers {
             epoch = epoch.max(record.owner.epoch());
-            let what = match record.owner {
-                _ if record.is_taking => "is taking it over as well",
-                KnownOwner::Me { .. } => "has it",
-                KnownOwner::Released { .. } if record.dirty_blocks > 0 => "has dirty blocks of it",
-                _ => continue,
-            };
-            return Err(DaemonError::conflict(
-                format!("disk '{name}' cannot be taken over here: host '{}' {what}", host(*answering)),
-                "move it from there, or take it over there",
-            ));
+            if let Some(what) = objection(record) {
+                return Err(DaemonError::conflict(
+                    format!(
+                        "disk '{name}' cannot be taken over: host '{}' answers, and {what}",
+                        hosts.name_of(*answering)
+                    ),
+                    "move it from there with 'haversack migrate'",
+                ));
+            }
         }
         let is_living = |host: &HostId| answers.iter().any(|(answering, _)| answering == host);
-        let (living, suspects) = others.into_iter().partition(is_living);
+        let (living, suspects): (Vec<HostId>, Vec<HostId>) = asked.into_iter().partition(is_living);
+        // The host may have come back with nothing of the disk: then another one has it, if any has.
+        let dead = if is_living(&dead) { suspects.first().copied().unwrap_or(dead) } else { dead };
+        let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
         let loss = backend.takeover_loss(id)?;
-        Ok(Plan { dead, depends, suspects, living, epoch, loss })
+        Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss })
     }
 
     fn describe_takeover(&self, hosts: &Hosts, disk: &Disk, plan: &Plan) -> Takeover {
@@ -206,23 +261,21 @@ impl Daemon {
             TakeoverLoss::Unknown => &[][..],
             TakeoverLoss::Runs(runs) => runs,
         };
-        let heard = hosts.heard_of.locked().get(&disk.id).filter(|heard| heard.host == plan.dead).cloned();
-        let is_clean = heard.as_ref().is_some_and(|heard| {
-            heard.record.dirty_blocks == 0 && heard.record.mode.as_deref().is_some_and(is_through)
-        });
+        let heard = hosts.heard_of.locked().get(&disk.id).cloned();
         let config = disk.config();
         let kept = self.pool_with(disk.id).map_or(0, |(_, recorded)| recorded.dirty_blocks);
         let program = hosts.fence.as_ref().and_then(|programs| programs.program(&config.origin));
         Takeover {
             disk: config.name,
             host: hosts.name_of(plan.dead),
+            has_nothing: plan.has_nothing,
             depends: plan.depends,
             lost_bytes: (plan.loss != TakeoverLoss::Unknown)
                 .then(|| runs.iter().map(|run| bytes_of(run.1)).sum()),
             ranges: runs.iter().take(MOST_RANGES).map(range).collect(),
             more_ranges: runs.len().saturating_sub(MOST_RANGES) as u64,
-            may_be_dirty: plan.depends || !is_clean,
-            last_known: heard.map(|heard| LastKnown {
+            may_be_dirty: plan.depends || !all_clean(heard.as_ref(), plan.dead, &plan.suspects),
+            last_known: heard.filter(|heard| heard.host == plan.dead).map(|heard| LastKnown {
                 mode: heard.record.mode,
                 dirty_bytes: bytes(heard.record.dirty_blocks),
                 age_s: heard.at.elapsed().map_or(0.0, |age| age.as_secs_f64()),
@@ -235,12 +288,11 @@ impl Daemon {
 
     fn fence_all(&self, hosts: &Hosts, disk: &Disk, suspects: &[HostId]) -> Result<()> {
         let config = disk.config();
-        for host in suspects {
-            let (name, address) = (hosts.name_of(*host), hosts.address_of(*host));
-            let Some(program) = hosts.fence.as_ref().and_then(|all| all.program(&config.origin)) else {
-                let what = format!("no fence is configured for the origin {}", config.origin);
-                return Err(DaemonError::conflict(what, "set fence in [migration], or say without_fence"));
-            };
+        let program = hosts.fence.as_ref().and_then(|all| all.program(&config.origin));
+        let names: Vec<String> = suspects.iter().map(|host| hosts.name_of(*host)).collect();
+        for (host, name) in suspects.iter().zip(&names) {
+            let Some(program) = program else { return Err(no_fence(&config.name, &names)) };
+            let address = hosts.state_of(*host).map(|state| state.address).unwrap_or_default();
             let target = FenceTarget {
                 host: name.clone(),
                 address,
@@ -265,8 +317,8 @@ impl Daemon {
                     tracing::error!(disk = config.name, host = name, "not fenced: {error}");
                     self.events.add("fence-failed", &config.name, format!("host '{name}': {error}"));
                     return Err(DaemonError::conflict(
-                        format!("host '{name}' is not fenced: {error}"),
-                        "correct that; or make sure that the host is off and stays off, and say without_fence",
+                        format!("host '{name}' is not fenced: {error}; to be fenced: {}", named(&names)),
+                        FENCE_HINT,
                     ));
                 }
             }
@@ -277,14 +329,15 @@ impl Daemon {
     /// Has the living hosts note that this one takes the disk.
     fn have_noted(&self, hosts: &Hosts, disk: &Disk, living: &[HostId], epoch: u64) -> Result<()> {
         let answers = hosts.ask_now(living, disk.id, &Question::Yield { epoch });
-        let deadline = Instant::now() + PATIENCE;
+        // Each of them makes it durable first.
+        let deadline = Instant::now() + RECORD_TIME + PATIENCE;
         for _ in living {
             let left = deadline.saturating_duration_since(Instant::now());
             let why = match answers.recv_timeout(left) {
                 Ok((_, Answer::Done)) => continue,
                 Ok((host, Answer::Refused(why))) => format!("host '{}': {why}", hosts.name_of(host)),
                 Ok((host, _)) => format!("host '{}' is of another version", hosts.name_of(host)),
-                Err(_) => "a host that has answered before does not any more".to_string(),
+                Err(_) => "a host stopped answering".to_string(),
             };
             return Err(DaemonError::conflict(
                 format!("the other hosts do not know that this one takes the disk: {why}"),
@@ -296,8 +349,8 @@ impl Daemon {
 
     fn wait_until_taken(&self, disk: &Disk, epoch: u64) -> Result<()> {
         let backend = &self.pool(&disk.config().pool)?.backend;
-        let deadline = Instant::now() + TAKE_TIME;
-        while Instant::now() < deadline && !self.is_stopping() {
+        // Until then the other hosts are told that this one is taking the disk over: it may still come to be on record.
+        while !self.is_stopping() {
             let status = backend.migration_status(disk.id)?;
             let Some(status) = status else { break };
             match status.record {
@@ -310,8 +363,92 @@ impl Daemon {
             std::thread::sleep(LOOK_EVERY);
         }
         Err(DaemonError::conflict(
-            "that the disk was taken over is not on record yet",
+            "the take-over has not been recorded yet",
             "see 'haversack migrate status', and try again",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takeover(suspects: &[&str], fence: Option<&str>) -> Takeover {
+        Takeover {
+            disk: "vm1".into(),
+            host: "alpha".into(),
+            has_nothing: false,
+            depends: false,
+            lost_bytes: None,
+            ranges: Vec::new(),
+            more_ranges: 0,
+            may_be_dirty: true,
+            last_known: None,
+            kept_bytes: 0,
+            fenced_first: suspects.iter().map(ToString::to_string).collect(),
+            fence: fence.map(str::to_string),
+        }
+    }
+
+    fn refusal(takeover: &Takeover, accepts: bool, without_fence: &[&str]) -> String {
+        let request = OwnDisk {
+            confirm: "vm1".into(),
+            accept_loss: accepts.then(|| "vm1".into()),
+            without_fence: without_fence.iter().map(ToString::to_string).collect(),
+        };
+        check(takeover, &request).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn every_host_that_is_not_fenced_is_named() {
+        let two = takeover(&["alpha", "gamma"], None);
+        let both = "hosts 'alpha', 'gamma'";
+        assert!(refusal(&two, false, &[]).contains(both), "what is lost");
+        assert!(refusal(&two, true, &[]).contains(both), "no fence is configured");
+        for wrong in [&["alpha"][..], &["gamma"], &["alpha", "beta", "gamma"], &["beta"]] {
+            assert!(refusal(&two, true, wrong).contains(both), "{wrong:?}");
+        }
+        assert_eq!(refusal(&two, true, &["gamma", "alpha"]), "");
+        assert_eq!(refusal(&takeover(&["alpha", "gamma"], Some("/fence")), true, &[]), "");
+        assert!(refusal(&takeover(&[], None), true, &["alpha"]).contains("no host is to be fenced"));
+    }
+
+    #[test]
+    fn nothing_is_lost_only_if_the_last_owner_had_nothing_dirty() {
+        let (alpha, gamma) = (HostId(1), HostId(3));
+        let said = |host, dirty_blocks, mode: Option<&str>| LastHeard {
+            host,
+            record: HostRecord {
+                owner: KnownOwner::Me { epoch: 3 },
+                dirty_blocks,
+                mode: mode.map(str::to_string),
+                is_taking: false,
+            },
+            at: SystemTime::now(),
+        };
+        let clean = said(alpha, 0, Some("wt"));
+        assert!(all_clean(Some(&clean), alpha, &[alpha]) && all_clean(Some(&clean), alpha, &[]));
+        assert!(!all_clean(Some(&clean), alpha, &[alpha, gamma]), "gamma may have it");
+        assert!(!all_clean(Some(&clean), gamma, &[gamma]), "it came back with nothing");
+        for dirty in [said(alpha, 1, Some("wt")), said(alpha, 0, Some("wb")), said(alpha, 0, None)] {
+            assert!(!all_clean(Some(&dirty), alpha, &[]), "{dirty:?}");
+        }
+        assert!(!all_clean(None, alpha, &[]), "it answers, and has lost what it had");
+    }
+
+    #[test]
+    fn a_host_that_answers_and_has_nothing_is_no_objection() {
+        let answer = |owner, dirty_blocks, is_taking| {
+            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking })
+        };
+        let (released, overtaken) =
+            (KnownOwner::Released { to: 2, epoch: 3 }, KnownOwner::Overtaken { by: 2, epoch: 3 });
+        for owner in [KnownOwner::Unknown, released, overtaken] {
+            assert_eq!(answer(owner, 0, false), None, "{owner:?}");
+            assert!(answer(owner, 0, true).is_some(), "{owner:?}");
+        }
+        assert!(answer(KnownOwner::Me { epoch: 3 }, 0, false).is_some());
+        assert!(answer(released, 1, false).is_some() && answer(KnownOwner::Unknown, 1, false).is_some());
+        assert_eq!(answer(overtaken, 1, false), None, "what is dirty there is obsolete");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const MOST_ANSWERS: usize = 64;
 /// Questions that nobody has answered for this long are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// How often such questions are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A question about a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -96,12 +98,27 @@ enum Note {
 pub(super) struct Waiting {
     last: u64,
     open: HashMap<u64, Open>,
+    swept: Option<Instant>,
 }
 
 struct Open {
     host: HostId,
     asker: Sender<(HostId, Answer)>,
     asked: Instant,
+}
+
+impl Waiting {
+    /// Adds a question, and returns its number.
+    fn add(&mut self, host: HostId, asker: Sender<(HostId, Answer)>) -> u64 {
+        let now = Instant::now();
+        if self.swept.is_none_or(|at| now - at >= SWEEP_EVERY) {
+            self.swept = Some(now);
+            self.open.retain(|_, open| now - open.asked < FORGOTTEN_AFTER);
+        }
+        self.last += 1;
+        self.open.insert(self.last, Open { host, asker, asked: now });
+        self.last
+    }
 }
 
 impl Hosts {
@@ -114,17 +131,11 @@ impl Hosts {
     /// The same without waiting for connections: a host that is not connected is not asked.
     pub fn ask_now(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
         let (sender, answers) = channel();
-        for host in hosts {
-            let number = {
-                let mut waiting = self.waiting.locked();
-                waiting.open.retain(|_, open| open.asked.elapsed() < FORGOTTEN_AFTER);
-                waiting.last += 1;
-                let number = waiting.last;
-                let open = Open { host: *host, asker: sender.clone(), asked: Instant::now() };
-                waiting.open.insert(number, open);
-                number
-            };
-            self.note(*host, disk, &Note::Question { number, question: question.clone() });
+        for host in hosts.iter().copied().filter(|host| self.is_connected(*host)) {
+            let number = self.waiting.locked().add(host, sender.clone());
+            if !self.note(host, disk, &Note::Question { number, question: question.clone() }) {
+                self.waiting.locked().open.remove(&number);
+            }
         }
         answers
     }
@@ -137,9 +148,10 @@ impl Hosts {
         }
     }
 
-    fn note(&self, host: HostId, disk: DiskId, note: &Note) {
+    /// Sends a note. Returns false if it was dropped.
+    fn note(&self, host: HostId, disk: DiskId, note: &Note) -> bool {
         let text = serde_json::to_vec(note).expect("it has no maps with other keys than strings");
-        self.send_note(host, disk, text);
+        self.send_note(host, disk, text)
     }
 
     /// Takes in a question or an answer.
@@ -160,16 +172,31 @@ impl Hosts {
                 if waiting.open.get(&number).is_some_and(|open| open.host == from)
                     && let Some(open) = waiting.open.remove(&number)
                 {
-                    // Whoever asked may have given up.
-                    let _ = open.asker.send((from, answer));
+                    // Whoever asked may have given up, or not have waited at all.
+                    if let Err(SendError((_, answer))) = open.asker.send((from, answer)) {
+                        tracing::debug!(%disk, host = self.name_of(from), ?answer, "nobody waits for this answer");
+                    }
                 }
             }
             Note::Question { number, question } => {
                 let (hosts, daemon) = (self.clone(), daemon.clone());
+                let busy = || {
+                    let answer = Answer::Refused("is busy; try again".into());
+                    self.note(from, disk, &Note::Answer { number, answer });
+                };
+                if question == Question::Record {
+                    let answer = move || {
+                        let answer = daemon.answer_host(from, disk, question);
+                        hosts.note(from, disk, &Note::Answer { number, answer });
+                    };
+                    if !self.records.give(answer) {
+                        busy();
+                    }
+                    return;
+                }
                 if self.answering.fetch_add(1, Ordering::Relaxed) >= MOST_ANSWERS {
                     self.answering.fetch_sub(1, Ordering::Relaxed);
-                    let answer = Answer::Refused("has too many questions to answer: ask again".into());
-                    return self.note(from, disk, &Note::Answer { number, answer });
+                    return busy();
                 }
                 // Attaching takes as long as the origin does.
                 let answer = move || {
@@ -191,7 +218,7 @@ impl Daemon {
         match question {
             Question::Find => self.knows(disk),
             Question::Learned { from } => self.learned_part(disk, from),
-            Question::Record => Answer::Record(self.record_of(disk)),
+            Question::Record => self.record_of(disk).map_or_else(refuse, Answer::Record),
             Question::Yield { epoch } => {
                 self.yield_to(from, disk, epoch).map_or_else(refuse, |()| Answer::Done)
             }

@@ -6,7 +6,7 @@ use axum::http::Request;
 use haversack_admission::StagingKind;
 use haversack_core::{AdmissionConfig, Target};
 use haversack_daemon::control::router;
-use haversack_model::SectorNo;
+use haversack_model::{DiskId, HostId, SectorNo};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -31,6 +31,25 @@ async fn a_disk_lives() {
     assert!(!api.daemon.state.disks()["vm1"].attached);
     assert_eq!(api.work("POST", "/v1/disks/vm1/forget", json!({})).await["state"], "done");
     assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_take_over_that_was_noted_can_be_forgotten() {
+    let api = Api::new();
+    let (disk, other) = (DiskId([7; 16]), DiskId([8; 16]));
+    let state = &api.daemon.state;
+    state.note_taken_over([disk, other].map(|disk| (disk, HostId(2), 9))).unwrap();
+    let path = |name: &str| format!("/v1/disks/{name}/forget");
+    assert_eq!(api.work("POST", &path(&disk.to_string()), json!({})).await["state"], "done");
+    assert_eq!((state.taken_over(disk), state.taken_over(other)), (None, Some((HostId(2), 9))));
+    assert_eq!(api.call("POST", &path("vm1"), json!({})).await.0, 404);
+    // With the disk goes what was noted of it.
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    let disk = api.daemon.disk("vm1").unwrap().id;
+    state.note_taken_over([(disk, HostId(2), 9)]).unwrap();
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1", Value::Null).await["state"], "done");
+    assert_eq!(api.work("POST", &path("vm1"), json!({})).await["state"], "done");
+    assert_eq!(state.taken_over(disk), None);
 }
 
 #[tokio::test]

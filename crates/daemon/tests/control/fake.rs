@@ -146,6 +146,9 @@ impl Backend for Fake {
     fn migration_status(&self, _: DiskId) -> Result<Option<MoveStatus>> {
         Ok(None)
     }
+    fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        Ok(Vec::new())
+    }
     fn take_over(&self, _: DiskHandle, _: u64, _: PeerLoss) -> Result<()> {
         Err(EngineError::DoesNotMove)
     }

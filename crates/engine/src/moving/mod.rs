@@ -301,6 +301,17 @@ impl Reactor {
         Some(self.with_mover(at, |mover, call, _| mover.status(call)))
     }
 
+    /// Returns how far the disks are that are about to move from here.
+    pub(crate) fn departures(&mut self) -> Vec<(DiskId, MoveStatus)> {
+        let movers = self.moving.movers.iter().enumerate();
+        let leaving = movers.filter(|(_, mover)| mover.migration.sends_to().is_some());
+        let leaving: Vec<(usize, DiskId)> = leaving.map(|(at, mover)| (at, mover.id)).collect();
+        leaving
+            .into_iter()
+            .map(|(at, id)| (id, self.with_mover(at, |mover, call, _| mover.status(call))))
+            .collect()
+    }
+
     /// Takes in a message of another host.
     pub(crate) fn host_said(&mut self, from: HostId, disk: DiskId, message: HostMessage) {
         let Some(at) = self.moving.place(disk) else { return };

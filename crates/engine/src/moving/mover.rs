@@ -35,6 +35,17 @@ pub struct MoveStatus {
     pub problem: Option<String>,
 }
 
+impl MoveStatus {
+    /// Returns the host that has the disk, as far as is known here, if it is another one.
+    pub fn owner_elsewhere(&self) -> Option<HostId> {
+        match self.record {
+            Record::Owner { .. } => None,
+            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
+            Record::Unknown => Some(self.from),
+        }
+    }
+}
+
 /// A read that another host is asked for.
 pub(super) struct Observation {
     pub client: u32,

@@ -195,6 +195,22 @@ impl<'a> Haversack<'a> {
         Ok(daemon)
     }
 
+    /// Starts the daemons of two hosts. The first one has what disks they share; so the second one gets its disks later, and
+    /// is there from the beginning, or the first one would wait for its answer in vain.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn start_both(places: &'a [Place; 2], [first, mut second]: [Settings; 2]) -> Result<[Self; 2]> {
+        let disks = std::mem::take(&mut second.disks);
+        let mut second = Self::start(&places[1], second)?;
+        tools::wait_until("the second daemon", PATIENCE, || second.process()?.handles(Signal::HUP))?;
+        let first = Self::start(&places[0], first)?;
+        second.settings.disks = disks;
+        second.reload(&second.configuration())?;
+        tools::wait_until("the disks of the second daemon", PATIENCE, || Ok(second.disks_are_there()))?;
+        Ok([first, second])
+    }
+
     /// Starts the daemon on its pool, after [`Haversack::kill`] or [`Haversack::stop`].
     ///
     /// # Errors

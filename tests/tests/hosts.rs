@@ -28,10 +28,8 @@ fn a_guest_moves_between_hosts_with_its_cache() {
         let places = [place.host("a")?, place.host("b")?];
         let new = disks().into_iter().map(|disk| disk.with("from = \"none\"")).collect();
         let settings = |disks, me| Settings { more: hosts.tables(me), ..Settings::new(256, disks) };
-        let mut daemons = [
-            Haversack::start(&places[0], settings(new, "alpha"))?,
-            Haversack::start(&places[1], settings(disks(), "beta"))?,
-        ];
+        let mut daemons =
+            Haversack::start_both(&places, [settings(new, "alpha"), settings(disks(), "beta")])?;
         check(state(&daemons[1], "vm1")? == "waiting", "the disk is at the other host")?;
         let attachments = |host: &Haversack<'_>| [host.vhost_user("vm1"), host.nbd("vm2")];
         let mut guest = Guest::boot(place, "guest0", &attachments(&daemons[0]))?;
@@ -92,8 +90,8 @@ fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
         let places = [place.host("a")?, place.host("b")?];
         let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(256, vec![disk]) };
         let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let alpha = Haversack::start(&places[0], settings(new, "alpha"))?;
-        let beta = Haversack::start(&places[1], settings(Disk::new("vm1", origin.uri()), "beta"))?;
+        let old = Disk::new("vm1", origin.uri());
+        let [alpha, beta] = Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
         // Attaching it there has it sent, too; that is called off here, so that only the hypervisor is left.
         wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
         alpha.command(&["migrate", "abort", "vm1"])?;
@@ -127,8 +125,9 @@ fn a_destination_that_was_killed_is_told_again() {
         let places = [place.host("a")?, place.host("b")?];
         let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(64, vec![disk]) };
         let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let alpha = Haversack::start(&places[0], settings(new, "alpha"))?;
-        let mut beta = Haversack::start(&places[1], settings(Disk::new("vm1", origin.uri()), "beta"))?;
+        let old = Disk::new("vm1", origin.uri());
+        let [alpha, mut beta] =
+            Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
         wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
         alpha.command(&["migrate", "abort", "vm1"])?;
         let sent =

@@ -81,7 +81,7 @@ impl<'a> Scene<'a> {
         let (neighbours, floods) = (of_both(NEIGHBOUR, NEIGHBOUR_MIB)?, of_both(FLOOD, FLOOD_MIB)?);
         let network = Network::new(place, NAMES.len(), FAST)?;
         let hosts = Hosts::on(place, &NAMES, &network)?;
-        let start = |host: usize| {
+        let settings = |host: usize| -> Result<Settings> {
             let disk = |name: String, origin: &Nbdkit, is_new| {
                 let disk = Disk::new(&name, origin.uri());
                 if is_new { disk.with("from = \"none\"") } else { disk }
@@ -95,9 +95,9 @@ impl<'a> Scene<'a> {
             }
             let network = Some(network.namespace(host));
             let more = hosts.tables(NAMES[host]);
-            Haversack::start(&places[host], Settings { more, network, ..Settings::new(CACHE_MIB, all) })
+            Ok(Settings { more, network, ..Settings::new(CACHE_MIB, all) })
         };
-        let daemons = [start(0)?, start(1)?];
+        let daemons = Haversack::start_both(places, [settings(0)?, settings(1)?])?;
         let disks = disks.iter().map(|(disk, _)| (*disk).to_owned()).collect();
         Ok(Self { place, daemons, disks, origins, network, floods, _neighbours: neighbours })
     }

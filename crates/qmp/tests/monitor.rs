@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -145,12 +146,13 @@ fn what_is_no_monitor_is_refused() {
 #[test]
 fn a_monitor_that_keeps_sending_events_is_given_up() {
     const MOST_KEPT: usize = 16;
-    let peer = Peer::new(|mut stream| {
+    let (given_up, is_given_up) = mpsc::channel::<()>();
+    let peer = Peer::new(move |mut stream| {
         greet(&mut stream);
         let id = hear(&mut stream)["id"].clone();
         // One at a time, and the next one soon: no read ends within an event, and none has to wait.
         let start = Instant::now();
-        while start.elapsed() < MOMENT * 10 {
+        while is_given_up.try_recv() == Err(TryRecvError::Empty) && start.elapsed() < PATIENCE {
             say(&mut stream, "{\"event\": \"STOP\"}\n");
             std::thread::sleep(MOMENT / 500);
         }
@@ -162,6 +164,7 @@ fn a_monitor_that_keeps_sending_events_is_given_up() {
     monitor.set_patience(MOMENT);
     let silent = monitor.execute("query-status", &json!({})).unwrap_err();
     assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");
+    drop(given_up);
     monitor.set_patience(PATIENCE);
     assert_eq!(monitor.run_state().unwrap(), "running");
     let kept = std::iter::from_fn(|| monitor.next_event(MOMENT).unwrap()).count();

@@ -110,7 +110,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Stops to send them. The disks stay here.
+    /// Stops sending them. The disks stay here.
     pub fn abort(&self) {
         for disk in self.disks {
             // What is not being sent need not be stopped, and a daemon that is gone sends nothing.

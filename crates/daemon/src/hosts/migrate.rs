@@ -223,7 +223,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Stops to send a disk to a host that has asked for it and no longer wants it.
+    /// Stops sending a disk to a host that has asked for it and no longer wants it.
     pub(super) fn stop_sending_to(&self, host: HostId, id: DiskId) -> Result<()> {
         let (name, disk) = self.by_id(id)?;
         if let Some(hosts) = self.hosts() {

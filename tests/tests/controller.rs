@@ -218,7 +218,7 @@ fn dying_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     load.advance(100)
 }
 
-/// By the user, and when time is over.
+/// By the user, and when a time limit is reached.
 fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
@@ -231,7 +231,7 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
         let there = pair.expect(&[])?;
         let more = [limit, &["--on-timeout", "cancel"]].concat();
         let output = tools::output(pair.command(load.guest().qemu(), &there, &more)?)?;
-        ended(&output, 5, "time is over")?;
+        ended(&output, 5, "time limit reached")?;
         load.advance(100)?;
     }
     check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
@@ -243,6 +243,12 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let source = load.guest().qemu();
     source.watch()?.set(Capability::PauseBeforeSwitchover, true)?;
     source.watch()?.execute("migrate", &uri)?;
+    wait_for_phase(source, &Phase::PreSwitchover)?;
+    // Not while it is not known whether the destination lives.
+    there.process().pause()?;
+    ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "was left as it is")?;
+    check(source.watch()?.migration()?.phase == Phase::PreSwitchover, "the migration was touched")?;
+    there.process().resume()?;
     let mut process = pair.start_command("taken-up", source, &there, &HELD)?;
     process.wait_for_text("taking it up")?;
     wait_until("the sending", PATIENCE, || Ok(state(pair.here(), "vm1")? == "sending"))?;
@@ -256,8 +262,8 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
 fn refused(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
-    let exchanged = pair.command(&there, source, &[])?;
-    ended(&tools::output(exchanged)?, 2, "exchanged")?;
+    let swapped = pair.command(&there, source, &[])?;
+    ended(&tools::output(swapped)?, 2, "swapped")?;
     source.watch()?.set(Capability::PostCopy, true)?;
     ended(&tools::output(pair.command(source, &there, &[])?)?, 2, "post-copy is on")?;
     source.watch()?.set(Capability::PostCopy, false)?;
@@ -291,6 +297,8 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     wait_until("the guard", PATIENCE, || {
         Ok(std::fs::read_to_string(&log).is_ok_and(|text| text.contains(silent)))
     })?;
+    // Nor does another run of the command take it for a VM that was not moved.
+    ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "not known where the VM is")?;
     source.process().resume()?;
     wait_for_status(&mut watch, "running", PATIENCE)?;
     wait_until("the end of the guard's work", PATIENCE, || {
@@ -303,14 +311,14 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     // The command gives up: so it does then.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
-    let mut process = pair.start_command("silent", source, &there, &["--at-once", "--hold", "2s"])?;
+    let mut process = pair.start_command("silent", source, &there, &["--at-once", "--hold", "15s"])?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
     source.process().pause()?;
     process.wait_for_text(silent)?;
     process.interrupt()?;
     check(process.wait(PATIENCE)?.code() == Some(8), "the end of a move that was given up")?;
     source.process().resume()?;
-    wait_until("the guest's running somewhere", PATIENCE, || Ok(is_running(source) || is_running(&there)))?;
+    wait_until("the guest to run somewhere", PATIENCE, || Ok(is_running(source) || is_running(&there)))?;
     if is_running(&there) {
         pair.has_moved(load, there)?;
         pair.wait_for_dirty_blocks()?;
@@ -321,7 +329,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     // The command waits.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
-    let mut process = pair.start_command("waits", source, &there, &["--at-once", "--hold", "2s"])?;
+    let mut process = pair.start_command("waits", source, &there, &["--at-once", "--hold", "15s"])?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
     source.process().pause()?;
     process.wait_for_text(silent)?;
@@ -340,6 +348,8 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let mut watch = source.watch()?;
     watch_for_phase(&mut watch, &Phase::PreSwitchover)?;
     pair.here().process()?.pause()?;
+    // Until the daemon is asked again.
+    std::thread::sleep(Duration::from_millis(300));
     process.interrupt()?;
     loop {
         let event = watch.next_event(PATIENCE)?;
@@ -361,7 +371,7 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let mut process = pair.start_command("held", source, &there, &more)?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
     pair.here().process()?.pause()?;
-    process.wait_for_text("time is over")?;
+    process.wait_for_text("time limit reached")?;
     let from = pair.from;
     pair.daemons[from].kill()?;
     check(process.wait(PATIENCE)?.code() == Some(0), "the end of a move after which a daemon was dead")?;
@@ -389,7 +399,7 @@ fn killed_controllers(pair: &mut Pair<'_>, load: &mut Load<'_>, random: &mut Ran
         pair.wait_for_dirty_blocks()?;
         let there = kill_at(pair, load.guest(), step, moment)?;
         let here = load.guest().qemu();
-        wait_until("the guest's running somewhere", PATIENCE, || Ok(is_running(here) || is_running(&there)))?;
+        wait_until("the guest to run somewhere", PATIENCE, || Ok(is_running(here) || is_running(&there)))?;
         let where_it_runs = if is_running(&there) { "destination" } else { "source" };
         pair.place.say(&format!("killed at {step:?}: the guest runs at the {where_it_runs}"));
         if is_running(&there) {

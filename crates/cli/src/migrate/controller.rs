@@ -28,7 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const HOLD_EVERY: Duration = Duration::from_millis(10);
 /// How long it takes to see whether Ctrl-C was pressed.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long the destination may take at least to show that it lives, before the VM is sent to it.
+/// How long the destination may take at least to show that it lives, and the daemon to say how far the caches are, however
+/// little time is left.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The VM, if it is to be moved as well.
@@ -126,14 +127,17 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
             filling = controller.filling;
             (migration.downtime_ms, controller.held)
         }
-        (Ok(source), Err(error)) => return Err(without_destination(source, &error.into())),
+        (Ok(source), Err(error)) => return Err(without_destination(source, &error)),
         // An earlier run has moved the VM, and its QEMU here has ended since.
         (Err(error), Ok(mut destination)) if error.is_gone() => {
-            match destination.migration()?.phase {
-                Phase::Completed => destination::arrive(&mut destination, true)?,
-                _ => return Err(error.into()),
+            match destination.migration() {
+                Ok(Migration { phase: Phase::Completed, .. }) => destination::arrive(&mut destination, true)?,
+                _ => return Err(unknown(&error)),
             }
             (None, Duration::ZERO)
+        }
+        (Err(error), _) if error.is_gone() || matches!(error, QmpError::Silent { .. }) => {
+            return Err(unknown(&error));
         }
         (Err(error), _) => return Err(error.into()),
     };
@@ -144,7 +148,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
         say(&format!("haversack: the VM runs on host '{to}', but its disks could not be followed: {error}"));
     }
     let disks = status.unwrap_or_default();
-    let stopped = downtime_ms.map_or_else(String::new, |ms| format!(", after {ms} ms without running"));
+    let stopped = downtime_ms.map_or_else(String::new, |ms| format!("; it was stopped for {ms} ms"));
     let mut text = format!("The VM runs on host '{to}'{stopped}.\n");
     if !disks.is_empty() {
         text += &table(&disks);
@@ -153,16 +157,34 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
     print(as_json, &report, &text)
 }
 
-/// What a VM needs that an earlier run was moving to a QEMU that is gone. Returns how it ended.
-fn without_destination(mut source: Monitor, error: &CliError) -> CliError {
-    match source::end(&mut source) {
+fn unknown(error: &QmpError) -> CliError {
+    CliError::Attention(format!("it is not known where the VM is: {error}"))
+}
+
+/// What a VM needs that an earlier run may have been moving to a QEMU that cannot be asked. Returns how it ended.
+fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
+    let is_sent = if error.is_gone() {
+        source::end(&mut source)
+    } else {
+        match source::stage(&mut source) {
+            // The VM may still come to it.
+            Ok(Stage::Moving(phase)) => {
+                return CliError::Attention(format!(
+                    "a migration is under way ({phase:?}), and was left as it is, since the QEMU at --qmp-destination cannot \
+                     be asked: {error}. Run the command again when it answers"
+                ));
+            }
+            stage => stage.map(|stage| stage == Stage::Gone).map_err(CliError::from),
+        }
+    };
+    match is_sent {
         Ok(false) => CliError::NotMoved { why: error.to_string(), is_cancelled: false },
         Ok(true) => gone(error),
         Err(other) => CliError::Attention(format!("it is not known where the VM is: {error}; {other}")),
     }
 }
 
-fn gone(error: &CliError) -> CliError {
+fn gone(error: &QmpError) -> CliError {
     CliError::Attention(format!(
         "the source has sent the VM, and the QEMU that it was sent to cannot be asked: {error}. If that has ended, restart the \
          VM on its host; do not continue it at the source, where its disks may have changed since"
@@ -172,10 +194,10 @@ fn gone(error: &CliError) -> CliError {
 impl<'a> Controller<'a> {
     /// Moves the VM, or takes up what an earlier run has left. Returns what QEMU says of it.
     fn move_vm(&mut self, to: &str) -> Result<Migration> {
-        let is_running = match source::stage(&mut self.source)? {
+        let is_running = match source::stage(&mut self.source).map_err(|error| unknown(&error))? {
             Stage::Waiting => {
                 let what =
-                    "the QEMU at --qmp waits for a VM itself: are --qmp and --qmp-destination exchanged?";
+                    "the QEMU at --qmp waits for a VM itself: have --qmp and --qmp-destination been swapped?";
                 return Err(CliError::Usage(what.into()));
             }
             Stage::Moving(Phase::PostCopy) => return Err(post_copy()),
@@ -183,11 +205,15 @@ impl<'a> Controller<'a> {
             Stage::Moving(phase) => {
                 self.say(&format!("a migration is under way already ({phase:?}): taking it up"));
                 let moved = self.guarded(|controller| {
-                    // The VM is moved without its cache rather than left stopped.
-                    let _ = controller.filling.start();
+                    // While the VM is stopped, [`Controller::hold`] starts them.
+                    if phase != Phase::PreSwitchover
+                        && let Err(why @ CliError::NotMoved { .. }) = controller.look(LEAST_PATIENCE)
+                    {
+                        return controller.call_off(why);
+                    }
                     controller.follow()
                 });
-                moved.inspect_err(|_| self.filling.abort())?;
+                moved.inspect_err(|error| self.stop_filling(error))?;
                 true
             }
             Stage::Here => {
@@ -208,16 +234,25 @@ impl<'a> Controller<'a> {
         }
         destination::check_waits(&mut self.destination)?;
         let moved = self.filling.start().and_then(|()| self.send(to));
-        moved.inspect_err(|_| self.filling.abort())
+        moved.inspect_err(|error| self.stop_filling(error))
+    }
+
+    /// Stops sending the caches if the VM stays here. A guard has taken over if that is not known, and waits for the monitor.
+    fn stop_filling(&self, error: &CliError) {
+        if !matches!(error, CliError::Attention(_)) {
+            self.filling.abort();
+        }
     }
 
     /// Sends a VM whose caches are on their way.
     fn send(&mut self, to: &str) -> Result<()> {
+        let uri = self.vm.uri.as_deref();
+        // What cannot be found out is known before the cache is sent.
+        let host = if uri.is_none() { address_of(self.client, to)? } else { String::new() };
         if !self.vm.at_once {
             self.fill()?;
         }
-        let host = address_of(self.client, to)?;
-        let uri = destination::listen(&mut self.destination, &host, self.vm.uri.as_deref())?;
+        let uri = destination::listen(&mut self.destination, &host, uri)?;
         self.guarded(|controller| {
             let source = &mut controller.source;
             let told = source
@@ -276,22 +311,23 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Returns how far the caches are, or `None` if that is not known within the limit. An error also if Ctrl-C is pressed.
+    /// Returns how far the caches are, or `None` if that is not known within the limit, or [`LEAST_PATIENCE`] if that is longer.
+    /// An error also if Ctrl-C is pressed.
     fn look(&mut self, limit: Duration) -> Result<Option<Fill>> {
         let Controller { client, filling, interrupts, .. } = self;
         client.block_on(async {
             tokio::select! {
                 fill = filling.look() => fill.map(Some),
                 Some(()) = interrupts.recv() => Err(cancelled("Ctrl-C")),
-                () = tokio::time::sleep(limit) => Ok(None),
+                () = tokio::time::sleep(limit.max(LEAST_PATIENCE)) => Ok(None),
             }
         })
     }
 
-    /// The time for the cache is over. An error if the VM is not to be moved then.
+    /// The time limit for the cache is reached. An error if the VM is not to be moved then.
     fn give_up(&self, known: Option<Fill>) -> Result<()> {
         let how_far = known.map_or_else(|| "the daemon has not answered".into(), |fill| fill.to_string());
-        let what = format!("time is over: {how_far}");
+        let what = format!("time limit reached: {how_far}");
         if self.vm.on_timeout == OnTimeout::Cancel {
             return Err(cancelled(&what));
         }

@@ -1,7 +1,9 @@
 //! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives up, QEMU would
 //! wait for it with the VM stopped; so this one cancels the migration, and the VM goes on where it was.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -29,7 +31,7 @@ impl Guard {
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["migrate", "guard", &qmp.to_string(), &qmp_destination.to_string()]);
         // Ctrl-C is for the command alone.
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr()).process_group(0);
         Ok(Guard { child: command.spawn().map_err(failed)? })
     }
 
@@ -43,33 +45,46 @@ impl Guard {
     }
 }
 
+/// Returns where a guard reports. Whoever reads the command's output from a pipe would wait for the guard's end as well.
+fn stderr() -> Stdio {
+    let stderr = std::io::stderr();
+    let metadata = stderr.as_fd().try_clone_to_owned().and_then(|file| File::from(file).metadata());
+    let is_kept = stderr.is_terminal() || metadata.is_ok_and(|metadata| metadata.is_file());
+    if is_kept { Stdio::inherit() } else { Stdio::null() }
+}
+
 /// Is a guard: waits for the end of the process that has started it, and ends what that has left.
 pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     let dismissed = std::io::stdin().read(&mut [0]).map_err(|e| CliError::Failed(e.to_string()))? > 0;
     if dismissed {
         return Ok(());
     }
+    let is_sent =
+        match until_known("the migration has ended", || source::end(&mut Monitor::connect(qmp, PATIENCE)?)) {
+            Err(CliError::Qmp(error)) if error.is_gone() => true,
+            is_sent => is_sent?,
+        };
+    if !is_sent {
+        return Ok(());
+    }
+    let mut there = until_known("the VM runs", || Ok(Monitor::connect(qmp_destination, PATIENCE)?))?;
+    destination::arrive(&mut there, true)
+}
+
+/// Does something until it succeeds or QEMU is gone: nobody else would have the VM go on.
+fn until_known<T>(what: &str, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let mut has_said = false;
-    let is_sent = loop {
-        match end_migration(qmp) {
-            Ok(is_sent) => break is_sent,
-            Err(CliError::Qmp(error)) if error.is_gone() => break true,
-            // Nobody else would have the VM go on.
+    loop {
+        match work() {
+            Err(CliError::Qmp(error)) if error.is_gone() => return Err(error.into()),
             Err(error) => {
                 if !has_said {
-                    output::say(&format!("haversack: {error}. Trying again until the migration has ended"));
+                    output::say(&format!("haversack: {error}. Trying again until {what}"));
                     has_said = true;
                 }
                 std::thread::sleep(PAUSE);
             }
+            done => return done,
         }
-    };
-    match is_sent {
-        true => destination::arrive(&mut Monitor::connect(qmp_destination, PATIENCE)?, true),
-        false => Ok(()),
     }
-}
-
-fn end_migration(qmp: &Address) -> Result<bool> {
-    source::end(&mut Monitor::connect(qmp, PATIENCE)?)
 }

@@ -169,8 +169,6 @@ pub struct Takeover {
     pub ranges: Vec<LostRange>,
     /// Ranges that are not listed because there are too many.
     pub more_ranges: u64,
-    /// That host may have dirty data. It is assumed to, unless it is known not to.
-    pub may_be_dirty: bool,
     /// What it said last, since this daemon was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_known: Option<LastKnown>,

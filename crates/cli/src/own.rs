@@ -63,23 +63,27 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
                 None => "  Reads of them will fail until they are written again.\n",
             };
         }
-        None if takeover.may_be_dirty => {
+        None => {
             text += &format!(
                 "  It is not known which blocks only host '{host}' had; for those the guest will read older data from the origin.\n  \
                  That needs --accept-loss {disk}.\n"
             );
         }
-        None => text += "  Nothing is dirty there, so nothing is lost.\n",
     }
     if takeover.kept_bytes > 0 {
         text += &format!("  {} that are dirty here are kept.\n", Size(takeover.kept_bytes));
     }
     if !takeover.fenced_first.is_empty() {
-        let hosts = takeover.fenced_first.join(", ");
+        let is_off = |host: &&String| own.without_fence.contains(host);
+        let (off, others): (Vec<&String>, Vec<&String>) = takeover.fenced_first.iter().partition(is_off);
+        let joined =
+            |hosts: &[&String]| hosts.iter().map(|host| host.as_str()).collect::<Vec<_>>().join(", ");
+        if !off.is_empty() {
+            text += &format!("  Not fenced: {}. Make sure that they are off and stay off.\n", joined(&off));
+        }
+        let hosts = joined(&others);
         text += &match &takeover.fence {
-            _ if !own.without_fence.is_empty() => {
-                format!("  Not fenced: {hosts}. Make sure that they are off and stay off.\n")
-            }
+            _ if others.is_empty() => String::new(),
             Some(program) => format!("  Will be fenced first, by {program}: {hosts}.\n"),
             None => format!("  To be fenced first: {hosts}, but no fence is configured.\n"),
         };
@@ -102,7 +106,6 @@ mod tests {
             lost_bytes: None,
             ranges: Vec::new(),
             more_ranges: 0,
-            may_be_dirty: true,
             last_known: None,
             kept_bytes: 0,
             fenced_first: vec!["alpha".into()],

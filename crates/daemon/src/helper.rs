@@ -141,7 +141,7 @@ impl HelperSpec {
     }
 
     fn spawn(&self) -> Result<Child, HelperError> {
-        let lock = HelperLock::take(&self.disk, &self.socket)?;
+        let lock = HelperLock::take(&self.disk, &self.socket, self.run_as)?;
         // A socket left behind by a killed helper prevents the next one from listening.
         remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
@@ -329,6 +329,7 @@ fn stop(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
@@ -393,6 +394,18 @@ mod tests {
             Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M").status();
         assert!(made.expect("qemu-img is needed: install Debian's qemu-utils").success());
         spec(dir, &format!("qcow2:{}", image.display()))
+    }
+
+    /// A daemon that is started by root starts the first helper before it becomes this user, and the next one after.
+    #[test]
+    fn the_lock_is_of_the_helpers_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let nobody = if nix::unistd::geteuid().is_root() { 65_534 } else { nix::unistd::geteuid().as_raw() };
+        let group = if nix::unistd::geteuid().is_root() { 65_534 } else { nix::unistd::getegid().as_raw() };
+        let socket = dir.path().join("vm1.sock");
+        drop(HelperLock::take("vm1", &socket, Some((nobody, group))).unwrap());
+        let lock = std::fs::metadata(dir.path().join("vm1.sock.lock")).unwrap();
+        assert_eq!((lock.uid(), lock.mode() & 0o777), (nobody, 0o600));
     }
 
     /// A daemon that was killed has left it, and it hangs.

@@ -5,11 +5,12 @@
 //! - The lock of a file beside the socket belongs to the helper process, which has it as its standard input. It ends with
 //!   the process, however that ends.
 //! - The process id in the file is that of the lock's holder, or there is none.
-//! - A helper can read the file and not write it: the daemon kills the process that it names.
+//! - A helper has the file open for reading only, and the daemon kills what the file names only if it runs as the helper's user.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The right to start the helper of a disk.
 pub struct HelperLock {
     path: PathBuf,
+    /// The same file twice: the lock, which the helper gets, and where its process id is written.
     file: File,
+    note: File,
 }
 
 impl HelperLock {
@@ -33,17 +36,23 @@ impl HelperLock {
     ///
     /// # Errors
     /// The file cannot be opened, or the earlier helper does not end.
-    pub fn take(disk: &str, socket: &Path) -> Result<HelperLock, HelperError> {
+    pub fn take(disk: &str, socket: &Path, run_as: Option<(u32, u32)>) -> Result<HelperLock, HelperError> {
         let mut path = OsString::from(socket);
         path.push(".lock");
         let path = PathBuf::from(path);
         let failed = |source| HelperError::Lock { path: path.clone(), source };
-        // The descriptor that the helper gets is for reading only.
-        OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
-        let file = File::open(&path).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        let note = options.append(true).create(true).open(&path).map_err(failed)?;
+        if let Some((user, group)) = run_as {
+            // The daemon itself becomes this user after its start.
+            std::os::unix::fs::fchown(&note, Some(user), Some(group)).map_err(failed)?;
+        }
+        let file =
+            OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path).map_err(failed)?;
         if !is_free_in_time(&file).map_err(failed)? {
             let pid = std::fs::read_to_string(&path).ok().and_then(|pid| pid.parse::<i32>().ok());
-            if let Some(pid) = pid.filter(|pid| *pid > 1) {
+            if let Some(pid) = pid.filter(|pid| *pid > 1 && is_of(*pid, run_as)) {
                 tracing::warn!(
                     disk,
                     pid,
@@ -55,8 +64,8 @@ impl HelperLock {
                 return Err(HelperError::Left { disk: disk.to_string(), lock: path });
             }
         }
-        std::fs::write(&path, "").map_err(failed)?;
-        Ok(HelperLock { path, file })
+        note.set_len(0).map_err(failed)?;
+        Ok(HelperLock { path, file, note })
     }
 
     /// Returns what the helper must have as its standard input.
@@ -68,11 +77,17 @@ impl HelperLock {
     }
 
     /// Leaves the lock to the process that has got it.
-    pub fn leave_to(self, pid: u32) {
-        if let Err(error) = std::fs::write(&self.path, pid.to_string()) {
+    pub fn leave_to(mut self, pid: u32) {
+        if let Err(error) = self.note.write_all(pid.to_string().as_bytes()) {
             tracing::warn!(path = %self.path.display(), "cannot note the process id of a helper: {error}");
         }
     }
+}
+
+/// Whether a process runs as the user of the helpers.
+fn is_of(pid: i32, run_as: Option<(u32, u32)>) -> bool {
+    let user = run_as.map_or_else(|| nix::unistd::geteuid().as_raw(), |(user, _)| user);
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == user)
 }
 
 /// Takes the lock as soon as it is free. Returns false if it is not within the time.

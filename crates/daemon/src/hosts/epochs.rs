@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_model::{DiskId, HostId, WriteMode};
+use haversack_model::{DiskId, HostId};
 use haversack_ownership::forced_epoch;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +67,8 @@ pub enum KnownOwner {
         to: u64,
         /// The epoch that it was granted.
         epoch: u64,
+        /// The host that says this never had the disk: it passed on what it was granted.
+        passed_on: bool,
     },
     /// Another one, which has taken it by force.
     Overtaken {
@@ -93,8 +95,10 @@ impl KnownOwner {
         match self {
             KnownOwner::Me { epoch } => Some(epoch),
             // It had the disk before it let it go.
-            KnownOwner::Released { epoch, .. } => Some(epoch.saturating_sub(1)),
-            KnownOwner::Unknown | KnownOwner::Overtaken { .. } => None,
+            KnownOwner::Released { epoch, passed_on: false, .. } => Some(epoch.saturating_sub(1)),
+            KnownOwner::Released { passed_on: true, .. }
+            | KnownOwner::Unknown
+            | KnownOwner::Overtaken { .. } => None,
         }
     }
 
@@ -122,7 +126,8 @@ fn owner_of(disk: &RecordedDisk) -> KnownOwner {
     let epoch = disk.info.epoch;
     match disk.info.moved {
         _ if disk.info.owned => KnownOwner::Me { epoch },
-        Moved::Away { to, .. } | Moved::Peer { to } => KnownOwner::Released { to: to.0, epoch },
+        Moved::Away { to, holder } => KnownOwner::Released { to: to.0, epoch, passed_on: holder.is_some() },
+        Moved::Peer { to } => KnownOwner::Released { to: to.0, epoch, passed_on: false },
         Moved::Overtaken { to } => KnownOwner::Overtaken { by: to.0, epoch },
         Moved::No | Moved::Depends { .. } => KnownOwner::Unknown,
     }
@@ -131,11 +136,6 @@ fn owner_of(disk: &RecordedDisk) -> KnownOwner {
 /// Whether it matters here that another host has taken a disk over: this host owns it, or has blocks for its owner.
 fn is_concerned(disk: &RecordedDisk) -> bool {
     disk.info.owned || matches!(disk.info.moved, Moved::Peer { .. }) && disk.dirty_blocks > 0
-}
-
-/// Whether a disk in this write mode, as [`HostRecord`] has it, has no dirty blocks of its own making.
-pub(super) fn is_through(mode: &str) -> bool {
-    mode.parse::<WriteMode>().is_ok_and(|mode| !mode.defers_origin())
 }
 
 /// Whether it is news that a disk of which this host knows the epoch `known` was had under the epoch `taken`. A disk that this
@@ -309,11 +309,10 @@ impl Daemon {
         }
     }
 
-    /// Whether another host's take-over of a disk matters here: this host has had the disk.
-    fn has_had(&self, id: DiskId) -> bool {
-        let is_away =
-            |disk: &RecordedDisk| matches!(disk.info.moved, Moved::Away { .. } | Moved::Peer { .. });
-        self.pool_with(id).is_some_and(|(_, disk)| is_concerned(&disk) || is_away(&disk))
+    /// Whether another host's take-over of a disk matters here: it moves, and this host has it, has had it, or waits for it.
+    fn may_come_here(&self, disk: &Disk) -> bool {
+        let Ok(pool) = self.pool(&disk.config().pool) else { return false };
+        matches!(pool.backend.migration_status(disk.id), Ok(Some(_)))
     }
 
     /// Returns the host of a disk that waits here.
@@ -347,10 +346,12 @@ impl Hosts {
             return Ok(records);
         };
         let why = refused.get(host).map_or_else(String::new, |why| format!(": it {why}"));
-        Err(DaemonError::conflict(
-            format!("host '{}' is connected and has not answered{why}", self.name_of(*host)),
-            "try again",
-        ))
+        let hint = match refused.get(host) {
+            Some(_) => "correct that there, or stop haversackd on that host; then try again",
+            None => "try again",
+        };
+        let what = format!("host '{}' is connected and has not answered{why}", self.name_of(*host));
+        Err(DaemonError::conflict(what, hint))
     }
 }
 
@@ -386,7 +387,7 @@ impl Watch {
         self.questions.retain(|host| connected.contains_key(host) && is_same(host));
         let new: Vec<HostId> = connected.keys().copied().filter(|host| !is_same(host)).collect();
         if !new.is_empty() {
-            for disk in daemon.disks().values().filter(|disk| daemon.has_had(disk.id)) {
+            for disk in daemon.disks().values().filter(|disk| daemon.may_come_here(disk)) {
                 new.iter().for_each(|host| self.questions.add(*host, disk.id));
             }
         }
@@ -407,7 +408,7 @@ impl Watch {
     fn hear(&mut self, daemon: &Daemon, hosts: &Hosts, answers: Vec<(HostId, DiskId, HostRecord)>) {
         let mut news = Vec::new();
         for (host, id, record) in answers {
-            let disk = daemon.pool_with(id).map(|(_, disk)| disk).filter(|_| daemon.has_had(id));
+            let disk = daemon.pool_with(id).map(|(_, disk)| disk);
             let is_news = |taken: &u64| {
                 disk.as_ref().is_some_and(|disk| is_news(is_concerned(disk), disk.info.epoch, *taken))
             };
@@ -415,8 +416,10 @@ impl Watch {
                 tracing::warn!(%id, by = hosts.name_of(host), "the disk was taken over");
                 news.push((id, host, epoch));
             }
-            let heard = LastHeard { host, record, at: SystemTime::now() };
-            hosts.heard_of.locked().insert(id, heard);
+            if matches!(record.owner, KnownOwner::Me { .. }) {
+                let heard = LastHeard { host, record, at: SystemTime::now() };
+                hosts.heard_of.locked().insert(id, heard);
+            }
         }
         self.overtaken.extend(&news);
         self.overtaken.retain(|(id, by, epoch)| {
@@ -445,7 +448,8 @@ mod tests {
     fn a_host_that_has_let_a_disk_go_had_it_before() {
         assert_eq!(KnownOwner::Unknown.held_under(), None);
         assert_eq!(KnownOwner::Me { epoch: 7 }.held_under(), Some(7));
-        assert_eq!(KnownOwner::Released { to: 9, epoch: 7 }.held_under(), Some(6));
+        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: false }.held_under(), Some(6));
+        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: true }.held_under(), None);
         assert_eq!(KnownOwner::Overtaken { by: 9, epoch: 7 }.held_under(), None);
     }
 
@@ -476,17 +480,13 @@ mod tests {
             (vec![noted(4, 12), owns(9)], None, Heard::TakenOver(beta, 9)),
             (vec![noted(2, 5), owns(5)], None, Heard::Nothing),
             (vec![noted(1, 9)], None, Heard::Nothing),
-            (vec![says(gamma, KnownOwner::Released { to: 1, epoch: 6 })], None, Heard::Nothing),
+            (
+                vec![says(gamma, KnownOwner::Released { to: 1, epoch: 6, passed_on: false })],
+                None,
+                Heard::Nothing,
+            ),
         ] {
             assert_eq!(judge((me, 5), &answers, own_note), expected, "{answers:?}, {own_note:?}");
         }
-    }
-
-    #[test]
-    fn only_write_back_makes_dirty_blocks_of_its_own() {
-        let through: Vec<bool> = WriteMode::ALL.into_iter().map(|mode| is_through(mode.name())).collect();
-        let expected: Vec<bool> = WriteMode::ALL.into_iter().map(|mode| !mode.defers_origin()).collect();
-        assert_eq!(through, expected);
-        assert!(!is_through("another"));
     }
 }

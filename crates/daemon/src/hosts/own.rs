@@ -4,10 +4,9 @@
 //! - A disk is taken only from hosts that are not connected. Every other host has said that it neither has the disk nor dirty
 //!   blocks of it, and has durably noted the new epoch before this one takes it: a grant of the dead host's that is still on its
 //!   way to one of them counts for nothing.
-//! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as one that need not be.
+//! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as one that is off.
 //! - A disk is taken over by one job at a time.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +16,7 @@ use haversack_engine::TakeoverLoss;
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 
-use super::epochs::{HostRecord, KnownOwner, LastHeard, PATIENCE, RECORD_TIME, is_through};
+use super::epochs::{HostRecord, KnownOwner, PATIENCE, RECORD_TIME};
 use super::fence::{FenceTarget, fence};
 use super::talk::{Answer, Question};
 use super::{Hosts, bytes};
@@ -80,17 +79,6 @@ fn objection(record: &HostRecord) -> Option<&'static str> {
     }
 }
 
-/// Whether nothing can be lost: the host that the disk would come from was last heard of without dirty blocks, in a write mode
-/// that makes none, and no other one may have the disk.
-fn all_clean(heard: Option<&LastHeard>, dead: HostId, suspects: &[HostId]) -> bool {
-    let is_clean = heard.is_some_and(|heard| {
-        heard.host == dead
-            && heard.record.dirty_blocks == 0
-            && heard.record.mode.as_deref().is_some_and(is_through)
-    });
-    is_clean && suspects.iter().all(|host| *host == dead)
-}
-
 /// Names hosts in a message.
 fn named(hosts: &[String]) -> String {
     let quoted: Vec<String> = hosts.iter().map(|host| format!("'{host}'")).collect();
@@ -100,7 +88,7 @@ fn named(hosts: &[String]) -> String {
 /// Refuses what a request has not accepted of a take-over.
 fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let Takeover { disk, host, fenced_first, .. } = takeover;
-    if takeover.lost_bytes.is_none() && takeover.may_be_dirty && request.accept_loss.is_none() {
+    if takeover.lost_bytes.is_none() && request.accept_loss.is_none() {
         let holders = if fenced_first.is_empty() { std::slice::from_ref(host) } else { fenced_first };
         return Err(DaemonError::conflict(
             format!(
@@ -111,18 +99,19 @@ fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
             "repeat the disk's name as accept_loss; or repair what is dead",
         ));
     }
-    let sorted = |hosts: &[String]| hosts.iter().cloned().collect::<BTreeSet<String>>();
-    if !request.without_fence.is_empty() && sorted(&request.without_fence) != sorted(fenced_first) {
+    let unknown = request.without_fence.iter().find(|host| !fenced_first.contains(host));
+    if let Some(host) = unknown {
         let suspects = match fenced_first.as_slice() {
             [] => "no host is to be fenced".to_string(),
             hosts => format!("to be fenced: {}", named(hosts)),
         };
         return Err(DaemonError::conflict(
-            format!("without_fence names {}; {suspects}", named(&request.without_fence)),
-            "make sure that each of the hosts to be fenced is off and stays off, and name exactly those",
+            format!("without_fence names host '{host}'; {suspects}"),
+            "name only hosts that are to be fenced, and are off and stay off",
         ));
     }
-    if !fenced_first.is_empty() && request.without_fence.is_empty() && takeover.fence.is_none() {
+    let is_fenced = |host: &&String| !request.without_fence.contains(host);
+    if takeover.fence.is_none() && fenced_first.iter().any(|host| is_fenced(&host)) {
         return Err(no_fence(disk, fenced_first));
     }
     Ok(())
@@ -175,9 +164,9 @@ impl Daemon {
         let takeover = self.describe_takeover(hosts, disk, &plan);
         check(&takeover, request)?;
         let loss = if request.accept_loss.is_some() { PeerLoss::Accepted } else { PeerLoss::Recorded };
-        if request.without_fence.is_empty() {
-            self.fence_all(hosts, disk, &plan.suspects)?;
-        }
+        let is_fenced = |host: &HostId| !request.without_fence.contains(&hosts.name_of(*host));
+        let fenced: Vec<HostId> = plan.suspects.iter().copied().filter(is_fenced).collect();
+        self.fence_all(hosts, disk, &fenced)?;
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let epoch = forced_epoch(plan.epoch, now_s);
         if !plan.depends {
@@ -187,7 +176,6 @@ impl Daemon {
         self.wait_until_taken(disk, epoch)?;
         self.state.note_agreed(disk.id, true)?;
         let lost = match (takeover.lost_bytes, loss) {
-            (None, _) if !takeover.may_be_dirty => "nothing is lost".to_string(),
             (None, _) => "what only it had is as the origin has it".to_string(),
             (Some(bytes), PeerLoss::Accepted) => {
                 format!("{bytes} bytes that only it had are as the origin has them")
@@ -232,13 +220,14 @@ impl Daemon {
         for (answering, record) in &answers {
             epoch = epoch.max(record.owner.epoch());
             if let Some(what) = objection(record) {
-                return Err(DaemonError::conflict(
-                    format!(
-                        "disk '{name}' cannot be taken over: host '{}' answers, and {what}",
-                        hosts.name_of(*answering)
-                    ),
-                    "move it from there with 'haversack migrate'",
-                ));
+                let other = hosts.name_of(*answering);
+                let hint = match record.owner {
+                    _ if record.is_taking => "wait for that",
+                    KnownOwner::Me { .. } => "move it from there with 'haversack migrate'",
+                    _ => "take it over there, then move it here with 'haversack migrate'",
+                };
+                let what = format!("disk '{name}' cannot be taken over: host '{other}' answers, and {what}");
+                return Err(DaemonError::conflict(what, hint));
             }
         }
         let is_living = |host: &HostId| answers.iter().any(|(answering, _)| answering == host);
@@ -274,7 +263,6 @@ impl Daemon {
                 .then(|| runs.iter().map(|run| bytes_of(run.1)).sum()),
             ranges: runs.iter().take(MOST_RANGES).map(range).collect(),
             more_ranges: runs.len().saturating_sub(MOST_RANGES) as u64,
-            may_be_dirty: plan.depends || !all_clean(heard.as_ref(), plan.dead, &plan.suspects),
             last_known: heard.filter(|heard| heard.host == plan.dead).map(|heard| LastKnown {
                 mode: heard.record.mode,
                 dirty_bytes: bytes(heard.record.dirty_blocks),
@@ -382,7 +370,6 @@ mod tests {
             lost_bytes: None,
             ranges: Vec::new(),
             more_ranges: 0,
-            may_be_dirty: true,
             last_known: None,
             kept_bytes: 0,
             fenced_first: suspects.iter().map(ToString::to_string).collect(),
@@ -408,32 +395,12 @@ mod tests {
         for wrong in [&["alpha"][..], &["gamma"], &["alpha", "beta", "gamma"], &["beta"]] {
             assert!(refusal(&two, true, wrong).contains(both), "{wrong:?}");
         }
+        let with_fence = takeover(&["alpha", "gamma"], Some("/fence"));
+        assert_eq!(refusal(&with_fence, true, &["gamma"]), "", "alpha is fenced");
+        assert!(refusal(&with_fence, true, &["beta"]).contains(both));
         assert_eq!(refusal(&two, true, &["gamma", "alpha"]), "");
         assert_eq!(refusal(&takeover(&["alpha", "gamma"], Some("/fence")), true, &[]), "");
         assert!(refusal(&takeover(&[], None), true, &["alpha"]).contains("no host is to be fenced"));
-    }
-
-    #[test]
-    fn nothing_is_lost_only_if_the_last_owner_had_nothing_dirty() {
-        let (alpha, gamma) = (HostId(1), HostId(3));
-        let said = |host, dirty_blocks, mode: Option<&str>| LastHeard {
-            host,
-            record: HostRecord {
-                owner: KnownOwner::Me { epoch: 3 },
-                dirty_blocks,
-                mode: mode.map(str::to_string),
-                is_taking: false,
-            },
-            at: SystemTime::now(),
-        };
-        let clean = said(alpha, 0, Some("wt"));
-        assert!(all_clean(Some(&clean), alpha, &[alpha]) && all_clean(Some(&clean), alpha, &[]));
-        assert!(!all_clean(Some(&clean), alpha, &[alpha, gamma]), "gamma may have it");
-        assert!(!all_clean(Some(&clean), gamma, &[gamma]), "it came back with nothing");
-        for dirty in [said(alpha, 1, Some("wt")), said(alpha, 0, Some("wb")), said(alpha, 0, None)] {
-            assert!(!all_clean(Some(&dirty), alpha, &[]), "{dirty:?}");
-        }
-        assert!(!all_clean(None, alpha, &[]), "it answers, and has lost what it had");
     }
 
     #[test]
@@ -441,8 +408,10 @@ mod tests {
         let answer = |owner, dirty_blocks, is_taking| {
             objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking })
         };
-        let (released, overtaken) =
-            (KnownOwner::Released { to: 2, epoch: 3 }, KnownOwner::Overtaken { by: 2, epoch: 3 });
+        let (released, overtaken) = (
+            KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
+            KnownOwner::Overtaken { by: 2, epoch: 3 },
+        );
         for owner in [KnownOwner::Unknown, released, overtaken] {
             assert_eq!(answer(owner, 0, false), None, "{owner:?}");
             assert!(answer(owner, 0, true).is_some(), "{owner:?}");

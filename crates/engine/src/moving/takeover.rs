@@ -80,7 +80,8 @@ impl Reactor {
             let Some((_, info)) = self.known(id) else { return true };
             self.add_mover(DiskConfig::new(id, info.sectors), None, None);
         }
-        let Some(at) = self.moving.place(id) else { return true };
+        // The pool does not know the other hosts yet.
+        let Some(at) = self.moving.place(id) else { return false };
         self.now = self.clock.now_us();
         let done = self.with_mover(at, |mover, call, now| mover.migration.overtaken(call, now, by, epoch));
         self.look_at_serving(at);

@@ -5,7 +5,7 @@
 //! - A helper ends with the daemon: the kernel asks it to exit when the thread that started it ends, and that thread
 //!   lives as long as the [`Helper`]. It is asked, not killed, so that it closes its store: a cluster believes for half
 //!   a minute that a killed client still uses its image, and holds up the next one's writes for as long.
-//! - A disk has one helper at a time, also across a restart of the daemon (see [`lock`]).
+//! - A disk has one helper at a time, also across a restart of the daemon (see the module `lock`).
 //! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The
 //!   engine's requests wait until it is back.
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).

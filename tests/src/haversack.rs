@@ -195,8 +195,8 @@ impl<'a> Haversack<'a> {
         Ok(daemon)
     }
 
-    /// Starts the daemons of two hosts. The first one has what disks they share; so the second one gets its disks later, and
-    /// is there from the beginning, or the first one would wait for its answer in vain.
+    /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started without disks and
+    /// given its own later. It must be running when the first one attaches: otherwise that waits until its question times out.
     ///
     /// # Errors
     /// If any of it fails.

@@ -11,7 +11,7 @@ type Task = Box<dyn FnOnce() + Send>;
 pub(super) struct Workers(SyncSender<Task>);
 
 impl Workers {
-    /// Starts the threads. At most so many tasks wait for them.
+    /// Starts the threads. At most `most_waiting` tasks wait for a free one.
     pub fn start(name: &str, threads: usize, most_waiting: usize) -> Workers {
         let (sender, tasks) = sync_channel::<Task>(most_waiting);
         let tasks = Arc::new(Mutex::new(tasks));

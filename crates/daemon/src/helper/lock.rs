@@ -51,7 +51,7 @@ impl HelperLock {
         let file =
             OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path).map_err(failed)?;
         if !is_free_in_time(&file).map_err(failed)? {
-            let pid = std::fs::read_to_string(&path).ok().and_then(|pid| pid.parse::<i32>().ok());
+            let pid = std::io::read_to_string(&file).ok().and_then(|pid| pid.parse::<i32>().ok());
             if let Some(pid) = pid.filter(|pid| *pid > 1 && is_of(*pid, run_as)) {
                 tracing::warn!(
                     disk,

@@ -1,4 +1,4 @@
-//! A disk is taken over from a host that is dead for good: two pools, one origin.
+//! A disk is taken over from a host that is dead for good: a pool for each host, one origin.
 
 mod common;
 
@@ -6,6 +6,7 @@ use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
 use haversack_engine::{EngineEvent, MoveStatus, OriginSpec, TakeoverLoss};
+use haversack_migrate::Method;
 use haversack_model::{DiskHandle, DiskId, SectorNo};
 use haversack_nbd::{Command, CommandFlags};
 use haversack_ownership::Record;
@@ -172,4 +173,38 @@ fn a_disk_is_taken_back_from_a_dead_owner() {
     }
     let held = (0..SECTORS / 2).step_by(8).filter(|s| guest.read(*s, 8) == patterns(*s, 8, 1)).count();
     assert!(held > 0, "what was held is served");
+}
+
+/// A host that waits for the disk was away when it was taken over, and hears of it while copies are being sent there.
+#[test]
+fn a_host_that_waits_hears_who_has_taken_the_disk_over() {
+    let shared = Place::new("takeover");
+    let places = ["takeover-a", "takeover-b", "takeover-c"].map(Place::new);
+    let network = Network::new(false, 0);
+    let host = |number: usize| Host::new(&places[number - 1], number as u64, &network);
+    let (mut a, b, c) = (host(1), host(2), host(3));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let at_c = c.attach(DISK_MIB, origin(&shared), Some(a.id));
+    Client::new(&a.handle(), at_a, BYTES).write(0, 16, 1);
+    a.kill();
+    own(&b, at_b, PeerLoss::Accepted);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    guest.write(0, SECTORS / 2, 2);
+    assert_eq!(status(&c).record, Record::Unknown);
+    b.handle().arena(at_b).start_migration(at_b, c.id, Method::PreCopy).unwrap();
+    wait_until("the copies are there", || status(&b).is_ready);
+    guest.write(0, 8, 3);
+    wait_until("it knows", || c.handle().overtaken(DISK, b.id, FORCED).unwrap());
+    assert!(matches!(status(&c).record, Record::Overtaken { by, epoch: FORCED } if by == b.id));
+    guest.write(8, 8, 4);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&b).is_guest_here);
+    let mut guest = Client::new(&c.handle(), at_c, BYTES);
+    guest.write(16, 8, 5);
+    assert_eq!(guest.read(0, 8), patterns(0, 8, 3));
+    assert_eq!(guest.read(8, 8), patterns(8, 8, 4));
+    assert_eq!(guest.read(16, 8), patterns(16, 8, 5));
+    let rest = SECTORS / 2 - 24;
+    assert!(guest.read(24, rest) == patterns(24, rest, 2));
 }

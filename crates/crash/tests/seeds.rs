@@ -239,6 +239,12 @@ fn no_seed_that_once_failed_fails_again() {
 const TWIN: &[(u64, &str)] = &[
     (1341, "answers that are repeated make questions multiply"),
     (2743, "answers that are repeated make questions multiply"),
+    (
+        2000001918,
+        "a crash brings a block back that was being forgotten, and that the new owner was not told of",
+    ),
+    (2000262475, "what is obsolete is on record as needed, and keeps the disk from coming"),
+    (2000000310, "a late question of a dead host is answered with a release of the disk taken from it"),
 ];
 
 #[test]

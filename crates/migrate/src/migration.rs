@@ -474,8 +474,8 @@ impl Migration {
         match step {
             None => {}
             Some(Step::Send(to, message)) => self.send(to, Message::Ownership(message)),
-            Some(Step::Write { record, .. }) => {
-                let begun = self.task == Task::Idle && self.write(call, now, record).is_ok();
+            Some(Step::Write { record, drops_dirty }) => {
+                let begun = self.task == Task::Idle && self.write(call, now, record, drops_dirty).is_ok();
                 if !begun {
                     self.ownership.abandoned();
                 }

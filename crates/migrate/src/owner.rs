@@ -12,13 +12,18 @@ use crate::method::{Late, Method};
 use crate::migration::{Listing, Migration, Task};
 
 impl Migration {
-    /// Starts to make a record durable.
+    /// Starts to make a record durable. With `drops_dirty`, the dirty blocks that this host has held for another one are
+    /// obsolete.
     pub(crate) fn write<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
         now: Micros,
         record: Record,
+        drops_dirty: bool,
     ) -> Result<(), ManageError> {
+        if drops_dirty {
+            self.discard_held(call, now)?;
+        }
         match (self.ownership.record().clone(), record) {
             (Record::Owner { .. }, Record::Released { to, grant }) => {
                 let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
@@ -67,6 +72,18 @@ impl Migration {
     pub(crate) fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         info.is_some_and(|info| matches!(info.moved, haversack_core::Moved::Peer { .. }))
+    }
+
+    /// Drops the dirty blocks that this host has held for another one, and that are obsolete.
+    pub(crate) fn discard_held<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+    ) -> Result<(), ManageError> {
+        match self.disk.filter(|_| self.holds_blocks(call)) {
+            Some(disk) => call.discard_held(now, disk),
+            None => Ok(()),
+        }
     }
 
     fn find_disk<M: Memory>(&mut self, call: &Call<'_, M>) {

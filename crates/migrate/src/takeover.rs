@@ -37,7 +37,8 @@ impl Migration {
         }
         let depends = self.ownership.record().is_owner();
         let recorded = self.ownership.record().epoch();
-        let Some(Step::Write { record: Record::Owner { epoch, .. }, .. }) = self.ownership.take_over(epoch)
+        let Some(Step::Write { record: Record::Owner { epoch, .. }, drops_dirty }) =
+            self.ownership.take_over(epoch)
         else {
             return Err(ManageError::OldEpoch { given: epoch, recorded });
         };
@@ -49,7 +50,7 @@ impl Migration {
         let begun = if depends {
             self.give_up_peer(call, now, Pending { epoch, loss })
         } else {
-            self.claim_by_force(call, now, epoch, loss)
+            self.claim_by_force(call, now, epoch, loss, drops_dirty)
         };
         if begun.is_err() {
             self.ownership.abandoned();
@@ -73,7 +74,11 @@ impl Migration {
         now: Micros,
         epoch: u64,
         loss: PeerLoss,
+        drops_dirty: bool,
     ) -> Result<(), ManageError> {
+        if drops_dirty {
+            self.discard_held(call, now)?;
+        }
         if self.holds_blocks(call) {
             self.receiving = None;
             let (disk, job) = call.retake(now, &self.config, epoch, loss)?;

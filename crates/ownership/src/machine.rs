@@ -316,7 +316,8 @@ impl Ownership {
         if self.has(Flaw::VoidUnrecorded) {
             return Some(Step::Send(from, Message::Granted(grant)));
         }
-        self.write(Record::Released { to: from, grant }, false)
+        let holds = grant.holders.contains(&self.me);
+        self.write(Record::Released { to: from, grant }, !holds)
     }
 
     fn release(&mut self, to: HostId) -> Option<Step> {

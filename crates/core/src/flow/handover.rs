@@ -9,7 +9,8 @@
 //! - When a disk is frozen, durable pages call dirty only what is. So the list of blocks that the new owner needs
 //!   is the same after a crash here: it never has a block that was at the origin before.
 //! - A dirty block goes only when the new owner says that it has it durably, and it counts as gone only when
-//!   no durable page calls it dirty.
+//!   no durable page calls it dirty. Until then it is listed: the new owner may ask for the list at any time, and a
+//!   crash here must not bring back a block that is not on it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::{Call, Core};
 use crate::error::ManageError;
-use crate::flow::moving::Moving;
+use crate::flow::moving::{Held, Moving};
 use crate::format::record::{Damage, Moved};
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -39,7 +40,11 @@ impl Core {
         }
         self.list_held(disk);
         let held = self.disk(disk).moving.as_ref().and_then(|moving| moving.held.as_ref());
-        held.expect("they were just listed").range(from..).take(most).map(|(b, mask)| (*b, *mask)).collect()
+        held.expect("they were just listed")
+            .range(from..)
+            .take(most)
+            .map(|(b, held)| (*b, held.mask))
+            .collect()
     }
 
     /// Lists the dirty blocks, if that is not done. It takes time in proportion to the segments with dirty
@@ -48,21 +53,21 @@ impl Core {
         if self.disk(disk).moving.as_ref().is_some_and(|moving| moving.held.is_some()) {
             return;
         }
-        let mut held = BTreeMap::new();
+        let mut held: BTreeMap<BlockNo, Held> = BTreeMap::new();
         for segment in &self.store.disks[disk].segments {
             if self.store.segments[*segment].dirty == 0 {
                 continue;
             }
             for number in self.store.slots_of(*segment) {
                 if let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) {
-                    held.insert(slot.block(), slot.mask());
+                    held.entry(slot.block()).or_default().mask = slot.mask();
                 }
             }
         }
         for frame in self.staging.all_of(disk) {
             let staged = self.staging.get(frame);
             if staged.dirty && !staged.superseded {
-                *held.entry(staged.block).or_default() |= staged.mask;
+                held.entry(staged.block).or_default().mask |= staged.mask;
             }
         }
         self.disk_mut(disk).moving.get_or_insert_default().held = Some(held);
@@ -220,11 +225,30 @@ impl<M: Memory> Call<'_, M> {
         let moving = self.disk_mut(disk).moving.as_mut().expect("it was just listed");
         let held = moving.held.as_mut().expect("it was just listed");
         for block in blocks {
-            if held.remove(block).is_some() {
+            if let Some(held) = held.get_mut(block).filter(|held| !held.is_being_forgotten) {
+                held.is_being_forgotten = true;
                 moving.forgetting.push_back(*block);
             }
         }
         self.queue(disk);
+        self.settle();
+        Ok(())
+    }
+
+    /// Drops the dirty blocks of a handed-over disk, which are obsolete: the disk has been changed since by an owner that
+    /// needed none of them.
+    ///
+    /// # Errors
+    /// The disk is not one of which another host needs blocks, or it has a job.
+    pub fn discard_held(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        if !self.known(disk)?.life.is_peer() {
+            return Err(ManageError::NotAttached(self.disk(disk).id));
+        }
+        self.void_cache(disk);
+        self.disk_mut(disk).moving = None;
+        self.end_of_peer(disk);
         self.settle();
         Ok(())
     }
@@ -235,16 +259,17 @@ impl<M: Memory> Call<'_, M> {
         let count = moving.forgetting.len().min(FORGET_AT_A_TIME);
         let blocks: Vec<BlockNo> = moving.forgetting.drain(..count).collect();
         for block in blocks {
-            if !self.forget_one(disk, block)
-                && let Some(moving) = &mut self.disk_mut(disk).moving
-            {
+            let is_gone = self.forget_one(disk, block);
+            let Some(moving) = &mut self.disk_mut(disk).moving else { return };
+            if !is_gone {
                 moving.forgetting.push_back(block);
+            } else if let Some(held) = &mut moving.held {
+                held.remove(&block);
             }
         }
         let d = self.disk(disk);
-        let drained = d.moving.as_ref().is_some_and(|moving| {
-            moving.forgetting.is_empty() && moving.held.as_ref().is_some_and(|held| held.is_empty())
-        });
+        let held = d.moving.as_ref().and_then(|moving| moving.held.as_ref());
+        let drained = held.is_some_and(BTreeMap::is_empty);
         if drained && d.life.allows(Event::Drained) {
             self.end_of_peer(disk);
         }

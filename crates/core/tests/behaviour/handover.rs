@@ -131,6 +131,38 @@ fn what_the_new_owner_has_is_forgotten_for_good() {
 }
 
 #[test]
+fn what_is_being_forgotten_is_listed_as_long_as_a_crash_brings_it_back() {
+    let (mut rig, disk) = half_clean();
+    hand_over(&mut rig, disk);
+    let now = rig.now;
+    for _ in 0..2 {
+        rig.core().forget_held(now, disk, &[BlockNo(1)]).expect("it is held");
+    }
+    assert_eq!(rig.running().forgetting(disk), 1);
+    let listed = held(&mut rig, disk);
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(held(&mut rig, disk), [(BlockNo(1), 255)], "its page was not rewritten yet");
+    assert_eq!(listed, [(BlockNo(1), 255)], "the new owner has heard of it");
+}
+
+#[test]
+fn obsolete_blocks_are_discarded_for_good() {
+    let (mut rig, disk) = half_clean();
+    hand_over(&mut rig, disk);
+    let now = rig.now;
+    rig.core().discard_held(now, disk).expect("blocks are held");
+    let refused = rig.core().discard_held(now, disk);
+    assert!(matches!(refused, Err(ManageError::NotAttached(_))), "{refused:?}");
+    let job = rig.core().pass_on(now, &lazy(), 3, THERE, Some(THERE)).expect("the epoch is higher");
+    rig.finish(job);
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(moved(&rig, disk), Moved::Away { to: THERE, holder: Some(THERE) });
+    assert_eq!(held(&mut rig, disk), []);
+    let info = rig.running().disk_info(disk).expect("the disk is known");
+    assert_eq!(rig.running().disk_usage(disk).map(|usage| usage.dirty_blocks), Some(0), "{info:?}");
+}
+
+#[test]
 fn a_disk_that_the_other_host_never_took_is_regained_with_what_is_dirty() {
     let (mut rig, disk) = half_clean();
     hand_over(&mut rig, disk);

@@ -63,7 +63,7 @@ impl Twin {
         }
         self.guest.lost = lost;
         self.arrive(heir, dead)?;
-        self.wait_until_served()?;
+        self.wait_until_retaken(heir)?;
         self.read_each_block()?;
         if self.guest.lost.is_empty() {
             self.live_on(heir, apart)?;
@@ -182,6 +182,26 @@ impl Twin {
             }
         })?;
         Ok(())
+    }
+
+    /// A question that the dead host had sent may still be answered with a release, before the guest is here. The operator
+    /// sees that, and takes the disk over once more: nothing has changed here since.
+    fn wait_until_retaken(&mut self, heir: usize) -> Flow {
+        for _ in 0..MOST_STEPS {
+            if self.is_served() {
+                return Ok(());
+            }
+            if let Some(Record::Released { grant, .. }) = self.record(heir) {
+                // An error says that something else is being done; it is tried again.
+                let epoch = grant.epoch + FORCED;
+                self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+                    let _ = migration.take_over(call, now, epoch, PeerLoss::Accepted);
+                })?;
+                self.post();
+            }
+            self.step(false)?;
+        }
+        violation!("hang: the guest is not served after a take-over")
     }
 
     fn wait_until_served(&mut self) -> Flow {

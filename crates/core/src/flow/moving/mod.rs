@@ -16,6 +16,15 @@ use peer::PeerBlocks;
 use crate::bugs::{Bug, planted};
 use crate::store::slot::SlotNo;
 
+/// A dirty block that the new owner needs from here.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Held {
+    /// Its dirty sectors.
+    pub mask: u8,
+    /// The new owner has it: it goes when no durable page calls it dirty.
+    pub is_being_forgotten: bool,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Moving {
@@ -23,9 +32,9 @@ pub(crate) struct Moving {
     pub export: Option<Export>,
     /// While the disk is being frozen: slots that durable pages call dirty although they are clean, once they are listed.
     pub called_dirty: Option<Vec<SlotNo>>,
-    /// The dirty blocks that the new owner needs from here, with their sectors, once they are listed.
-    pub held: Option<BTreeMap<BlockNo, u8>>,
-    /// Blocks that the new owner has, and that durable pages here may still call dirty.
+    /// The dirty blocks that the new owner needs from here, once they are listed.
+    pub held: Option<BTreeMap<BlockNo, Held>>,
+    /// Those of them that the new owner has, and that durable pages here may still call dirty.
     pub forgetting: VecDeque<BlockNo>,
     /// The blocks that this host needs from the owner before it.
     pub peer: Option<PeerBlocks>,

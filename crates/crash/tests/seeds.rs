@@ -244,6 +244,7 @@ const TWIN: &[(u64, &str)] = &[
         "a crash brings a block back that was being forgotten, and that the new owner was not told of",
     ),
     (2000262475, "what is obsolete is on record as needed, and keeps the disk from coming"),
+    (2100502843, "the new owner borrows a clean block that the origin has not durably, and loses"),
     (2000000310, "a late question of a dead host is answered with a release of the disk taken from it"),
 ];
 

@@ -128,7 +128,10 @@ impl Migration {
         self.task = Task::Idle;
         let disk = self.disk.filter(|_| result.is_ok());
         let released = disk.map(|disk| {
-            let arrived = self.sending.as_ref().filter(|s| s.to == to).map(|s| (s.session, s.arrived()));
+            // Otherwise nobody knows of the session, and its copies do not count.
+            let counts = call.is_origin_settled(disk);
+            let sending = self.sending.as_ref().filter(|sending| counts && sending.to == to);
+            let arrived = sending.map(|sending| (sending.session, sending.arrived()));
             self.outdated = arrived.map(|(session, arrived)| (session, call.outdated_copies(disk, arrived)));
             call.release_to(now, disk, epoch, to)
         });

@@ -8,6 +8,8 @@
 //!   or cleaned here again, unless the new owner gives it back.
 //! - When a disk is frozen, durable pages call dirty only what is. So the list of blocks that the new owner needs
 //!   is the same after a crash here: it never has a block that was at the origin before.
+//! - What is clean when a disk is frozen is durable at the origin. Otherwise the new owner gets no clean blocks: its guest
+//!   could read from such a copy what the origin has lost since, and would read something older once the copy is gone.
 //! - A dirty block goes only when the new owner says that it has it durably, and it counts as gone only when
 //!   no durable page calls it dirty. Until then it is listed: the new owner may ask for the list at any time, and a
 //!   crash here must not bring back a block that is not on it.
@@ -73,6 +75,11 @@ impl Core {
         self.disk_mut(disk).moving.get_or_insert_default().held = Some(held);
     }
 
+    /// Whether what is clean here of a frozen disk is durable at the origin, so that copies of it count.
+    pub fn is_origin_settled(&self, disk: DiskNo) -> bool {
+        self.disks.get(disk).is_some_and(|d| d.origin.is_durable())
+    }
+
     /// Returns how many blocks are being forgotten: asked for, and perhaps still in durable pages.
     pub fn forgetting(&self, disk: DiskNo) -> usize {
         self.disks.get(disk).and_then(|d| d.moving.as_ref()).map_or(0, |moving| moving.forgetting.len())
@@ -115,6 +122,10 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         if !planted(Bug::FreezeListed) && !self.relist_clean(disk) {
+            return;
+        }
+        let cannot_settle = self.disk(disk).moving.as_ref().is_some_and(|moving| moving.is_origin_unsettled);
+        if !cannot_settle && !self.settle_origin(disk) {
             return;
         }
         self.list_held(disk);
@@ -170,7 +181,7 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk_mut(disk);
         d.life.happened(Event::Thaw);
         if let Some(moving) = &mut d.moving {
-            (moving.held, moving.called_dirty) = (None, None);
+            (moving.held, moving.called_dirty, moving.is_origin_unsettled) = (None, None, false);
         }
     }
 
@@ -198,7 +209,8 @@ impl<M: Memory> Call<'_, M> {
         d.life.hand_over(epoch);
         let holds = d.moving.as_ref().and_then(|moving| moving.held.as_ref()).is_some_and(|h| !h.is_empty());
         d.moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
-        d.moving.get_or_insert_default().lends = true;
+        let lends = d.origin.is_durable();
+        d.moving.get_or_insert_default().lends = lends;
         self.staging.drop_all_data(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::HandOver, Some(version)))

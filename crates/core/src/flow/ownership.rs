@@ -199,7 +199,11 @@ impl<M: Memory> Call<'_, M> {
 
     pub(crate) fn settle_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the flush is of a disk");
-        self.disk_mut(disk).intents.failures += u64::from(result.is_err());
+        let d = self.disk_mut(disk);
+        d.intents.failures += u64::from(result.is_err());
+        if result.is_err() && d.life.is_frozen() {
+            d.moving.get_or_insert_default().is_origin_unsettled = true;
+        }
         self.queue(disk);
     }
 

@@ -3,7 +3,7 @@
 use haversack_core::{
     Action, CoreConfig, DiskConfig, ManageError, Moved, Op, Rejected, RequestError, RequestTag,
 };
-use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode, WriteThroughAck};
 
 use crate::common::*;
 
@@ -115,6 +115,49 @@ fn a_crash_adds_nothing_to_what_is_held_for_the_new_owner() {
         let mut rig = if power { rig.after_power_cut(config()) } else { rig.after_kill(config()) };
         assert_eq!(held(&mut rig, disk), [(BlockNo(400), 255)], "all others were clean");
     }
+}
+
+/// A disk that writes through, with a clean block that only the volatile cache of its origin has.
+fn written_through() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let mode = WriteMode::WriteThrough(WriteThroughAck::Origin);
+    let disk = rig.attach(&DiskConfig { mode, ..lazy() }, 1);
+    rig.write(disk, 0, 8, 1);
+    let origin = &rig.origins[&disk];
+    assert!(origin.flushed_writes < origin.writes, "no guest has asked for a flush");
+    (rig, disk)
+}
+
+/// Whether the clean block of a disk that was handed over is lent.
+fn is_lent(rig: &mut Rig, disk: DiskNo) -> bool {
+    let (now, tag) = (rig.now, RequestTag(1 << 32));
+    rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+    rig.core().read_copy(now, tag, disk, BlockNo(0), 1).is_ok_and(|mask| mask.is_some())
+}
+
+#[test]
+fn what_is_lent_to_the_new_owner_is_durable_at_the_origin() {
+    let (mut rig, disk) = written_through();
+    freeze(&mut rig, disk);
+    assert!(rig.running().is_origin_settled(disk));
+    let origin = &rig.origins[&disk];
+    assert_eq!(origin.flushed_writes, origin.writes);
+    let now = rig.now;
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+    assert!(is_lent(&mut rig, disk));
+}
+
+#[test]
+fn nothing_clean_is_lent_if_the_origin_cannot_be_flushed() {
+    let (mut rig, disk) = written_through();
+    rig.origins.get_mut(&disk).expect("the disk has an origin").down = true;
+    freeze(&mut rig, disk);
+    assert!(!rig.running().is_origin_settled(disk));
+    let now = rig.now;
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+    assert!(!is_lent(&mut rig, disk));
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Moving {
     pub export: Option<Export>,
     /// While the disk is being frozen: slots that durable pages call dirty although they are clean, once they are listed.
     pub called_dirty: Option<Vec<SlotNo>>,
+    /// While the disk is being frozen: the origin could not be flushed.
+    pub is_origin_unsettled: bool,
     /// The dirty blocks that the new owner needs from here, once they are listed.
     pub held: Option<BTreeMap<BlockNo, Held>>,
     /// Those of them that the new owner has, and that durable pages here may still call dirty.

@@ -114,6 +114,8 @@ pub enum Bug {
     FreezeUnflushed,
     /// A disk counts as frozen while durable pages call clean blocks dirty.
     FreezeListed,
+    /// A disk that a crash has left with dirty blocks is released as one that was detached.
+    ReleaseLeftDirty,
     /// A disk counts as handed over before the record says so.
     HandOverUnrecorded,
     /// A block counts as forgotten while durable pages still call it dirty.
@@ -216,6 +218,7 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::FreezeStaged,
     Bug::FreezeUnflushed,
     Bug::FreezeListed,
+    Bug::ReleaseLeftDirty,
     Bug::HandOverUnrecorded,
     Bug::ForgetUnlisted,
     Bug::MixCopies,

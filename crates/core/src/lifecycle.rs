@@ -88,7 +88,7 @@ impl State {
             (State::Releasing | State::HandingOver, Event::Released) => Some(State::Released),
             (State::Active, Event::Freeze) => Some(State::Frozen),
             (State::Frozen, Event::Thaw) => Some(State::Active),
-            (State::Frozen, Event::HandOver) => Some(State::HandingOver),
+            (State::Frozen | State::Detached, Event::HandOver) => Some(State::HandingOver),
             (State::HandingOver, Event::HandedOver) => Some(State::Peer),
             (State::Peer, Event::Drained) => Some(State::Released),
             (State::Peer | State::Incoming, Event::Attach) => Some(State::Attaching),
@@ -136,6 +136,10 @@ impl Life {
     /// Whether new requests, settings and jobs are taken.
     pub fn is_active(&self) -> bool {
         self.state == State::Active
+    }
+
+    pub fn is_detached(&self) -> bool {
+        self.state == State::Detached
     }
 
     pub fn is_detaching(&self) -> bool {

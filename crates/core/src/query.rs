@@ -30,6 +30,9 @@ pub struct DiskInfo {
     pub moved: Moved,
     /// A job of it is running.
     pub busy: bool,
+    /// It is owned and not attached, and all that it had dirty was at the origin when it was detached: the origin alone has
+    /// everything.
+    pub left_clean: bool,
 }
 
 /// Whether sectors are in the cache, and whether the origin lacks them.
@@ -86,6 +89,7 @@ impl Core {
             epoch: d.life.epoch(),
             damage: d.damage,
             busy: d.job.is_some(),
+            left_clean: self.is_left_clean(disk),
             moved: d.moved,
         })
     }

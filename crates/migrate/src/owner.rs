@@ -27,6 +27,9 @@ impl Migration {
         match (self.ownership.record().clone(), record) {
             (Record::Owner { .. }, Record::Released { to, grant }) => {
                 let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+                if call.disk_info(disk).is_some_and(|info| info.left_clean) {
+                    return self.release_detached(call, now, to, grant.epoch);
+                }
                 let job = match call.freeze(now, disk) {
                     Ok(job) => job,
                     Err(error) => {
@@ -112,6 +115,25 @@ impl Migration {
         let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
         let job = call.claim(now, disk, epoch)?;
         (self.receiving, self.method, self.fetches_rest) = (None, None, false);
+        self.task = Task::Recording(job);
+        Ok(())
+    }
+
+    /// Releases a disk that was detached and left clean. Nothing could be sent ahead: what the method would have sent then
+    /// follows from here.
+    fn release_detached<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        to: HostId,
+        epoch: u64,
+    ) -> Result<(), ManageError> {
+        let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+        self.end(call, now);
+        let job = call.release_detached(now, disk, epoch, to)?;
+        self.method = Some(self.usual_method.of_detached());
+        (self.outdated, self.borrowing) = (None, None);
+        self.lend(call, now, to, epoch);
         self.task = Task::Recording(job);
         Ok(())
     }

@@ -80,6 +80,14 @@ impl Core {
         self.disks.get(disk).is_some_and(|d| d.origin.is_durable())
     }
 
+    /// Whether a disk is owned and detached, and the origin alone has everything: the record says that nothing of it is dirty.
+    pub(crate) fn is_left_clean(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        let is_clean = !d.may_be_dirty && self.dirty_blocks(disk) == 0;
+        let is_whole = d.damage == Damage::None && d.lost.is_empty();
+        d.life.is_detached() && is_whole && (is_clean || planted(Bug::ReleaseLeftDirty))
+    }
+
     /// Returns how many blocks are being forgotten: asked for, and perhaps still in durable pages.
     pub fn forgetting(&self, disk: DiskNo) -> usize {
         self.disks.get(disk).and_then(|d| d.moving.as_ref()).map_or(0, |moving| moving.forgetting.len())
@@ -209,6 +217,47 @@ impl<M: Memory> Call<'_, M> {
         d.life.hand_over(epoch);
         let holds = d.moving.as_ref().and_then(|moving| moving.held.as_ref()).is_some_and(|h| !h.is_empty());
         d.moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
+        let lends = d.origin.is_durable();
+        d.moving.get_or_insert_default().lends = lends;
+        self.staging.drop_all_data(disk);
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
+    }
+
+    /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. Its blocks here may be lent,
+    /// and that host needs none of them. When the job has ended, it may be told.
+    ///
+    /// # Errors
+    /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already.
+    pub fn release_detached(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        epoch: u64,
+        to: HostId,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.running()?;
+        self.idle(disk)?;
+        let dirty_blocks = self.dirty_blocks(disk);
+        let d = self.disk(disk);
+        if !d.life.is_detached() {
+            return Err(ManageError::Attached(d.id));
+        }
+        match d.damage {
+            Damage::None => {}
+            Damage::Lost => return Err(ManageError::Lost(d.id)),
+            Damage::Uncertain => return Err(ManageError::Damaged(d.id)),
+        }
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        if !self.is_left_clean(disk) {
+            return Err(ManageError::Dirty { disk: self.disk(disk).id, dirty_blocks });
+        }
+        let d = self.disk_mut(disk);
+        d.life.hand_over(epoch);
+        d.moved = Moved::Away { to, holder: None };
         let lends = d.origin.is_durable();
         d.moving.get_or_insert_default().lends = lends;
         self.staging.drop_all_data(disk);

@@ -19,6 +19,7 @@ mod on_record;
 mod origin_away;
 mod overflow;
 mod prepare;
+mod released_detached;
 mod shares;
 mod status;
 mod takeover;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Call, Core, Event, IoFailure, IoId, Memory, OpenOptions, Piece, PoolConfig, RequestTag, pool,
+    Action, Call, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
@@ -54,6 +54,8 @@ pub struct Running {
     flights: Vec<Option<Flight>>,
     due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
     readings: Vec<Reading>,
+    /// The disk is being detached.
+    detaching: Option<JobId>,
     /// Answers for the guest.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
 }
@@ -179,11 +181,7 @@ impl Host {
         for (no, at) in &report.devices {
             self.devices[*at].no = Some(*no);
         }
-        let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
-        let mut call = core.with(&mut memory);
-        let me = host_id(self.place);
-        let mut migration = Migration::new(&mut call, shared.now, me, self.starts, config, timing);
-        migration.set_method(shared.plan.method);
+        let migration = self.migration(shared, &mut core.with(&mut memory));
         self.running = Some(Running {
             core,
             memory,
@@ -191,10 +189,48 @@ impl Host {
             flights: Vec::new(),
             due: BinaryHeap::new(),
             readings: Vec::new(),
+            detaching: None,
             answers: Vec::new(),
         });
         self.pump(shared)?;
         Ok(Start::Running)
+    }
+
+    /// Returns the migration of the disk as the core has it on record.
+    fn migration(&self, shared: &Shared, call: &mut Call<'_, SimMemory>) -> Migration {
+        let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
+        let me = host_id(self.place);
+        let mut migration = Migration::new(call, shared.now, me, self.starts, config, timing);
+        migration.set_method(shared.plan.method);
+        migration
+    }
+
+    /// Starts to detach the disk, if it is attached here, its guest is not and it needs no other host.
+    pub fn detach(&mut self, shared: &mut Shared) -> Flow {
+        let job = self.with(shared, |migration, call, now| {
+            let is_alone = matches!(migration.record(), Record::Owner { peers, .. } if peers.is_empty());
+            let disk = migration.disk().filter(|_| is_alone)?;
+            // An error says that it is not attached, or about to leave.
+            call.detach(now, disk).ok()
+        })?;
+        if let Some(running) = &mut self.running {
+            running.detaching = job.flatten();
+        }
+        Ok(())
+    }
+
+    /// Whether the disk is being detached.
+    pub fn is_detaching(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.detaching.is_some())
+    }
+
+    /// As the engine does, starts over with what is on record of a disk that was detached.
+    fn detached(&mut self, shared: &Shared) {
+        self.starts += 1;
+        let Some(mut running) = self.running.take() else { return };
+        running.detaching = None;
+        running.migration = self.migration(shared, &mut running.core.with(&mut running.memory));
+        self.running = Some(running);
     }
 
     fn cut_power(&mut self, shared: &mut Shared) {
@@ -285,6 +321,12 @@ impl Host {
             Action::Event(Event::JobDone { job, result }) => {
                 let Running { core, memory, migration, .. } = self.run();
                 migration.job_done(&mut core.with(memory), shared.now, job, result);
+                if self.run().detaching == Some(job) {
+                    match result {
+                        Ok(()) => self.detached(shared),
+                        Err(_) => self.run().detaching = None,
+                    }
+                }
                 self.check_released()?;
             }
             Action::Event(Event::CleanFailed { .. }) => {}

@@ -22,6 +22,8 @@ const RUNS_THAT_PREPARE: u64 = 3;
 const RUNS_BY_DEFAULT: u64 = 3;
 /// One run in this many ends with a host that dies for good.
 const RUNS_WITH_FORCE: u64 = 3;
+/// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or elsewhere.
+const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// Steps of a wait that count as a hang.
 pub(super) const MOST_STEPS: u32 = 120_000;
 /// A host is looked after this often.
@@ -38,6 +40,8 @@ pub(super) struct Twin {
     pub guest: Guest,
     network: Network,
     next_tick_us: Micros,
+    /// The choices of the operator, who detaches disks of guests that have stopped.
+    operator: Random,
     pub points: u64,
     pub report: RunReport,
 }
@@ -89,6 +93,7 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             guest: Guest::new(oracle),
             network: Network::default(),
             next_tick_us: 0,
+            operator: Random::scrambled(seed.rotate_left(16)),
             points: 0,
             report: RunReport::default(),
         };
@@ -320,6 +325,13 @@ impl Twin {
         }
         tell(|| format!("{:>10} the guest has stopped on host {from}", self.shared.now));
         self.hosts[from].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
+        if self.operator.one_in(GUESTS_THAT_SHUT_DOWN) {
+            self.detach(from)?;
+            if !self.guest.is_stopped {
+                // A manager has started it elsewhere.
+                return Ok(());
+            }
+        }
         for _ in 0..self.shared.rng.skewed(30) {
             self.step(false)?;
         }
@@ -339,6 +351,28 @@ impl Twin {
         }
         if self.shared.rng.one_in(3) {
             self.look_after_move()?;
+        }
+        Ok(())
+    }
+
+    /// Detaches the disk on the host where the guest has stopped. One of the hosts may die meanwhile, or afterwards.
+    fn detach(&mut self, at: usize) -> Flow {
+        self.hosts[at].detach(&mut self.shared)?;
+        let dies_after = self.operator.one_in(4).then(|| self.operator.skewed(60));
+        let mut steps = 0;
+        while self.hosts[at].is_detaching() {
+            self.step(false)?;
+            steps += 1;
+            if Some(steps) == dies_after {
+                self.crash(at)?;
+            }
+            if steps > u64::from(MOST_STEPS) {
+                return violation!("hang: host {at} does not detach the disk");
+            }
+        }
+        if self.operator.one_in(4) {
+            let dead = self.operator.below(2) as usize;
+            self.crash(dead)?;
         }
         Ok(())
     }

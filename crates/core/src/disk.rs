@@ -145,7 +145,6 @@ impl Disk {
         }
     }
 
-
     /// Returns the sectors that a new request may touch: those of the smaller size while the disk is being
     /// resized.
     pub fn open_sectors(&self) -> u64 {

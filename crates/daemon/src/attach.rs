@@ -603,6 +603,10 @@ impl Daemon {
         options: DetachOptions,
     ) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
+        if let Err(error) = self.await_blocks(control, name, disk, handle) {
+            self.stay_attached(disk);
+            return Err(error);
+        }
         let cached_bytes = cached_bytes(&*pool.backend, handle);
         self.save_learned(&*pool.backend, name, disk.id, handle, true);
         let DetachOptions { force, accept_loss } = options;

@@ -91,6 +91,10 @@ pub trait Backend: Send + Sync {
     fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>>;
     /// See [`ArenaHandle::take_over`].
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()>;
+    /// See [`PoolHandle::stand_by`].
+    fn stand_by(&self, disk: DiskId) -> Result<bool>;
+    /// See [`ArenaHandle::fetch_rest`].
+    fn fetch_rest(&self, disk: DiskHandle) -> Result<()>;
     /// See [`PoolHandle::overtaken`].
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool>;
     /// See [`PoolHandle::takeover_loss`].
@@ -220,6 +224,14 @@ impl Backend for PoolHandle {
 
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         self.arena(disk).take_over(disk, epoch, loss)
+    }
+
+    fn stand_by(&self, disk: DiskId) -> Result<bool> {
+        PoolHandle::stand_by(self, disk)
+    }
+
+    fn fetch_rest(&self, disk: DiskHandle) -> Result<()> {
+        self.arena(disk).fetch_rest(disk)
     }
 
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {

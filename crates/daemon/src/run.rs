@@ -155,6 +155,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     learned::start(&daemon)?;
     guests::watch(&daemon)?;
     hosts::watch_epochs(&daemon)?;
+    hosts::watch_detached(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

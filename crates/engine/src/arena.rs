@@ -174,7 +174,7 @@ impl ArenaHandle {
         let (disk, id) = self.run(move |reactor| {
             let (disk, id) = match spec.moves {
                 Some(moves) => reactor.attach_moving(spec, moves, origin)?,
-                None => reactor.attach(spec, origin)?,
+                None => reactor.attach_unmoving(spec, origin)?,
             };
             reactor.await_job(id, sender);
             Ok::<_, EngineError>((disk, id))
@@ -239,6 +239,18 @@ impl ArenaHandle {
     }
 
     /// Returns how far a disk is that may move; `None` for any other.
+    /// Has what is only to be fetched from the earlier owner when it is needed fetched now.
+    ///
+    /// # Errors
+    /// The disk does not move, or the pool has stopped.
+    pub fn fetch_rest(&self, disk: DiskHandle) -> Result<()> {
+        self.run(move |reactor| reactor.fetch_rest(disk))?
+    }
+
+    pub(crate) fn stand_by(&self, disk: DiskId) -> Result<bool> {
+        self.run(move |reactor| reactor.stand_by(disk))
+    }
+
     pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.run(move |reactor| reactor.migration_status(disk))
     }

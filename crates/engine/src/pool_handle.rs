@@ -147,6 +147,16 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
+    /// Has a detached disk that was left clean leave for whichever host asks for it, from now on and until it is attached. Returns
+    /// false if the pool does not know it, or it was not left clean. **It must be certain that no other host has taken it over
+    /// by force.**
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn stand_by(&self, disk: DiskId) -> Result<bool> {
+        self.known_home(disk).map_or(Ok(false), |arena| arena.stand_by(disk))
+    }
+
     /// Returns what would be lost if a disk were taken over now.
     ///
     /// # Errors

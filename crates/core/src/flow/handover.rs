@@ -84,7 +84,7 @@ impl Core {
     pub(crate) fn is_left_clean(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         let is_clean = !d.may_be_dirty && self.dirty_blocks(disk) == 0;
-        let is_whole = d.damage == Damage::None && d.lost.is_empty();
+        let is_whole = d.damage == Damage::None && d.lost.is_empty() && d.moved == Moved::No;
         d.life.is_detached() && is_whole && (is_clean || planted(Bug::ReleaseLeftDirty))
     }
 

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Call, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig, RequestTag, pool,
+    Action, Call, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig, RequestTag,
+    pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};

@@ -120,9 +120,7 @@ impl Daemon {
                 Ok(Some(Moved::Overtaken { .. })) => {}
                 Ok(Some(_)) if moves => return Answer::Known,
                 Ok(Some(_)) => {
-                    let what = "has blocks of it, but it is not attached there as a disk that moves: attach it there, or \
-                                forget it there";
-                    return Answer::Refused(what.into());
+                    return self.stand_by(pool, id).map_or_else(Answer::Refused, |()| Answer::Known);
                 }
                 Ok(None) => {}
                 Err(error) => return Answer::Refused(error.to_string()),

@@ -7,6 +7,7 @@
 //! - No message of another host makes this daemon wait.
 
 pub mod config;
+mod detached;
 mod epochs;
 mod expect;
 mod fence;
@@ -21,6 +22,7 @@ mod questions;
 mod talk;
 mod workers;
 
+pub use detached::watch as watch_detached;
 pub use epochs::watch as watch_epochs;
 pub use fence::FencePrograms;
 

@@ -152,6 +152,12 @@ impl Backend for Fake {
     fn take_over(&self, _: DiskHandle, _: u64, _: PeerLoss) -> Result<()> {
         Err(EngineError::DoesNotMove)
     }
+    fn stand_by(&self, _: DiskId) -> Result<bool> {
+        Ok(false)
+    }
+    fn fetch_rest(&self, _: DiskHandle) -> Result<()> {
+        Err(EngineError::DoesNotMove)
+    }
     fn overtaken(&self, _: DiskId, _: HostId, _: u64) -> Result<bool> {
         Ok(true)
     }

@@ -6,6 +6,7 @@
 //! answered by the host that owns the disk, and nothing of them is cached.
 //!
 //! A host with dirty blocks for another one keeps its `Migration` when the disk is detached, and has it again after a restart.
+//! A disk that is detached and clean *stands by*: whichever host asks for it, or reads it for a client, gets it.
 //!
 //! Invariants
 //! - No request of a guest reaches the core before the protocol lets the disk be served.
@@ -207,7 +208,7 @@ impl Reactor {
         Ok(disk)
     }
 
-    /// Ends what a detached disk has here, unless another host needs its blocks.
+    /// Ends what a detached disk has here, unless another host needs its blocks. One that was left clean stands by.
     pub(crate) fn mover_detached(&mut self, disk: DiskHandle) {
         let Some(at) = self.moving.place_of(disk) else { return };
         self.drop_held(at, |_| true);
@@ -225,7 +226,40 @@ impl Reactor {
                 // An error says that it is not expected.
                 let _ = self.core_call(|core, now| core.dismiss_disk(now, number));
             }
+            self.stand_by(mover.id);
         }
+    }
+
+    /// Has a detached disk that was left clean leave for whichever host asks for it, from now on and until it is attached.
+    /// Returns false if it was not left clean. **It must be certain that no other host has taken it over by force.**
+    pub(crate) fn stand_by(&mut self, id: DiskId) -> bool {
+        if self.moving.place(id).is_some() {
+            return true;
+        }
+        let infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
+        let found = infos.into_iter().find(|info| info.id == id && info.left_clean && !info.busy);
+        let Some(info) = found.filter(|_| self.moving.host.is_some()) else { return false };
+        self.add_mover(DiskConfig::new(id, info.sectors), None, None);
+        true
+    }
+
+    /// Attaches a disk that does not move.
+    pub(crate) fn attach_unmoving(
+        &mut self,
+        spec: DiskSpec,
+        origin: OpenOrigin,
+    ) -> Result<(DiskHandle, JobId)> {
+        let id = spec.config.id;
+        let attached = self.attach(spec, origin)?;
+        self.moving.movers.retain(|mover| mover.id != id || !mover.stands_by());
+        Ok(attached)
+    }
+
+    /// Has what is only to be fetched when it is needed fetched now, since the disk is to be detached.
+    pub(crate) fn fetch_rest(&mut self, disk: DiskHandle) -> Result<()> {
+        let at = self.mover_at(disk)?;
+        self.moving.movers[at].migration.fetch_rest();
+        Ok(())
     }
 
     /// Returns whether a disk may move and is another host's, as far as is on record.

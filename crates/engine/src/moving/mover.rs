@@ -108,6 +108,11 @@ impl Mover {
         self.migration.guest_runs(call, now, self.from);
     }
 
+    /// Whether the disk is this host's and not attached: whichever host asks for it may have it.
+    pub fn stands_by(&self) -> bool {
+        self.handle.is_none() && matches!(self.migration.record(), Record::Owner { .. })
+    }
+
     /// Requests that wait at the owner, after a release that was called off or failed, are of a guest that is here.
     pub fn wake_held<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let is_owner = matches!(self.migration.record(), Record::Owner { .. });

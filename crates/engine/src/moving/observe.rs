@@ -97,7 +97,7 @@ impl Reactor {
     }
 
     /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has forgotten that in
-    /// a crash, it is told again.
+    /// a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to that host.
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());
@@ -107,6 +107,10 @@ impl Reactor {
         {
             let granted = Message::Ownership(ownership::Message::Granted(grant.clone()));
             self.send_to(from, id, HostMessage::Protocol(granted));
+        }
+        if self.moving.movers[at].stands_by() {
+            let ask = Message::Ownership(ownership::Message::Ask { granted: None });
+            self.with_mover(at, |mover, call, now| mover.migration.message(call, now, from, ask));
         }
         let Some(disk) = number.filter(|_| is_owner && (1..=MOST_OBSERVED_SECTORS).contains(&sectors)) else {
             return self.send_to(from, id, HostMessage::ReadDone { question, data: None });

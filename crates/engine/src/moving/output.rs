@@ -1,6 +1,6 @@
 //! What the protocol wants done: messages, copies that are read or taken, and blocks that came from another host.
 
-use haversack_core::{IoFailure, IoId, Memory, Piece};
+use haversack_core::{IoFailure, IoId, Memory, Moved, Piece};
 use haversack_migrate::{CopyTicket, Output};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
 use haversack_ownership::Record;
@@ -127,14 +127,14 @@ impl Reactor {
             return;
         }
         let dirty_blocks = self.overtaken_blocks(at);
+        let number = self.moving.movers[at].migration.disk();
+        let info = number.and_then(|number| self.core.disk_info(number));
+        let holds_blocks = info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. }));
         let mover = &mut self.moving.movers[at];
         let record = mover.migration.record();
         let (disk, before) = (mover.id, std::mem::replace(&mut mover.told, record.clone()));
         let event = match (&before, &mover.told) {
-            (_, Record::Released { to, grant }) if grant.holders.is_empty() => {
-                EngineEvent::MovedAway { disk, to: *to, holds_blocks: false }
-            }
-            (_, Record::Released { to, .. }) => EngineEvent::MovedAway { disk, to: *to, holds_blocks: true },
+            (_, Record::Released { to, .. }) => EngineEvent::MovedAway { disk, to: *to, holds_blocks },
             (Record::Owner { .. }, Record::Owner { peers, .. }) if peers.is_empty() => {
                 EngineEvent::MoveEnded { disk }
             }

@@ -1,0 +1,179 @@
+//! A VM is shut down on one host, where its disk is detached, and started on another one: two daemons, one origin.
+
+use std::ops::Range;
+
+use haversack_e2e::connection::{Command, Connection};
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::hosts::{Hosts, state};
+use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::tools::{PATIENCE, wait_until};
+use haversack_e2e::{Error, Place, Result, image, test};
+
+const MIB: u64 = 32;
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 512;
+
+fn client(host: &Haversack<'_>) -> Result<Connection> {
+    Connection::open(&host.socket("nbd.sock"), "vm1")
+}
+
+/// Fills blocks with a value, durably.
+fn write(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
+    for block in blocks {
+        guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut vec![value; BLOCK as usize])?;
+    }
+    guest.ask(Command::Flush, 0, 0, &mut [])
+}
+
+fn check_filled(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
+    for block in blocks {
+        let mut data = vec![!value; BLOCK as usize];
+        guest.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
+        let first = data[0];
+        check(data.iter().all(|byte| *byte == value), format!("block {block}: {first}, not {value}"))?;
+    }
+    Ok(())
+}
+
+/// Attaches the disk, with these settings of its table.
+fn attach(host: &Haversack<'_>, origin: &Nbdkit, more: &[&str]) -> Result<()> {
+    let (uri, pool) = (origin.uri(), host.pool());
+    host.command(&[&["disk", "attach", "vm1", &uri, "--pool", &pool], more].concat()).map(drop)
+}
+
+/// Runs a command that must fail; returns what it complained of.
+fn refused<T>(result: Result<T>) -> Result<String> {
+    match result {
+        Ok(_) => Err(Error::Check("it was not refused".into())),
+        Err(error) => Ok(error.to_string()),
+    }
+}
+
+fn cached_blocks(host: &Haversack<'_>) -> Result<u64> {
+    Ok(host.json(&["disk", "show", "vm1"])?["usage"]["usage_bytes"].as_u64().unwrap_or_default() / BLOCK)
+}
+
+fn start<'a>(hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haversack<'a>; 2]> {
+    let settings = |me| {
+        let more = hosts.tables(me).replace("[migration]\n", &format!("[migration]\n{more}\n"));
+        Settings { more, ..Settings::new(128, vec![]) }
+    };
+    let both = Haversack::start_both(places, [settings("alpha"), settings("beta")])?;
+    let is_connected = |host: &Haversack<'_>| {
+        let listed = host.json(&["host", "list"]).unwrap_or_default();
+        listed[0]["is_connected"] == true
+    };
+    wait_until("the hosts", PATIENCE, || Ok(both.iter().all(is_connected)))?;
+    Ok(both)
+}
+
+#[test]
+fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
+    test("a detached disk moves", |place| {
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let [mut alpha, mut beta] = start(&hosts, &places, "")?;
+        attach(&alpha, &origin, &["--from", "none"])?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..BLOCKS, 1)?;
+        drop(guest);
+        alpha.detach("vm1")?;
+        alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
+        attach(&beta, &origin, &[])?;
+        check(state(&beta, "vm1")? == "waiting", "it is beta's before anybody uses it there")?;
+        // A guest that boots reads first. The clean blocks follow.
+        let mut guest = client(&beta)?;
+        check_filled(&mut guest, 0..1, 1)?;
+        wait_until("the disk at beta", PATIENCE, || Ok(state(&beta, "vm1")? == "here"))?;
+        wait_until("the blocks that follow", PATIENCE, || Ok(cached_blocks(&beta)? >= BLOCKS))?;
+        let before = origin.bytes_read()?;
+        check_filled(&mut guest, 0..BLOCKS, 1)?;
+        check(origin.bytes_read()? == before, "what has followed was read from the origin")?;
+        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        drop(guest);
+        // Back, to a guest that writes first. Whoever has released the disk may die at once.
+        beta.detach("vm1")?;
+        attach(&alpha, &origin, &[])?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..1, 3)?;
+        beta.kill()?;
+        check_filled(&mut guest, 0..1, 3)?;
+        check_filled(&mut guest, 1..BLOCKS / 2, 2)?;
+        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
+        beta.start_again()?;
+        wait_until("alpha's disk", PATIENCE, || Ok(state(&alpha, "vm1").is_ok_and(|state| state == "here")))?;
+        check_filled(&mut client(&alpha)?, 0..1, 3)
+    });
+}
+
+#[test]
+fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
+    test("a detached disk that is dirty", |place| {
+        let file = image::zeroes(place, "vm1.img", MIB)?;
+        let origin = Nbdkit::file(place, "origin1", &file)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let [mut alpha, beta] = start(&hosts, &places, "")?;
+        attach(&alpha, &origin, &["--from", "none", "--origin-wait", "1s"])?;
+        let mut guest = client(&alpha)?;
+        origin.process().pause()?;
+        write(&mut guest, 0..8, 1)?;
+        drop(guest);
+        origin.kill()?;
+        alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
+        wait_until("the end of an attempt to attach it", PATIENCE, || {
+            Ok(alpha.json(&["disk", "show", "vm1"]).is_ok_and(|shown| shown["state"] == "waiting"))
+        })?;
+        let error = refused(alpha.command(&["disk", "detach", "vm1"]))?;
+        check(error.contains("dirty"), format!("detached with dirty blocks: {error}"))?;
+        alpha.command(&["disk", "detach", "vm1", "--force"])?;
+        let origin = Nbdkit::file(place, "origin1", &file)?;
+        let error = refused(attach(&beta, &origin, &[]))?;
+        check(error.contains("32768 bytes of it that its origin does not have"), format!("dirty: {error}"))?;
+        // It is as the error says.
+        attach(&alpha, &origin, &[])?;
+        alpha.detach("vm1")?;
+        attach(&beta, &origin, &[])?;
+        check_filled(&mut client(&beta)?, 0..8, 1)
+    });
+}
+
+#[test]
+fn a_disk_is_detached_when_its_blocks_have_come_from_where_it_was() {
+    test("detaching what has not arrived", |place| {
+        let file = image::zeroes(place, "vm1.img", MIB)?;
+        let origin = Nbdkit::file(place, "origin1", &file)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let [mut alpha, beta] = start(&hosts, &places, "method = \"on-demand\"")?;
+        let lazy = Disk::new("vm1", origin.uri()).with("cleaner = { age = \"1h\", idle = \"1h\" }");
+        alpha.settings().disks = vec![lazy.with("from = \"none\"")];
+        alpha.reload(&alpha.configuration())?;
+        wait_until("the disk", PATIENCE, || Ok(state(&alpha, "vm1").is_ok_and(|state| state == "here")))?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..BLOCKS, 1)?;
+        drop(guest);
+        attach(&beta, &origin, &[])?;
+        let mut guest = client(&beta)?;
+        write(&mut guest, 0..1, 2)?;
+        check(state(&beta, "vm1")? == "arriving", "nothing is left at alpha")?;
+        alpha.process()?.pause()?;
+        let error = refused(beta.command(&["disk", "detach", "vm1", "--force"]))?;
+        check(error.contains("only on host 'alpha'"), format!("without alpha: {error}"))?;
+        check(state(&beta, "vm1")? == "arriving", "it was not detached")?;
+        alpha.process()?.resume()?;
+        drop(guest);
+        beta.detach("vm1")?;
+        for block in 0..BLOCKS {
+            let expected = if block == 0 { 2 } else { 1 };
+            check(
+                image::take(&file, block * BLOCK, 1)?[0] == expected,
+                format!("block {block} of the origin"),
+            )?;
+        }
+        Ok(())
+    });
+}

@@ -7,7 +7,8 @@
 //!
 //! A block is worth its space if what it is expected to save while it would stay is enough of what a use usually saves: a
 //! read of a slow origin counts for more than a write that is buffered. The bound is lower for small requests, since a hit
-//! of one of many blocks saves a request only a part of its time. A block is worth a flash write if what it saves is more
+//! of one of many blocks saves a request only a part of its time. The pool makes all bounds lower if blocks that were kept
+//! out would have saved more than those that were evicted. A block is worth a flash write if what it saves is more
 //! than the price of the write, paid for if it is not used again: if it is, it would have entered later at the same price.
 //! Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on probation. While
 //! nothing was evicted yet, everything is admitted.
@@ -37,7 +38,7 @@ const AGES: [f32; 6] = [0.03, 0.12, 0.5, 1.0, 2.0, 8.0];
 /// Bounds of the sizes of requests that are told apart, in blocks.
 const SIZES: [u32; 3] = [1, 4, 16];
 /// What a block is expected to save from which it is worth its space, in units of what a use usually saves, by the size of
-/// its request.
+/// its request. It is multiplied by how strict admission is to be.
 const ADMIT: [f32; SIZES.len() + 1] = [0.32, 0.36, 0.45, 0.55];
 /// The probability of use within a stay from which it is protected at once.
 const PROTECT: f32 = 0.7;
@@ -66,7 +67,8 @@ impl Learned {
     /// Whether a block of which this is expected, with a request of this size, is worth its space and a flash write.
     fn is_worth_it(&self, outlook: Outlook, size: usize) -> bool {
         let value = self.outlooks.usual_us().map_or(outlook.again, |usual_us| outlook.saved_us / usual_us);
-        value >= ADMIT[size] && outlook.saved_us >= self.prices.flash_write_us * (1.0 - outlook.again)
+        let bound = ADMIT[size] * self.prices.strictness;
+        value >= bound && outlook.saved_us >= self.prices.flash_write_us * (1.0 - outlook.again)
     }
 
     /// Notes an access. Returns what is expected of the block, if it is known how long a block stays.

@@ -21,12 +21,20 @@ pub struct Prices {
     /// What a block would have to save to be worth staying for as long as blocks do at present: what evicted blocks would
     /// have saved. It is told and not gone by.
     pub space_us: f32,
+    /// By what the bounds of what is worth its space are multiplied.
+    pub strictness: f32,
 }
 
 impl Default for Prices {
     /// Nothing was measured.
     fn default() -> Prices {
-        Prices { read_us: UNKNOWN_US, write_us: UNKNOWN_US, flash_write_us: WRITE_PRICE_US, space_us: 0.0 }
+        Prices {
+            read_us: UNKNOWN_US,
+            write_us: UNKNOWN_US,
+            flash_write_us: WRITE_PRICE_US,
+            space_us: 0.0,
+            strictness: 1.0,
+        }
     }
 }
 

@@ -75,7 +75,8 @@ impl Core {
             access.waits_us = self.disk(disk).origin_latency.measured_write_us();
         }
         let used = self.store.note_use(disk, block, access.saved_us());
-        (access.now, access.stay, access.prices.space_us) = (used.now, used.stay, used.space_us);
+        (access.now, access.stay) = (used.now, used.stay);
+        (access.prices.space_us, access.prices.strictness) = (used.space_us, used.strictness);
         access
     }
 
@@ -99,6 +100,9 @@ impl Core {
     fn miss(&mut self, number: u32, block: BlockNo) -> Verdict {
         let (disk, access) = (self.requests[number].disk, self.access(number, block));
         let mut verdict = self.disk_mut(disk).admission.miss(block, access);
+        if !verdict.admit && access.stay.is_some() {
+            self.store.note_kept_out(disk, block);
+        }
         verdict.admit &= !self.is_kept_out(disk);
         if verdict.protect {
             self.store.protect_in_advance(disk, block);

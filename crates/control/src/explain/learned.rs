@@ -25,6 +25,16 @@ pub fn admission(figures: &Figures) -> String {
         prices.write_us / 1e3,
         prices.flash_write_us / 1e3,
     );
+    if (prices.strictness - 1.0).abs() > 0.01 {
+        let than = if prices.strictness < 1.0 {
+            "what was kept out would have saved more than what was evicted"
+        } else {
+            "what was evicted would have saved more than what was kept out"
+        };
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "The bounds for space are at {:.0} %, since {than}.", prices.strictness * 100.0);
+    }
     let mut known: Vec<&CategoryFigures> = figures.categories.iter().collect();
     known.retain(|category| category.samples >= LEAST_SAMPLES);
     known.sort_by(|a, b| b.samples.total_cmp(&a.samples));
@@ -32,7 +42,6 @@ pub fn admission(figures: &Figures) -> String {
         let of_these = || known.iter().filter(|category| category.admitted == admitted);
         let count = of_these().count();
         if count == 0 {
-            // Writing to a string cannot fail.
             let _ = writeln!(text, "{what}: nothing of what was seen often enough.");
             continue;
         }
@@ -110,13 +119,14 @@ mod tests {
             ..category(Op::Read, 400.0, 0.02, false)
         };
         let figures = Figures {
-            prices: Prices { read_us: 3000.0, write_us: 900.0, flash_write_us: 500.0, space_us: 0.0 },
+            prices: Prices { read_us: 3000.0, write_us: 900.0, strictness: 0.6, ..Prices::default() },
             stay: Some(2048),
             categories: vec![category(Op::Write, 20.0, 0.5, true), category(Op::Read, 5.0, 0.9, true), large],
         };
         let expected = "\
 A block stays for 2048 blocks (8.0 MiB) of accesses to the pool after its last use. A read from the origin \
 takes 3.0 ms, a write 0.9 ms; a block written to flash must save 0.5 ms.
+The bounds for space are at 60 %, since what was kept out would have saved more than what was evicted.
 Let in, 1 kind of access:
   writes of up to 16 KiB, blocks last used 0.5 to 1 stays ago, once before: 50 % used again within a stay, which saves 1.50 ms a block
 Kept out, 1 kind of access:

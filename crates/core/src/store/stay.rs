@@ -8,7 +8,8 @@
 //!
 //! The price of space is what evicted blocks would have saved. A sampled block that is used again soon after it made
 //! room, within a quarter of the time that blocks stay, would have been a hit for so much more space. What such hits
-//! would have saved, for each eviction and a whole stay, is what a block must save to be worth its space.
+//! would have saved, for each eviction and a whole stay, is what a block must save to be worth its space. What blocks
+//! that were kept out or evicted would have saved also says how strict admission is to be ([`super::strictness`]).
 //!
 //! Invariants
 //! - Nothing is known before the first evictions, unless it is from before a restart and the pool is full. Until the
@@ -17,6 +18,7 @@
 use haversack_model::{BlockNo, DiskNo};
 
 use super::slot::SlotNo;
+use super::strictness::{Gone, Strictness, WITHIN};
 use super::{Store, hash};
 
 /// Blocks that are remembered.
@@ -34,14 +36,29 @@ const LONGER: f64 = 0.25;
 /// The price of space is over about this many evictions.
 const PRICE_OVER: f32 = 512.0;
 
+/// The last use of a block; or when it was kept out or evicted, if it was since.
 #[derive(Clone, Copy, Default)]
 struct Use {
     hash: u64,
+    /// The time, with one of the flags if the block is gone.
     at: u64,
 }
 
-/// Set in the time of a use after which the block was evicted.
 const EVICTED: u64 = 1 << 63;
+const KEPT_OUT: u64 = 1 << 62;
+const TIME: u64 = KEPT_OUT - 1;
+
+impl Use {
+    /// Returns why the block is gone, if it is, and since when.
+    fn gone(&self) -> Option<(Gone, u64)> {
+        let why = match self.at & !TIME {
+            0 => return None,
+            EVICTED => Gone::Evicted,
+            _ => Gone::KeptOut,
+        };
+        Some((why, self.at & TIME))
+    }
+}
 
 /// What an access is told.
 pub struct Noted {
@@ -51,6 +68,8 @@ pub struct Noted {
     pub stay: Option<u64>,
     /// What a block must save to stay for so long, in microseconds.
     pub space_us: f32,
+    /// By what the bounds of admission are to be multiplied.
+    pub strictness: f32,
 }
 
 /// Last uses of sampled blocks.
@@ -91,6 +110,7 @@ pub(super) struct Stay {
     evicted_at: u64,
     /// What evicted blocks would have saved by staying longer, for each eviction.
     regret_us: f32,
+    strictness: Strictness,
 }
 
 impl Stay {
@@ -100,10 +120,14 @@ impl Stay {
         self.regret_us -= self.regret_us / PRICE_OVER;
     }
 
-    /// Notes that an evicted block is used again at this age.
-    fn used_again(&mut self, age: u64, saved_us: f32) {
-        if age as f64 <= self.mean * (1.0 + LONGER) {
+    /// Notes that a block that has been gone for this long is used again.
+    fn used_again(&mut self, why: Gone, gone_for: u64, saved_us: f32) {
+        let is_within = |share: f64| gone_for as f64 <= self.mean * share;
+        if why == Gone::Evicted && is_within(LONGER) {
             self.regret_us += saved_us / PRICE_OVER;
+        }
+        if is_within(WITHIN) {
+            self.strictness.used_again(why, saved_us);
         }
     }
 
@@ -116,8 +140,9 @@ impl Stay {
     }
 }
 
-/// How long blocks stay, as bytes: the mean in accesses of the pool (f64), what blocks saved that were evicted (f32), and
-/// the number of evictions in the mean (u32), little-endian.
+/// How long blocks stay, as bytes: the mean in accesses of the pool (f64), what blocks saved that were evicted (f32), the
+/// number of evictions in the mean (u16), and how strict admission is, in ten-thousandths (u16; 0 if it is not known),
+/// little-endian.
 pub const STAY_BYTES: usize = 16;
 
 impl Store {
@@ -131,9 +156,13 @@ impl Store {
         let space = &self.disks[disk];
         let stay = if space.shares { &self.common.stay } else { &space.stay };
         let mut bytes = [0; STAY_BYTES];
-        bytes[..8].copy_from_slice(&stay.mean.to_le_bytes());
+        // It may be known to be longer than the mean: nothing was evicted for a while.
+        let stays = stay.at(self.last_uses.clock).map_or(stay.mean, |stays| stay.mean.max(stays as f64));
+        bytes[..8].copy_from_slice(&stays.to_le_bytes());
         bytes[8..12].copy_from_slice(&stay.regret_us.to_le_bytes());
-        bytes[12..].copy_from_slice(&(stay.counted.min(MEAN_OVER) as u32).to_le_bytes());
+        bytes[12..14].copy_from_slice(&(stay.counted.min(MEAN_OVER) as u16).to_le_bytes());
+        let strictness = (stay.strictness.factor() * 10_000.0).round() as u16;
+        bytes[14..].copy_from_slice(&strictness.to_le_bytes());
         bytes
     }
 
@@ -141,13 +170,18 @@ impl Store {
     pub fn resume_stay(&mut self, disk: DiskNo, saved: &[u8; STAY_BYTES]) {
         let mean = f64::from_le_bytes(saved[..8].try_into().expect("it has 16 bytes"));
         let regret_us = f32::from_le_bytes(saved[8..12].try_into().expect("it has 16 bytes"));
-        let counted = u32::from_le_bytes(saved[12..].try_into().expect("it has 16 bytes"));
+        let counted = u16::from_le_bytes([saved[12], saved[13]]);
+        let strictness = match u16::from_le_bytes([saved[14], saved[15]]) {
+            0 => Strictness::default(),
+            factor => Strictness::new(f32::from(factor) / 10_000.0),
+        };
         let is_valid = mean.is_finite() && mean >= 0.0 && regret_us.is_finite() && regret_us >= 0.0;
         let is_full = self.free_segments(None) == 0 && self.unprepared_segments(None) == 0;
         let evicted_at = self.last_uses.clock;
         let stay = self.stay(disk);
         if is_valid && is_full && stay.counted == 0 {
-            *stay = Stay { mean, counted: u64::from(counted).min(MEAN_OVER), evicted_at, regret_us };
+            let counted = u64::from(counted).min(MEAN_OVER);
+            *stay = Stay { mean, counted, evicted_at, regret_us, strictness };
         }
     }
 
@@ -157,20 +191,20 @@ impl Store {
         let last = &mut self.last_uses;
         last.clock += 1;
         let hash = hash(disk, block);
-        let mut evicted = None;
+        let mut gone = None;
         if let Some(place) = last.place(hash) {
             if last.uses.is_empty() {
                 last.uses = vec![Use::default(); REMEMBERED];
             }
             let before = std::mem::replace(&mut last.uses[place], Use { hash, at: last.clock });
-            evicted = (before.hash == hash && before.at & EVICTED != 0).then_some(before.at & !EVICTED);
+            gone = Some(before).filter(|before| before.hash == hash).and_then(|before| before.gone());
         }
         let now = last.clock;
         let stay = self.stay(disk);
-        if let Some(at) = evicted {
-            stay.used_again(now - at, saved_us);
+        if let Some((why, at)) = gone {
+            stay.used_again(why, now - at, saved_us);
         }
-        Noted { now, stay: stay.at(now), space_us: stay.space_us() }
+        Noted { now, stay: stay.at(now), space_us: stay.space_us(), strictness: stay.strictness.factor() }
     }
 
     fn stay(&mut self, disk: DiskNo) -> &mut Stay {
@@ -186,15 +220,27 @@ impl Store {
         let (disk, block) = (self.owner_of(number), self.slot(number).block());
         let (hash, now) = (hash(disk, block), self.last_uses.clock);
         let used = self.last_uses.place(hash).map(|place| &mut self.last_uses.uses[place]);
-        let is_known = |used: &&mut Use| used.hash == hash && used.at > 0 && used.at & EVICTED == 0;
+        let is_known = |used: &&mut Use| used.hash == hash && used.at > 0 && used.gone().is_none();
         let age = used.filter(is_known).map(|used| {
             let age = now - used.at;
-            used.at |= EVICTED;
+            used.at = now | EVICTED;
             age
         });
         let stay = self.stay(disk);
         stay.evicted_at = now;
-        age.into_iter().for_each(|age| stay.add(age));
+        if let Some(age) = age {
+            stay.add(age);
+            stay.strictness.gone(Gone::Evicted);
+        }
+    }
+
+    /// Notes that admission keeps a block out whose use was just noted.
+    pub fn note_kept_out(&mut self, disk: DiskNo, block: BlockNo) {
+        let hash = hash(disk, block);
+        let Some(place) = self.last_uses.place(hash) else { return };
+        let Some(used) = self.last_uses.uses.get_mut(place).filter(|used| used.hash == hash) else { return };
+        used.at = (used.at & TIME) | KEPT_OUT;
+        self.stay(disk).strictness.gone(Gone::KeptOut);
     }
 
     /// Makes sure that a block is protected when it comes in.
@@ -230,8 +276,9 @@ mod tests {
         // stay would save four times as much.
         for _ in 0..5000 {
             (0..4).for_each(|_| stay.add(1000));
-            stay.used_again(1250, 800.0);
-            stay.used_again(1251, 800.0);
+            stay.used_again(Gone::Evicted, 250, 800.0);
+            stay.used_again(Gone::Evicted, 251, 800.0);
+            stay.used_again(Gone::KeptOut, 0, 800.0);
         }
         assert!((stay.space_us() - 800.0).abs() < 10.0, "{}", stay.space_us());
     }

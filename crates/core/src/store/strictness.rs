@@ -1,0 +1,111 @@
+//! How strict admission is: what it keeps out is compared with what makes room for the rest.
+//!
+//! A block that was kept out would have taken space on probation for a short time. A block that was evicted would have
+//! taken as much space had it stayed for that time longer. Each that is used again within it would have been a hit. If
+//! what was kept out would have saved more, admission asks for less; otherwise for more. What is let in costs a flash
+//! write, so it has to save half as much again.
+//!
+//! Invariants
+//! - Admission asks for at least a tenth of what it asks for by itself: it never lets everything in.
+
+/// The time in which a use counts, as a share of the time that blocks stay.
+pub(super) const WITHIN: f64 = 0.125;
+
+/// What was kept out has to save this many times what was evicted would have saved.
+const FLASH_WRITES: f32 = 1.5;
+
+/// The two are compared when this many sampled blocks were kept out; then both count half.
+const COMPARED_AT: f32 = 256.0;
+const STEP: f32 = 0.05;
+const LEAST: f32 = 0.1;
+const MOST: f32 = 1.2;
+
+/// Why a block is not in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gone {
+    KeptOut,
+    Evicted,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Strictness {
+    factor: f32,
+    /// Sampled blocks that were kept out, and that were evicted.
+    blocks: [f32; 2],
+    /// What those of them that were used again soon would have saved, in microseconds.
+    saved_us: [f32; 2],
+}
+
+impl Default for Strictness {
+    fn default() -> Strictness {
+        Strictness::new(1.0)
+    }
+}
+
+impl Strictness {
+    /// Continues with a factor from before a restart.
+    pub(super) fn new(factor: f32) -> Strictness {
+        Strictness { factor: factor.clamp(LEAST, MOST), blocks: [0.0; 2], saved_us: [0.0; 2] }
+    }
+
+    /// Returns by what the bounds of admission are multiplied.
+    pub(super) fn factor(&self) -> f32 {
+        self.factor
+    }
+
+    /// Notes that a sampled block is not in the cache, or not any more.
+    pub(super) fn gone(&mut self, why: Gone) {
+        self.blocks[why as usize] += 1.0;
+        if self.blocks[Gone::KeptOut as usize] >= COMPARED_AT {
+            self.compare();
+        }
+    }
+
+    /// Notes that such a block is used again within [`WITHIN`].
+    pub(super) fn used_again(&mut self, why: Gone, saved_us: f32) {
+        self.saved_us[why as usize] += saved_us;
+    }
+
+    fn compare(&mut self) {
+        let mean_us = |why: Gone| self.saved_us[why as usize] / self.blocks[why as usize].max(1.0);
+        let asks_too_much = mean_us(Gone::KeptOut) > mean_us(Gone::Evicted) * FLASH_WRITES;
+        let change = if asks_too_much { -STEP } else { STEP };
+        self.factor = (self.factor + change).clamp(LEAST, MOST);
+        self.blocks = self.blocks.map(|count| count / 2.0);
+        self.saved_us = self.saved_us.map(|sum| sum / 2.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of as many blocks of either kind, of which these shares are used again soon.
+    fn after(kept_out: f32, evicted: f32) -> f32 {
+        let mut strictness = Strictness::default();
+        for _ in 0..10_000 {
+            for (why, share) in [(Gone::KeptOut, kept_out), (Gone::Evicted, evicted)] {
+                strictness.gone(why);
+                strictness.used_again(why, share * 1000.0);
+            }
+        }
+        strictness.factor()
+    }
+
+    #[test]
+    fn admission_asks_for_less_only_if_what_it_keeps_out_would_save_more() {
+        assert_eq!(after(0.2, 0.1), LEAST);
+        assert_eq!(after(0.2, 0.15), MOST, "not enough more for the flash writes");
+        assert_eq!(after(0.0, 0.1), MOST);
+        assert_eq!(after(0.0, 0.0), MOST);
+    }
+
+    #[test]
+    fn it_stays_as_it_is_while_nothing_is_kept_out() {
+        let mut strictness = Strictness::default();
+        (0..10_000).for_each(|_| strictness.gone(Gone::Evicted));
+        assert_eq!(strictness.factor(), 1.0);
+        assert_eq!(Strictness::new(0.0).factor(), LEAST);
+    }
+}

@@ -50,10 +50,6 @@ fn refused<T>(result: Result<T>) -> Result<String> {
     }
 }
 
-fn cached_blocks(host: &Haversack<'_>) -> Result<u64> {
-    Ok(host.json(&["disk", "show", "vm1"])?["usage"]["usage_bytes"].as_u64().unwrap_or_default() / BLOCK)
-}
-
 fn start<'a>(hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haversack<'a>; 2]> {
     let settings = |me| {
         let more = hosts.tables(me).replace("[migration]\n", &format!("[migration]\n{more}\n"));
@@ -83,14 +79,11 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
         attach(&beta, &origin, &[])?;
         check(state(&beta, "vm1")? == "waiting", "it is beta's before anybody uses it there")?;
-        // A guest that boots reads first. The clean blocks follow.
+        // A guest that boots reads first.
         let mut guest = client(&beta)?;
         check_filled(&mut guest, 0..1, 1)?;
         wait_until("the disk at beta", PATIENCE, || Ok(state(&beta, "vm1")? == "here"))?;
-        wait_until("the blocks that follow", PATIENCE, || Ok(cached_blocks(&beta)? >= BLOCKS))?;
-        let before = origin.bytes_read()?;
         check_filled(&mut guest, 0..BLOCKS, 1)?;
-        check(origin.bytes_read()? == before, "what has followed was read from the origin")?;
         write(&mut guest, 0..BLOCKS / 2, 2)?;
         drop(guest);
         // Back, to a guest that writes first. Whoever has released the disk may die at once.

@@ -220,6 +220,11 @@ pub enum ManageError {
     /// No such device, or not in a state for this.
     #[error("cache device {0} is not in use")]
     NoSuchDevice(DeviceNo),
+    /// The pool has no device left.
+    #[error(
+        "disk {0}: its pool has no cache device left, so nothing can be recorded: add one, or open the pool again"
+    )]
+    NoDevice(DiskId),
     /// The last device cannot be removed.
     #[error("cache device {0} is the only one; add another first")]
     LastDevice(DeviceNo),

@@ -93,6 +93,8 @@ pub trait Backend: Send + Sync {
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()>;
     /// See [`PoolHandle::stand_by`].
     fn stand_by(&self, disk: DiskId) -> Result<bool>;
+    /// See [`PoolHandle::withdraw`].
+    fn withdraw(&self, disk: DiskId) -> Result<()>;
     /// See [`ArenaHandle::fetch_rest`].
     fn fetch_rest(&self, disk: DiskHandle) -> Result<()>;
     /// See [`PoolHandle::overtaken`].
@@ -228,6 +230,10 @@ impl Backend for PoolHandle {
 
     fn stand_by(&self, disk: DiskId) -> Result<bool> {
         PoolHandle::stand_by(self, disk)
+    }
+
+    fn withdraw(&self, disk: DiskId) -> Result<()> {
+        PoolHandle::withdraw(self, disk)
     }
 
     fn fetch_rest(&self, disk: DiskHandle) -> Result<()> {

@@ -251,6 +251,10 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.stand_by(disk))
     }
 
+    pub(crate) fn withdraw(&self, disk: DiskId) -> Result<()> {
+        self.run(move |reactor| reactor.withdraw(disk))
+    }
+
     pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.run(move |reactor| reactor.migration_status(disk))
     }

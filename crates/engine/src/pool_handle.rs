@@ -157,6 +157,14 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(false), |arena| arena.stand_by(disk))
     }
 
+    /// Has a detached disk stay, since it is about to be attached here. What is being released goes all the same.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn withdraw(&self, disk: DiskId) -> Result<()> {
+        self.known_home(disk).map_or(Ok(()), |arena| arena.withdraw(disk))
+    }
+
     /// Returns what would be lost if a disk were taken over now.
     ///
     /// # Errors

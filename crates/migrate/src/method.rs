@@ -102,15 +102,6 @@ impl Method {
         }
     }
 
-    /// Returns the method by which a disk moves that is not attached at its source: nothing of it is dirty, and nothing can be
-    /// sent ahead. What the method would have sent ahead follows in the background.
-    pub fn of_detached(self) -> Method {
-        match self.plan().ahead {
-            Ahead::Never => self,
-            Ahead::Running | Ahead::Stopped => Method::InvalidationFilter,
-        }
-    }
-
     /// Returns what the method does.
     pub fn plan(self) -> Plan {
         let nothing = Plan {

@@ -119,8 +119,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Releases a disk that was detached and left clean. Nothing could be sent ahead: what the method would have sent then
-    /// follows from here.
+    /// Releases a disk that was detached and left clean. Nothing follows it.
     fn release_detached<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -131,9 +130,8 @@ impl Migration {
         let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
         self.end(call, now);
         let job = call.release_detached(now, disk, epoch, to)?;
-        self.method = Some(self.usual_method.of_detached());
+        self.method = Some(Method::None);
         (self.outdated, self.borrowing) = (None, None);
-        self.lend(call, now, to, epoch);
         self.task = Task::Recording(job);
         Ok(())
     }

@@ -224,11 +224,13 @@ impl<M: Memory> Call<'_, M> {
         Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
     }
 
-    /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. Its blocks here may be lent,
-    /// and that host needs none of them. When the job has ended, it may be told.
+    /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. That host needs none of the
+    /// blocks here, and is lent none: while the disk was detached, its origin may have been changed by other means, such as
+    /// a rollback to a snapshot. When the job has ended, it may be told.
     ///
     /// # Errors
-    /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already.
+    /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already, or the pool has no device
+    /// left to record it on.
     pub fn release_detached(
         &mut self,
         now: Micros,
@@ -255,11 +257,12 @@ impl<M: Memory> Call<'_, M> {
         if !self.is_left_clean(disk) {
             return Err(ManageError::Dirty { disk: self.disk(disk).id, dirty_blocks });
         }
+        if self.alive_devices().next().is_none() {
+            return Err(ManageError::NoDevice(self.disk(disk).id));
+        }
         let d = self.disk_mut(disk);
         d.life.hand_over(epoch);
-        d.moved = Moved::Away { to, holder: None };
-        let lends = d.origin.is_durable();
-        d.moving.get_or_insert_default().lends = lends;
+        (d.moved, d.moving) = (Moved::Away { to, holder: None }, None);
         self.staging.drop_all_data(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::HandOver, Some(version)))

@@ -40,7 +40,7 @@ fn info(rig: &Rig, disk: DiskNo) -> (bool, Moved, u64) {
 }
 
 #[test]
-fn a_detached_disk_is_released_for_good_and_its_blocks_are_lent() {
+fn a_detached_disk_is_released_for_good_and_its_blocks_are_not_lent() {
     let (mut rig, disk) = detached();
     assert!(rig.running().disk_info(disk).expect("the disk is known").left_clean);
     release(&mut rig, disk, 2).expect("it was left clean");
@@ -49,9 +49,9 @@ fn a_detached_disk_is_released_for_good_and_its_blocks_are_lent() {
     let tag = RequestTag(1 << 32);
     rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
     let now = rig.now;
-    assert_eq!(rig.core().read_copy(now, tag, disk, BlockNo(0), 0), Ok(Some(255)));
-    rig.answered(tag);
-    assert_eq!(rig.buffer(tag), vec![1; BLOCK_BYTES]);
+    // The origin may have been rolled back since the disk was detached.
+    let refused = rig.core().read_copy(now, tag, disk, BlockNo(0), 0);
+    assert!(!matches!(refused, Ok(Some(_))), "{refused:?}");
     let mut rig = rig.after_power_cut(config());
     assert_eq!(info(&rig, disk), away);
     let (now, again) = (rig.now, DiskConfig::new(disk_id(0), SECTORS));

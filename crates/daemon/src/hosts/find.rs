@@ -141,11 +141,13 @@ impl Hosts {
     /// Asks all hosts for a disk. Returns the one that has it or knows who does, or `None` if no host has it. A host that
     /// does not answer may have it, unless `is_new` says that none has.
     fn find_owner(&self, disk: &str, id: DiskId, is_new: bool) -> Result<Option<HostId>> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = None;
         let mut asked = self.others();
         let mut missing = Vec::new();
         while !asked.is_empty() {
             let answers = self.ask(&asked, id, &Question::Find);
+            // Asking waits for hosts that may just be about to connect.
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
             let mut again = Vec::new();
             while !asked.is_empty() {
                 let Ok((host, answer)) =

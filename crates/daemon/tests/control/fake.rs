@@ -155,6 +155,9 @@ impl Backend for Fake {
     fn stand_by(&self, _: DiskId) -> Result<bool> {
         Ok(false)
     }
+    fn withdraw(&self, _: DiskId) -> Result<()> {
+        Ok(())
+    }
     fn fetch_rest(&self, _: DiskHandle) -> Result<()> {
         Err(EngineError::DoesNotMove)
     }

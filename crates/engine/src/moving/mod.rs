@@ -243,6 +243,13 @@ impl Reactor {
         true
     }
 
+    /// Has a detached disk stay, since it is about to be attached here. What is being released goes all the same.
+    pub(crate) fn withdraw(&mut self, id: DiskId) {
+        self.moving
+            .movers
+            .retain(|mover| mover.id != id || !mover.stands_by() || mover.migration.is_leaving());
+    }
+
     /// Attaches a disk that does not move.
     pub(crate) fn attach_unmoving(
         &mut self,

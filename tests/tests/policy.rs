@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::hosts::{Hosts, wait_until_moved};
 use haversack_e2e::process::Process;
-use haversack_e2e::tools::PATIENCE;
+use haversack_e2e::tools::{PATIENCE, wait_until};
+use haversack_e2e::verify::Verifier;
 use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, tools};
 use serde_json::Value;
 
@@ -326,5 +328,63 @@ fn a_policy_that_makes_no_sense_is_refused() {
         tools::wait_until("the policy of the new file", PATIENCE, || {
             Ok(daemon.json(&["policy", "show"])?["settings"]["allocator"] == "static")
         })
+    });
+}
+
+/// Blocks that the client of a disk that moves uses.
+const USED_BLOCKS: usize = 1_000;
+
+/// What a policy has decided for a disk: its state, and the bytes that it could use.
+fn decided(daemon: &Haversack<'_>, disk: &str) -> Result<(String, u64)> {
+    let status = daemon.json(&["policy", "show"])?;
+    let disks = status["pools"][0]["disks"].as_array().cloned().unwrap_or_default();
+    let found = disks.iter().find(|shown| shown["disk"] == disk);
+    let text = |key: &str| found.and_then(|shown| shown[key].as_str()).unwrap_or_default().to_owned();
+    Ok((text("state"), found.and_then(|shown| shown["demand_bytes"].as_u64()).unwrap_or(0)))
+}
+
+/// What was measured where a disk comes from decides what it has where it comes to, before its VM is there, and long before the
+/// first window ends there.
+#[test]
+fn what_was_measured_of_a_disk_moves_with_it() {
+    test("measurements move", |place| {
+        let origin = image::zeroes(place, "vm1.img", 64)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let disk = || Disk::new("vm1", origin.display().to_string());
+        let settings = |disk, me, window: &str| {
+            let policy = format!("\n[policy]\nallocator = \"rwss\"\nwindow = \"{window}\"\n");
+            Settings { more: hosts.tables(me) + &policy, ..Settings::new(CACHE_MIB, vec![disk]) }
+        };
+        let new = disk().with("from = \"none\"");
+        let [alpha, beta] =
+            Haversack::start_both(&places, [settings(new, "alpha", "2s"), settings(disk(), "beta", "1h")])?;
+        // It uses each block again and again.
+        let mut client = Verifier::new(&alpha.socket("nbd.sock"), "vm1", USED_BLOCKS, 1);
+        let least = USED_BLOCKS as u64 * 4096 / 2;
+        wait_until("measurements", PATIENCE, || {
+            (0..500).try_for_each(|_| client.step())?;
+            Ok(decided(&alpha, "vm1")?.1 >= least)
+        })?;
+        // So that no later window says that it is idle.
+        alpha.command(&["policy", "set", "rwss", "window=1h"])?;
+        let (_, measured) = decided(&alpha, "vm1")?;
+        check(measured >= least, format!("{measured} bytes are wanted at the source"))?;
+        let before = decided(&beta, "vm1")?;
+        place.say(&format!("wanted at the source: {measured} bytes; at the destination before: {before:?}"));
+        client.disconnect();
+        alpha.command(&["migrate", "vm1", "--to", "beta"])?;
+        let arrives = || Ok(decided(&beta, "vm1")? == ("migrated-in".into(), measured));
+        wait_until("the measurements before the disk", PATIENCE, arrives)?;
+        let target = || Ok::<_, Error>(shown(&beta, "vm1")?["usage"]["target_bytes"].as_u64().unwrap_or(0));
+        check(target()? >= measured, format!("its share is {} bytes before it has come", target()?))?;
+        client.move_to(&beta.socket("nbd.sock"));
+        client.write_in_order(1)?;
+        wait_until_moved(&alpha, &beta, "vm1")?;
+        client.verify_all()?;
+        check(arrives()?, format!("when it has come: {:?}", decided(&beta, "vm1")?))?;
+        beta.wait_for_log(&["what the policy had measured was read", "alpha"])?;
+        let log = beta.command(&["policy", "log", "-n", "20"])?;
+        check(log.contains("arriving"), log)
     });
 }

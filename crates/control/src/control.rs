@@ -136,10 +136,15 @@ impl Control {
         self.controller.state(disk)
     }
 
-    /// Returns what was measured of a disk in the last completed window. This also travels with the disk to
-    /// another host.
+    /// Returns what was measured of a disk in the last completed window.
     pub fn window(&self, disk: &str) -> Option<&DiskWindow> {
         self.observed.get(disk)?.window.as_ref()
+    }
+
+    /// Returns a disk's last windows that say something about its demand, oldest first. They travel with the disk to another
+    /// host.
+    pub fn kept_windows(&self, disk: &str) -> impl Iterator<Item = &DiskWindow> {
+        self.controller.kept_windows(disk)
     }
 
     /// Returns the mean relative error of a disk's forecasts so far.
@@ -172,9 +177,13 @@ impl Control {
         event: Event,
     ) -> Result<bool, ControlError> {
         let due = self.controller.event(disk, event.clone())?;
-        let travelled = if let Event::MigratingIn(window) = &event { window.clone() } else { None };
+        let travelled = match &event {
+            Event::MigratingIn(window) => window.as_deref().cloned(),
+            Event::Arriving(windows) => windows.last().cloned(),
+            _ => None,
+        };
         self.log.push(Entry::Event { time_us: now_us, disk: disk.into(), event });
-        self.observe(now_us, disk, disk_blocks, counters, travelled.map(|window| *window))?;
+        self.observe(now_us, disk, disk_blocks, counters, travelled)?;
         Ok(due)
     }
 
@@ -255,8 +264,12 @@ impl Control {
             if let Some(observed) = self.observed.get_mut(&report.facts.name)
                 && let Some(observer) = &mut observed.observer
             {
-                window = Some(observer.close(now_us, &report.counters)?);
-                observed.window.clone_from(&window);
+                let seen = observer.close(now_us, &report.counters)?;
+                let is_awaited = self.controller.state(&report.facts.name) == Some(DiskState::MigratedIn);
+                if seen.accesses() > 0 || !is_awaited {
+                    observed.window = Some(seen.clone());
+                }
+                window = Some(seen);
             }
             facts.push(DiskFacts { window, ..report.facts.clone() });
         }

@@ -207,7 +207,7 @@ impl Daemon {
         errors
     }
 
-    fn keep_trying(&self, disk: &Arc<Disk>) {
+    fn keep_trying(self: &Arc<Self>, disk: &Arc<Disk>) {
         let name = disk.config().name;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -246,7 +246,7 @@ impl Daemon {
     }
 
     /// Makes one attempt to attach.
-    fn try_attach(&self, disk: &Disk, attempt: Attempt) -> Result<()> {
+    fn try_attach(self: &Arc<Self>, disk: &Disk, attempt: Attempt) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
@@ -265,7 +265,7 @@ impl Daemon {
 
     /// Attaches a disk whose store is this pool's.
     fn attach_locked(
-        &self,
+        self: &Arc<Self>,
         disk: &Disk,
         config: &DiskConfig,
         pool: &Pool,

@@ -12,56 +12,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crc_fast::{CrcAlgorithm, checksum};
 use haversack_model::{DiskHandle, DiskId};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
 use crate::locked::Locked;
+use crate::sealed::{Kind, seal, unseal};
 
 /// The directory, in the state directory.
 pub const DIRECTORY: &str = "learned";
-const MAGIC: &[u8; 8] = b"HVLEARND";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 32;
+const KIND: Kind = Kind { magic: b"HVLEARND", version: 1 };
 /// How often what was learned is saved while the daemon runs, without the last accesses: some kilobytes a disk.
 const SAVE_EVERY: Duration = Duration::from_secs(3600);
 /// The pause between two disks, so that a pool's reactor serves its guests in between.
 const PAUSE: Duration = Duration::from_millis(100);
 
-fn encode(disk: DiskId, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend(MAGIC);
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(disk.0);
-    bytes.extend(body);
-    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
-    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
-    bytes
-}
-
 /// Returns what was learned of a disk, from the bytes of its file.
 ///
 /// # Errors
 /// It is damaged, or is not of this disk.
-pub(crate) fn decode(disk: DiskId, mut bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
-    let header: [u8; HEADER_BYTES] = *bytes.first_chunk().ok_or("it is too short")?;
-    if header[..8] != *MAGIC {
-        return Err("it is not a file of this kind");
-    }
-    if header[8..12] != VERSION.to_le_bytes() {
-        return Err("it has another version");
-    }
-    bytes[12..16].fill(0);
-    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
-    if header[12..16] != sum.to_le_bytes() {
-        return Err("its checksum is wrong");
-    }
-    if header[16..] != disk.0 {
-        return Err("it is of another disk");
-    }
-    Ok(bytes.split_off(HEADER_BYTES))
+pub(crate) fn decode(disk: DiskId, bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
+    unseal(KIND, disk, bytes)
 }
 
 fn path_of(state_dir: &Path, disk: DiskId) -> PathBuf {
@@ -74,7 +45,7 @@ fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o640).open(&new)?;
     // Not flushed: a file that a power loss tears is found out.
-    file.write_all(&encode(disk, body))?;
+    file.write_all(&seal(KIND, disk, body))?;
     std::fs::rename(&new, &path)
 }
 

@@ -34,6 +34,7 @@ pub mod pool;
 mod rbd;
 pub mod reload;
 pub mod run;
+mod sealed;
 pub mod settings;
 pub mod state;
 pub mod status;

@@ -12,6 +12,7 @@ use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, Sector
 use crate::backend::Backend;
 use crate::daemon::{Daemon, Disk};
 use crate::error::Result;
+use crate::hosts::learned::Whose;
 use crate::locked::Locked;
 
 /// A disk that a pool knows, attached or not.
@@ -188,6 +189,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
         }
         EngineEvent::MovedHere { disk, from } => {
             daemon.take_over_learned(*disk);
+            daemon.take_over_measured(*disk, Whose::Ours);
             let blocks =
                 from.map(|from| format!("; dirty blocks are still on host '{}'", daemon.host_name(from)));
             ("moved-here", disk_name(*disk), format!("this host has the disk{}", blocks.unwrap_or_default()))

@@ -7,7 +7,7 @@
 //! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended is left out as in
 //! ECI-Cache (section 6): it counts as idle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use haversack_model::{Micros, WriteMode};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,12 @@ use crate::error::PolicyError;
 use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::plan::{DiskInput, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
+
+/// The windows of a disk that are kept, and that travel with it to another host.
+pub const KEPT_WINDOWS: usize = 16;
+/// For so many windows in which it is not used, a disk that came from another host counts as what was measured there: its VM
+/// may still be on its way.
+const UNUSED_WINDOWS: u8 = 4;
 
 /// An event of a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -36,6 +42,8 @@ pub enum Event {
     Stunned,
     /// It came from another host, with what was measured there.
     MigratingIn(Option<Box<DiskWindow>>),
+    /// It is about to come from another host or has come, with the windows that were measured there, oldest first.
+    Arriving(Vec<DiskWindow>),
     /// It is leaving for another host.
     MigratingOut,
     /// Its origin is being replaced.
@@ -54,6 +62,7 @@ impl Event {
             Event::Resumed => "resumed",
             Event::Stunned => "stunned",
             Event::MigratingIn(_) => "migrating-in",
+            Event::Arriving(_) => "arriving",
             Event::MigratingOut => "migrating-out",
             Event::StorageMigrating => "storage-migrating",
             Event::StorageMigrated => "storage-migrated",
@@ -93,6 +102,10 @@ struct Tracked {
     outliers: OutlierFilter,
     forecast: Scored<Forecaster>,
     window: Option<DiskWindow>,
+    /// The last windows that were taken in, oldest first.
+    kept: VecDeque<DiskWindow>,
+    /// Windows in which it was not used since it came from another host.
+    unused: u8,
     /// Its state before it was stunned.
     before_stun: DiskState,
 }
@@ -105,16 +118,23 @@ impl Tracked {
             outliers: OutlierFilter::default(),
             forecast: Scored::new(Forecaster::new(config.forecast)),
             window: None,
+            kept: VecDeque::new(),
+            unused: 0,
             before_stun: state,
         }
     }
 
-    /// Takes in the measurements of a window. Those of a locked disk say nothing about its demand.
+    /// Takes in the measurements of a window. Those of a locked disk say nothing about its demand, and neither do those of
+    /// one that has not been used yet since it came.
     fn close(&mut self, config: &Config, window: &DiskWindow) {
         if self.state.locked() || self.state.gone() {
             return;
         }
         let idle = window.accesses() == 0;
+        if idle && self.state == DiskState::MigratedIn && self.unused < UNUSED_WINDOWS {
+            self.unused += 1;
+            return;
+        }
         self.state = if idle { DiskState::Idle } else { DiskState::Active };
         let observed = config.demand.model().blocks(window) as f64;
         let observed = if config.filter_outliers { self.outliers.filter(observed) } else { observed };
@@ -122,6 +142,10 @@ impl Tracked {
         let known_us = self.window.as_ref().and_then(|before| before.origin_latency_us);
         let origin_latency_us = window.origin_latency_us.or(known_us);
         self.window = Some(DiskWindow { origin_latency_us, ..window.clone() });
+        self.kept.push_back(window.clone());
+        if self.kept.len() > KEPT_WINDOWS {
+            self.kept.pop_front();
+        }
     }
 }
 
@@ -161,13 +185,20 @@ impl Controller {
         self.disks.get(disk)?.window.as_ref()
     }
 
+    /// Returns a disk's last windows that say something about its demand, oldest first: they travel with it to another host.
+    pub fn kept_windows(&self, disk: &str) -> impl Iterator<Item = &DiskWindow> {
+        self.disks.get(disk).into_iter().flat_map(|tracked| &tracked.kept)
+    }
+
     /// Takes in an earlier decision: the states and targets of its disks and, if it ended a window, the
     /// measurements of that window.
     pub fn recall(&mut self, inputs: &Inputs, plan: &Plan, ended_window: bool) {
         for input in &inputs.disks {
             let new = || Tracked::new(&self.config, DiskState::New);
             let tracked = self.disks.entry(input.name.clone()).or_insert_with(new);
-            let shows = ended_window && !input.state.locked() && !input.state.gone();
+            // One that has come and was not used yet was not measured.
+            let was_measured = input.state != DiskState::MigratedIn;
+            let shows = ended_window && was_measured && !input.state.locked() && !input.state.gone();
             if let Some(window) = input.window.as_ref().filter(|_| shows) {
                 tracked.close(&self.config, window);
             }
@@ -187,7 +218,7 @@ impl Controller {
         let mut next = Controller::new(config)?;
         for (disk, before) in self.disks {
             let mut tracked = Tracked::new(&next.config, DiskState::New);
-            if let Some(window) = &before.window {
+            for window in &before.kept {
                 tracked.close(&next.config, window);
             }
             (tracked.state, tracked.before_stun, tracked.target) =
@@ -213,8 +244,10 @@ impl Controller {
     /// `UnknownDisk`; `WrongState` if the event is not possible in the disk's state; the errors of
     /// [`DiskWindow::check`] for migrated figures.
     pub fn event(&mut self, disk: &str, event: Event) -> Result<bool, PolicyError> {
-        if let Event::MigratingIn(Some(window)) = &event {
-            window.check(disk)?;
+        match &event {
+            Event::MigratingIn(Some(window)) => window.check(disk)?,
+            Event::Arriving(windows) => check_arriving(disk, windows)?,
+            _ => {}
         }
         let Some(tracked) = self.disks.get_mut(disk) else {
             return self.first_event(disk, event);
@@ -231,7 +264,13 @@ impl Controller {
             Event::New | Event::Resumed if state.gone() => {
                 *tracked = Tracked::new(&self.config, DiskState::New);
             }
-            Event::MigratingIn(window) if state.gone() => *tracked = migrated_in(&self.config, window),
+            Event::Arriving(windows) if !state.locked() => {
+                let target = tracked.target;
+                *tracked = Tracked { target, ..arrived(&self.config, &windows) };
+            }
+            Event::MigratingIn(window) if state.gone() => {
+                *tracked = migrated_in(&self.config, window.as_deref());
+            }
             Event::Stunned if !state.locked() && !state.gone() => {
                 tracked.before_stun = state;
                 tracked.state = DiskState::Stunned;
@@ -256,7 +295,8 @@ impl Controller {
     fn first_event(&mut self, disk: &str, event: Event) -> Result<bool, PolicyError> {
         let tracked = match event {
             Event::New => Tracked::new(&self.config, DiskState::New),
-            Event::MigratingIn(window) => migrated_in(&self.config, window),
+            Event::MigratingIn(window) => migrated_in(&self.config, window.as_deref()),
+            Event::Arriving(windows) => arrived(&self.config, &windows),
             _ => return Err(PolicyError::UnknownDisk { disk: disk.into() }),
         };
         self.disks.insert(disk.into(), tracked);
@@ -317,13 +357,30 @@ fn wrong_state(disk: &str, state: DiskState, event: &Event) -> PolicyError {
 }
 
 /// Makes the state of a migrated disk. With its figures it takes part at once; without them it is new.
-fn migrated_in(config: &Config, window: Option<Box<DiskWindow>>) -> Tracked {
-    let Some(window) = window else { return Tracked::new(config, DiskState::New) };
-    let mut tracked = Tracked::new(config, DiskState::MigratedIn);
-    // The origin is the same, but the cache device is another one.
-    tracked.close(config, &DiskWindow { cache_latency_us: None, ..*window });
-    tracked.state = DiskState::MigratedIn;
+fn migrated_in(config: &Config, window: Option<&DiskWindow>) -> Tracked {
+    arrived(config, window.map_or(&[], std::slice::from_ref))
+}
+
+/// The same with several windows, oldest first.
+fn arrived(config: &Config, windows: &[DiskWindow]) -> Tracked {
+    let mut tracked = Tracked::new(config, DiskState::New);
+    for window in windows {
+        // The origin is the same, but the cache device is another one.
+        tracked.close(config, &DiskWindow { cache_latency_us: None, ..window.clone() });
+    }
+    if !windows.is_empty() {
+        tracked.state = DiskState::MigratedIn;
+    }
     tracked
+}
+
+fn check_arriving(disk: &str, windows: &[DiskWindow]) -> Result<(), PolicyError> {
+    if windows.len() > KEPT_WINDOWS {
+        let (what, found) =
+            (format!("disk '{disk}': the windows of another host"), windows.len().to_string());
+        return Err(PolicyError::BadFigure { what, found, expected: "at most 16" });
+    }
+    windows.iter().try_for_each(|window| window.check(disk))
 }
 
 fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {

@@ -236,6 +236,61 @@ fn gone_disks_get_nothing_and_come_back_new() {
     }
 }
 
+/// Its windows travel: the host that it comes to predicts what the host that it leaves would have.
+#[test]
+fn a_disk_arrives_with_its_windows_and_is_sized_as_where_it_comes_from() {
+    let mut source = controller("rwss", &["b"]);
+    for hot in [100, 900, 300, 700, 350, 800] {
+        close(&mut source, 10_000, &[("b", hot)]);
+    }
+    let there = decide_now(&mut source, 10_000, &["b"]);
+    let windows: Vec<DiskWindow> = source.kept_windows("b").cloned().collect();
+    assert_eq!(windows.len(), 6);
+    let last = windows[5..].to_vec();
+    let mut destination = controller("rwss", &["a", "b"]);
+    close(&mut destination, 10_000, &[("a", 300)]);
+    assert_eq!(destination.event("b", Event::Arriving(windows)), Ok(true));
+    let here = decide_now(&mut destination, 10_000, &["a", "b"]);
+    assert_eq!(here.disks["b"].demand_blocks, there.disks["b"].demand_blocks);
+    // The last window alone does not do.
+    assert_eq!(destination.event("b", Event::Arriving(last)), Ok(true));
+    let here = decide_now(&mut destination, 10_000, &["a", "b"]);
+    assert_ne!(here.disks["b"].demand_blocks, there.disks["b"].demand_blocks);
+}
+
+/// A disk that is on its way is not used yet. That says nothing about what it needs.
+#[test]
+fn a_disk_that_arrives_keeps_its_share_until_its_vm_has_come() {
+    let mut controller = controller("rwss", &["a", "b"]);
+    controller.event("b", Event::Arriving(vec![window(300)])).unwrap();
+    let before = decide_now(&mut controller, 1000, &["a", "b"]);
+    let unused = DiskWindow { length_us: WINDOW_US, ..DiskWindow::default() };
+    let close_unused = |controller: &mut Controller| {
+        let facts = [facts("a", Some(window(300))), facts("b", Some(unused.clone()))];
+        controller.close_window(0, 1000, &facts).unwrap().1
+    };
+    let plan = close_unused(&mut controller);
+    assert_eq!(controller.state("b"), Some(DiskState::MigratedIn));
+    assert_eq!(plan.disks["b"].demand_blocks, before.disks["b"].demand_blocks);
+    (0..4).for_each(|_| drop(close_unused(&mut controller)));
+    assert_eq!(controller.state("b"), Some(DiskState::Idle), "nobody comes");
+}
+
+#[test]
+fn windows_of_another_host_that_make_no_sense_change_nothing() {
+    let mut controller = controller("rwss", &["a"]);
+    close(&mut controller, 1000, &[("a", 300)]);
+    let before = decide_now(&mut controller, 1000, &["a"]);
+    let broken = DiskWindow { overwrites: 1001, ..window(300) };
+    let refused = controller.event("a", Event::Arriving(vec![window(100), broken])).unwrap_err().to_string();
+    assert!(refused.contains("disk 'a'") && refused.contains("1001 of 1000"), "{refused}");
+    let many = vec![window(100); haversack_policy::KEPT_WINDOWS + 1];
+    let refused = controller.event("a", Event::Arriving(many)).unwrap_err().to_string();
+    assert!(refused.contains("17") && refused.contains("at most 16"), "{refused}");
+    assert_eq!(controller.state("a"), Some(DiskState::Active));
+    assert_eq!(decide_now(&mut controller, 1000, &["a"]), before);
+}
+
 #[test]
 fn a_disk_migrates_in_with_its_figures() {
     let mut controller = controller("rwss", &["a"]);

@@ -24,7 +24,8 @@ use crate::lifecycle::Event;
 use crate::memory::{Memory, RequestTag};
 
 impl<M: Memory> Call<'_, M> {
-    /// Prepares for a disk that may move here. Everything that the cache has of it becomes void.
+    /// Prepares for a disk that may move here. Everything that the cache has of it becomes void. A disk that was expected
+    /// already keeps its target.
     ///
     /// # Errors
     /// This host owns the disk or has dirty blocks of it for another host, it has a job, or the configuration
@@ -40,6 +41,7 @@ impl<M: Memory> Call<'_, M> {
         self.idle(disk)?;
         self.not_overtaken(disk)?;
         let d = self.disk_mut(disk);
+        let target = d.life.is_incoming().then_some(d.target);
         if d.life.is_incoming() {
             d.life.happened(Event::Dismiss);
         }
@@ -49,6 +51,9 @@ impl<M: Memory> Call<'_, M> {
         d.moving = None;
         self.void_cache(disk);
         self.settings(disk, config);
+        if let Some(target) = target {
+            self.change_target(disk, target);
+        }
         self.disk_mut(disk).life.happened(Event::Expect);
         Ok(disk)
     }

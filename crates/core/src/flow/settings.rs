@@ -40,13 +40,15 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Ok(()));
     }
 
-    /// Changes the target. Moves no data.
+    /// Changes the target of an attached disk, or of one that is expected. Moves no data.
     ///
     /// # Errors
-    /// The disk is not attached.
+    /// The disk is neither.
     pub fn set_target(&mut self, now: Micros, disk: DiskNo, target: Target) -> Result<(), ManageError> {
         self.now = now;
-        self.attached(disk)?;
+        if !self.known(disk)?.life.is_incoming() {
+            self.attached(disk)?;
+        }
         self.change_target(disk, target);
         self.wake_dirty(disk);
         self.settle();

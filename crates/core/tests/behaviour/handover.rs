@@ -1,7 +1,7 @@
 //! A disk moves to another host with what is cached of it, dirty blocks included.
 
 use haversack_core::{
-    Action, CoreConfig, DiskConfig, ManageError, Moved, Op, Rejected, RequestError, RequestTag,
+    Action, CoreConfig, DiskConfig, ManageError, Moved, Op, Rejected, RequestError, RequestTag, Target,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode, WriteThroughAck};
 
@@ -73,6 +73,32 @@ fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     let taken = rig.core().take_copy(now, tag, disk, BlockNo(block), 255);
     assert_eq!(taken, Ok(true), "there is room");
     rig.run();
+}
+
+/// A policy may give a disk a share before it has come. It keeps that when its host begins to send it once more, and when it
+/// has come.
+#[test]
+fn a_disk_that_is_expected_takes_a_share() {
+    let share = Target::Capped(320);
+    let (mut rig, disk) = expected(&[]);
+    assert_ne!(rig.usage(disk).target_blocks, 320);
+    rig.core().set_target(0, disk, share).expect("it is expected");
+    assert_eq!(rig.usage(disk).target_blocks, 320);
+    assert_eq!(rig.core().expect_disk(0, &lazy()), Ok(disk));
+    assert_eq!(rig.usage(disk).target_blocks, 320, "it is expected once more");
+    rig.core().list_peer_blocks(0, disk, THERE, &[], true).expect("the disk is expected");
+    claim(&mut rig, disk);
+    assert_eq!(rig.usage(disk).target_blocks, 320, "it has come");
+}
+
+#[test]
+fn a_disk_that_is_expected_no_more_takes_no_share() {
+    let (mut rig, disk) = expected(&[]);
+    rig.core().dismiss_disk(0, disk).expect("it is expected");
+    let refused = rig.core().set_target(0, disk, Target::Capped(1));
+    assert!(matches!(refused, Err(ManageError::NotAttached(_))), "{refused:?}");
+    assert_eq!(rig.core().expect_disk(0, &lazy()), Ok(disk));
+    assert_ne!(rig.usage(disk).target_blocks, 1);
 }
 
 #[test]

@@ -26,6 +26,23 @@ const PART_BYTES: usize = 9 << 10;
 /// A longer file is not one of this kind.
 const MOST_BYTES: usize = 8 << 20;
 
+/// Whether a disk is already this host's whose knowledge is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// It has moved here.
+    Ours,
+    /// It is about to, and still is the other host's.
+    Theirs,
+}
+
+/// Returns the part of bytes from one on, as of a file.
+pub(super) fn part_of_bytes(bytes: &[u8], from: u64) -> Answer {
+    let from = usize::try_from(from).unwrap_or(usize::MAX).min(bytes.len());
+    let part = &bytes[from..bytes.len().min(from.saturating_add(PART_BYTES))];
+    let is_last = from + part.len() == bytes.len();
+    Answer::Learned { part: BASE64_STANDARD.encode(part), is_last }
+}
+
 /// Returns the part of a file from a byte on.
 fn part_of(file: &File, from: u64) -> io::Result<Answer> {
     let bytes = file.metadata()?.len();
@@ -86,18 +103,38 @@ impl Daemon {
         let (_, disk) = self.by_id(id).map_err(text)?;
         let handle = disk.attached().map_err(text)?;
         let backend = &self.pool(&disk.config().pool).map_err(text)?.backend;
+        let (host, file) = self.parts(hosts, id, Whose::Ours, |from| Question::Learned { from })?;
+        let body = decode(id, file)?;
+        let resumed = backend.resume_admission(handle, body).map_err(|error| error.to_string())?;
+        tracing::info!(disk = %id, host, resumed, "what admission had learned was read");
+        Ok(())
+    }
+
+    /// Asks the host from which a disk has come, or is about to, for something in parts. Returns that host's name, and the
+    /// whole.
+    pub(super) fn parts(
+        &self,
+        hosts: &Hosts,
+        id: DiskId,
+        whose: Whose,
+        question: impl Fn(u64) -> Question,
+    ) -> Result<(String, Vec<u8>), String> {
+        let text = |error: crate::error::DaemonError| error.to_string();
+        let (_, disk) = self.by_id(id).map_err(text)?;
+        let backend = &self.pool(&disk.config().pool).map_err(text)?.backend;
         let status = backend.migration_status(id).map_err(|error| error.to_string())?;
-        let from = status.map(|status| status.from).filter(|from| *from != hosts.me);
-        let from: HostId = from.ok_or("it is not known where the disk was")?;
+        let status = status.ok_or("the disk does not move")?;
+        let from: Option<HostId> = match whose {
+            Whose::Ours => Some(status.from),
+            Whose::Theirs => status.owner_elsewhere(),
+        };
+        let from = from.filter(|from| *from != hosts.me).ok_or("it is not known where the disk was")?;
         let file = collect(|at| {
-            let answers = hosts.ask_now(&[from], id, &Question::Learned { from: at });
+            let answers = hosts.ask_now(&[from], id, &question(at));
             let answer = answers.recv_timeout(PATIENCE).map_err(|error| error.to_string())?;
             Ok(answer.1)
         })?;
-        let body = decode(id, file)?;
-        let resumed = backend.resume_admission(handle, body).map_err(|error| error.to_string())?;
-        tracing::info!(disk = %id, host = hosts.name_of(from), resumed, "what admission had learned was read");
-        Ok(())
+        Ok((hosts.name_of(from).to_string(), file))
     }
 }
 

@@ -11,6 +11,7 @@ use haversack_engine::{EngineError, MoveStatus};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES};
 use haversack_ownership::Record;
 
+use super::learned::Whose;
 use super::talk::{Answer, Question};
 use super::{Hosts, bytes, pace};
 use crate::daemon::{Daemon, Disk};
@@ -181,6 +182,7 @@ impl Daemon {
         if let Ok((name, disk)) = self.by_id(id) {
             wait_while_attaching(&disk);
             if disk.attached().is_ok() {
+                self.take_over_measured(id, Whose::Theirs);
                 return check_size(&name, disk.with(|inner| inner.sectors), sectors);
             }
         }
@@ -243,13 +245,14 @@ impl Daemon {
     }
 
     /// Has the cache of a disk sent here that was attached, if another host has it.
-    pub(crate) fn have_sent(&self, disk: &Disk) -> Result<()> {
+    pub(crate) fn have_sent(self: &Arc<Self>, disk: &Disk) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let config = disk.config();
         let status = self.pool(&config.pool)?.backend.migration_status(disk.id)?;
         if let Some(from) = status.and_then(|status| status.owner_elsewhere()) {
             // The answer does not matter: what is not sent ahead is fetched later.
             drop(hosts.ask(&[from], disk.id, &Question::Send));
+            self.take_over_measured(disk.id, Whose::Theirs);
         }
         Ok(())
     }

@@ -49,6 +49,11 @@ pub enum Question {
         /// From this byte of its file on.
         from: u64,
     },
+    /// What has the policy measured of it?
+    Measured {
+        /// From this byte on.
+        from: u64,
+    },
     /// Have the host that asks attach such a disk, and send it. The disk that the question names says nothing.
     Bring(ExpectDisk),
     /// What do you have on record of it?
@@ -72,7 +77,7 @@ pub enum Answer {
     Known,
     /// It is done.
     Done,
-    /// A part of the file of what admission has learned.
+    /// A part of what admission has learned, or of what the policy has measured.
     Learned {
         /// Its bytes in base 64.
         part: String,
@@ -218,6 +223,7 @@ impl Daemon {
         match question {
             Question::Find => self.knows(disk),
             Question::Learned { from } => self.learned_part(disk, from),
+            Question::Measured { from } => self.measured_part(disk, from),
             Question::Record => self.record_of(disk).map_or_else(refuse, Answer::Record),
             Question::Yield { epoch } => {
                 self.yield_to(from, disk, epoch).map_or_else(refuse, |()| Answer::Done)

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use haversack_api::{DiskCurve, DiskEvent, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus};
 use haversack_control::settings;
-use haversack_policy::Config;
+use haversack_policy::{Config, DiskWindow};
 use serde_json::Value;
 
 use crate::backend::Backend;
@@ -183,6 +183,22 @@ impl Policy {
     pub fn tell(&self, pool: &str, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
         let event = settings::event(event).map_err(DaemonError::Bad)?;
         self.with(pool, |looped| looped.tell(disk, event))
+    }
+
+    /// Returns the last windows of an attached disk, oldest first, for the host to which it moves.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub fn kept_windows(&self, pool: &str, disk: &str) -> Result<Vec<DiskWindow>> {
+        self.with(pool, |looped| Ok(looped.kept_windows(disk)))
+    }
+
+    /// Continues with what another host has measured of an attached disk that comes, or has come, from there.
+    ///
+    /// # Errors
+    /// There is no such disk or no policy, its VM has ended, or the windows are invalid.
+    pub fn arriving(&self, pool: &str, disk: &str, windows: Vec<DiskWindow>) -> Result<()> {
+        self.with(pool, |looped| looped.arriving(disk, windows))
     }
 
     /// Explains a disk's share and settings.

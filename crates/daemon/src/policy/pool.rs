@@ -14,7 +14,7 @@ use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy};
 use haversack_control::{Cause, Control, ControlError, RECALLED_LINES, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{Micros, SECTOR_BYTES};
-use haversack_policy::{Config, Event};
+use haversack_policy::{Config, DiskWindow, Event};
 
 use super::actuate::{self, Applied};
 use super::events::{News, Order};
@@ -282,6 +282,34 @@ impl PoolLoop {
             self.applied.remove(name);
         }
         Ok(self.decided(name).unwrap_or(end))
+    }
+
+    /// Returns a disk's last windows, oldest first.
+    pub fn kept_windows(&self, name: &str) -> Vec<DiskWindow> {
+        let control = self.control.as_ref().filter(|_| self.measures());
+        control.map_or_else(Vec::new, |control| control.kept_windows(name).cloned().collect())
+    }
+
+    /// Continues with what another host has measured of a disk that comes from there, and decides at once.
+    ///
+    /// # Errors
+    /// There is no policy, the disk's VM has ended, or the windows are invalid.
+    pub fn arriving(&mut self, name: &str, windows: Vec<DiskWindow>) -> Result<()> {
+        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
+        let disk = found(&snapshot, name)?;
+        let blocks = disk.sectors.div_ceil(SECTORS);
+        let counters = self.latencies.counters(&snapshot, disk);
+        let Some(control) = self.control.as_mut().filter(|_| !self.ended.contains(name)) else {
+            return Err(no_policy());
+        };
+        let told = control.event(now_us, name, blocks, &counters, Event::Arriving(windows));
+        self.write_log();
+        told?;
+        self.watch(disk)?;
+        // What was set before may have been reset when the disk was expected, or has come.
+        self.applied.remove(name);
+        self.decide(now_us, &format!("arriving {name}"));
+        Ok(())
     }
 
     /// Decides between windows, based on what is known.

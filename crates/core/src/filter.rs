@@ -100,9 +100,6 @@ impl Core {
     fn miss(&mut self, number: u32, block: BlockNo) -> Verdict {
         let (disk, access) = (self.requests[number].disk, self.access(number, block));
         let mut verdict = self.disk_mut(disk).admission.miss(block, access);
-        if !verdict.admit && access.stay.is_some() {
-            self.store.note_kept_out(disk, block);
-        }
         verdict.admit &= !self.is_kept_out(disk);
         if verdict.protect {
             self.store.protect_in_advance(disk, block);
@@ -113,11 +110,22 @@ impl Core {
         verdict
     }
 
+    /// Notes that a filter that learns keeps a block out.
+    fn note_kept_out(&mut self, disk: DiskNo, block: BlockNo) {
+        if self.disk(disk).admission_config.needs_stay() {
+            self.store.note_kept_out(disk, block);
+        }
+    }
+
     /// Whether a block that a request reads, and that the cache does not have, may enter.
     pub(crate) fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
         let (disk, bypass) = (self.requests[number].disk, self.requests[number].bypass);
         let asks = !bypass && self.disk(disk).mode != WriteMode::PassThrough;
-        let admit = asks && self.miss(number, block).admit && self.may_fill(disk, block);
+        let is_wanted = asks && self.miss(number, block).admit;
+        if asks && !is_wanted {
+            self.note_kept_out(disk, block);
+        }
+        let admit = is_wanted && self.may_fill(disk, block);
         self.disk_mut(disk).stats.not_admitted += u64::from(!admit);
         admit && self.store.usable_devices().next().is_some()
     }
@@ -154,12 +162,13 @@ impl Core {
             return false;
         }
         let (mut enters, count) = (false, blocks.end - blocks.start);
-        for block in blocks.map(BlockNo) {
+        for block in blocks.clone().map(BlockNo) {
             let cached = self.resolve(disk, block).is_cached();
             enters |= self.admits_written(number, block, cached, false);
         }
         if !enters {
             self.disk_mut(disk).stats.not_admitted += count;
+            blocks.map(BlockNo).for_each(|block| self.note_kept_out(disk, block));
         }
         !enters
     }

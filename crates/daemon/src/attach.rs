@@ -249,11 +249,11 @@ impl Daemon {
     fn try_attach(self: &Arc<Self>, disk: &Disk, attempt: Attempt) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
+        // From now on the disk is used here, or about to be.
+        pool.backend.withdraw(disk.id)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
         refuse_other_origin(pool, &config, disk.id)?;
-        // Before another host is told of: from now on the disk is used here, or about to be.
-        pool.backend.withdraw(disk.id)?;
         let newly_locked = lock_store(pool, &config, disk.id, &origin)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
         let is_dirty = pool.known(disk.id).is_some_and(|known| known.dirty_bytes > 0);

@@ -93,7 +93,7 @@ impl Core {
 
     /// Makes room for a sharer's batch of `wanted` blocks while no segment is free: its own blocks if it is
     /// their turn or soon will be, otherwise those of all whose turn it is, and a segment that another disk can
-    /// do without. Until that comes, the oldest of its own. What other disks have beyond their targets goes first.
+    /// do without. Until that comes, the oldest of its own.
     pub(crate) fn make_common_room(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) {
         let segments = self.store.disks[disk].segments.len() as u64;
         let low = wanted + segments * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE;
@@ -102,10 +102,9 @@ impl Core {
             self.store.evict_blocks(disk, self.missing(disk, low));
             return;
         }
-        let asked =
-            self.store.reclaims_for(disk) || self.common_is_short() && self.ask_for_segment(disk, other_than);
         self.store.evict_in_turn(disk, self.missing(disk, low));
         let missing = self.missing(disk, low);
+        let asked = self.store.reclaims_for(disk);
         let short = missing > 0 || empty_handed;
         // What is not the sharers' goes first.
         if short && !asked && (empty_handed || !self.ask_for_segment(disk, other_than)) {

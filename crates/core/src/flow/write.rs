@@ -171,7 +171,7 @@ impl<M: Memory> Call<'_, M> {
         } else if let Some((_, slot)) = flash {
             (staged.protected, staged.hits) = (slot.protected(), (slot.hits() + 1).min(MAX_HITS));
         } else {
-            staged.protected = self.store.enters(disk, block);
+            staged.protected = self.store.was_evicted(disk, block);
         }
         let whole = self.disk(disk).is_whole(block, staged.mask);
         staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && !whole;

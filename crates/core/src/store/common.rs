@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::balance::Balance;
+use super::replacement::is_probation_due;
 use super::segment::SegmentNo;
 use super::slot::SlotNo;
 use super::stay::Stay;
@@ -62,8 +62,6 @@ pub struct Common {
     pub free: u64,
     /// Dead slots that a batch may not use yet.
     pub pending: u64,
-    /// How many of them may be on probation.
-    pub(super) balance: Balance,
     /// How long their blocks stay.
     pub(super) stay: Stay,
     /// The oldest batch on probation of each sharer: its sequence number, and the disk.
@@ -185,7 +183,7 @@ impl Store {
 
     fn is_probation_turn(&self) -> bool {
         let common = &self.common;
-        common.balance.is_probation_due(common.probation, common.live) && !common.oldest.is_empty()
+        is_probation_due(common.probation, common.live) && !common.oldest.is_empty()
     }
 
     /// Returns the sharers in the order in which the hand whose turn it is visits them.

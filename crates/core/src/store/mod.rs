@@ -13,7 +13,6 @@
 //!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
-mod balance;
 mod check;
 pub mod common;
 mod crowding;
@@ -41,7 +40,6 @@ use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
 use crate::hasher::NumberHasher;
 use crate::table::Table;
-use balance::Balance;
 use common::Common;
 use dirty::{DirtySegments, DirtyTimes};
 use ghost::Ghosts;
@@ -121,8 +119,6 @@ pub struct DiskSpace {
     giving_hand: usize,
     /// Index in `segments` where the last search for a page worth rewriting ended.
     rewrite_hand: usize,
-    /// If it does not share: how many of its blocks may be on probation.
-    balance: Balance,
     /// If it does not share: how long its blocks stay.
     stay: Stay,
 }
@@ -688,7 +684,7 @@ impl Store {
     }
 
     /// Whether the block was recently evicted on probation. Asking removes it from the list.
-    fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
+    pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
         self.ghosts_of(disk, hash).is_some_and(|segment| self.ghosts.take(segment, hash))
     }
@@ -700,10 +696,7 @@ impl Store {
             .iter()
             .map(|d| {
                 let listed = d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4;
-                size_of::<DiskSpace>()
-                    + listed
-                    + d.balance.bytes()
-                    + d.dirty_segments.len() * (24 + size_of::<DirtyTimes>())
+                size_of::<DiskSpace>() + listed + d.dirty_segments.len() * (24 + size_of::<DirtyTimes>())
             })
             .sum();
         self.slots.bytes()
@@ -716,7 +709,6 @@ impl Store {
             + self.mirrors.capacity() * 9
             + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
-            + self.common.balance.bytes()
             + self.last_uses.bytes()
     }
 }

@@ -2,20 +2,27 @@
 //! copying.
 //!
 //! New blocks are on probation. The *probation hand* visits batches in the order in which they were written,
-//! when more blocks are on probation than may be ([`super::balance`]): a tenth of the disk's blocks at first. Blocks that have not been hit by then are
+//! when more than a tenth of the disk's blocks are on probation. Blocks that have not been hit by then are
 //! evicted in place and remembered in the ghost list; those that were hit become protected. A block that
-//! returns while it is remembered is protected at once. While probation is within its share, the *main hand*
+//! returns while it is remembered is protected at once. While probation is within its tenth, the *main hand*
 //! sweeps the protected blocks like a clock with counters of 0 to 3.
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4, with the
 //! queues replaced by the segments they would have been copied between.
 
-use haversack_model::{BlockNo, DiskNo};
+use haversack_model::DiskNo;
 
-use super::balance::{Balance, Hand};
+use super::Store;
 use super::segment::{SegmentNo, SegmentState};
 use super::slot::{Live, SlotNo};
-use super::{Store, hash};
+
+/// One of this many blocks of a disk may be on probation.
+const PROBATION_SHARE: u64 = 10;
+
+/// Whether the probation hand is to act before the main hand.
+pub(super) fn is_probation_due(probation: u64, live: u64) -> bool {
+    probation * PROBATION_SHARE > live
+}
 
 impl Store {
     /// Notes that commit `seq` put blocks on probation into `segment`.
@@ -39,7 +46,7 @@ impl Store {
             if fruitless > 5 * space.segments.len() {
                 break;
             }
-            let probation_first = self.balance(disk).is_probation_due(space.probation, space.live);
+            let probation_first = is_probation_due(space.probation, space.live);
             let more = match probation_first.then(|| self.probation_hand(disk, false)).flatten() {
                 Some(more) => more,
                 None => self.main_hand(disk),
@@ -69,7 +76,6 @@ impl Store {
                 if !has_protected {
                     self.note_eviction(number);
                 }
-                self.note_hand(number, Hand::Probation);
                 self.evict(number);
                 evicted += 1;
             } else {
@@ -134,43 +140,10 @@ impl Store {
                 self.set(number, slot.with_hits(slot.hits() - 1));
             } else {
                 self.note_eviction(number);
-                self.note_hand(number, Hand::Main);
                 self.evict(number);
                 evicted += 1;
             }
         }
         evicted
-    }
-
-    fn balance(&self, disk: DiskNo) -> &Balance {
-        let space = &self.disks[disk];
-        if space.shares { &self.common.balance } else { &space.balance }
-    }
-
-    /// Returns what is known of the hands that make room for a disk, and how many blocks they go over.
-    fn balance_mut(&mut self, disk: DiskNo) -> (&mut Balance, u64) {
-        let space = &mut self.disks[disk];
-        if space.shares {
-            (&mut self.common.balance, self.common.live)
-        } else {
-            (&mut space.balance, space.live)
-        }
-    }
-
-    /// Notes which hand evicts a block.
-    fn note_hand(&mut self, number: SlotNo, hand: Hand) {
-        let disk = self.owner_of(number);
-        let hash = hash(disk, self.slot(number).block());
-        let (balance, live) = self.balance_mut(disk);
-        balance.leaves(hash, hand, live);
-    }
-
-    /// Notes that a block enters that the cache did not have. Returns whether it was recently evicted on probation, so
-    /// that it is protected at once.
-    pub fn enters(&mut self, disk: DiskNo, block: BlockNo) -> bool {
-        let hash = hash(disk, block);
-        let (balance, live) = self.balance_mut(disk);
-        balance.enters(hash, live);
-        self.was_evicted(disk, block)
     }
 }

@@ -3,7 +3,8 @@
 //! A block that was kept out would have taken space on probation for a short time. A block that was evicted would have
 //! taken as much space had it stayed for that time longer. Each that is used again within it would have been a hit. If
 //! what was kept out would have saved more, admission asks for less; otherwise for more. What is let in costs a flash
-//! write, so it has to save half as much again.
+//! write, so it must save half as much again as what was evicted. While hardly anything is kept out there is nothing to
+//! compare, and admission slowly returns to what it asks for by itself.
 //!
 //! Invariants
 //! - Admission asks for at least a tenth of what it asks for by itself: it never lets everything in.
@@ -16,6 +17,8 @@ const FLASH_WRITES: f32 = 1.5;
 
 /// The two are compared when this many sampled blocks were kept out; then both count half.
 const COMPARED_AT: f32 = 256.0;
+/// When this many sampled blocks were evicted and fewer were kept out, what is known counts half.
+const MOST_COUNTED: f32 = 16.0 * COMPARED_AT;
 const STEP: f32 = 0.05;
 const LEAST: f32 = 0.1;
 const MOST: f32 = 1.2;
@@ -59,6 +62,9 @@ impl Strictness {
         self.blocks[why as usize] += 1.0;
         if self.blocks[Gone::KeptOut as usize] >= COMPARED_AT {
             self.compare();
+        } else if self.blocks[Gone::Evicted as usize] >= MOST_COUNTED {
+            self.factor += (1.0 - self.factor).clamp(-STEP, STEP);
+            self.halve();
         }
     }
 
@@ -72,6 +78,10 @@ impl Strictness {
         let asks_too_much = mean_us(Gone::KeptOut) > mean_us(Gone::Evicted) * FLASH_WRITES;
         let change = if asks_too_much { -STEP } else { STEP };
         self.factor = (self.factor + change).clamp(LEAST, MOST);
+        self.halve();
+    }
+
+    fn halve(&mut self) {
         self.blocks = self.blocks.map(|count| count / 2.0);
         self.saved_us = self.saved_us.map(|sum| sum / 2.0);
     }
@@ -102,10 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_as_it_is_while_nothing_is_kept_out() {
-        let mut strictness = Strictness::default();
-        (0..10_000).for_each(|_| strictness.gone(Gone::Evicted));
-        assert_eq!(strictness.factor(), 1.0);
+    fn it_returns_to_one_while_nothing_is_kept_out() {
+        for factor in [LEAST, 1.0, MOST] {
+            let mut strictness = Strictness::new(factor);
+            (0..100_000).for_each(|_| strictness.gone(Gone::Evicted));
+            assert_eq!(strictness.factor(), 1.0);
+            assert!(strictness.blocks[1] <= MOST_COUNTED);
+        }
         assert_eq!(Strictness::new(0.0).factor(), LEAST);
     }
 }

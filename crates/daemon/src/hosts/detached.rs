@@ -19,7 +19,7 @@ use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
 use crate::pool::Pool;
 
-/// How often it is looked for detached disks that do not stand by.
+/// How often to look for detached disks that do not stand by.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often a wait for blocks of another host checks how far it is.
 const POLL_EVERY: Duration = Duration::from_millis(100);
@@ -32,13 +32,11 @@ impl Daemon {
     /// # Errors
     /// It cannot leave. The error says why, as another host tells it of this one.
     pub(super) fn stand_by(&self, pool: &Pool, id: DiskId) -> std::result::Result<(), String> {
-        if let Ok((_, disk)) = self.by_id(id)
-            && disk.with(|inner| inner.state) != DiskState::Detached
-        {
-            return Err(
-                "is attaching it, or it waits there: wait until it is attached there, or detach it there"
-                    .into(),
-            );
+        let is_used =
+            || self.by_id(id).is_ok_and(|(_, disk)| disk.with(|inner| inner.state) != DiskState::Detached);
+        let used = "is attaching it, or it waits there: wait until it is attached there, or detach it there";
+        if is_used() {
+            return Err(used.into());
         }
         if !self.state.is_agreed(id) {
             return Err("has blocks of it, but it is not attached there as a disk that moves: attach it there, or forget \
@@ -62,6 +60,11 @@ impl Daemon {
         }
         self.check_epoch(id).map_err(|error| error.to_string())?;
         match pool.backend.stand_by(id) {
+            // It may have begun to be attached since.
+            Ok(true) if is_used() => {
+                pool.backend.withdraw(id).map_err(|error| error.to_string())?;
+                Err(used.into())
+            }
             Ok(true) => Ok(()),
             Ok(false) => Err("is attaching or forgetting it: try again".into()),
             Err(error) => Err(error.to_string()),

@@ -173,7 +173,7 @@ impl Hosts {
             asked = again;
         }
         if is_new {
-            missing.retain(|(_, why)| why != "does not answer");
+            missing.retain(|(host, why)| why != "does not answer" || self.is_connected(*host));
         }
         let Some((host, why)) = missing.first() else { return Ok(None) };
         Err(DaemonError::conflict(

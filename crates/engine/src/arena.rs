@@ -238,7 +238,6 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.recorded_move(disk))
     }
 
-    /// Returns how far a disk is that may move; `None` for any other.
     /// Has what is only to be fetched from the earlier owner when it is needed fetched now.
     ///
     /// # Errors
@@ -255,6 +254,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.withdraw(disk))
     }
 
+    /// Returns how far a disk is that may move; `None` for any other.
     pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.run(move |reactor| reactor.migration_status(disk))
     }

@@ -148,7 +148,7 @@ impl Migration {
         self.task = Task::Idle;
         let disk = self.disk.filter(|_| result.is_ok());
         let released = disk.map(|disk| {
-            // Otherwise nobody knows of the session, and its copies do not count.
+            // If the origin is not settled, the session is treated as unknown, so its copies do not count.
             let counts = call.is_origin_settled(disk);
             let sending = self.sending.as_ref().filter(|sending| counts && sending.to == to);
             let arrived = sending.map(|sending| (sending.session, sending.arrived()));

@@ -9,7 +9,7 @@
 //! - When a disk is frozen, durable pages call dirty only what is. So the list of blocks that the new owner needs
 //!   is the same after a crash here: it never has a block that was at the origin before.
 //! - What is clean when a disk is frozen is durable at the origin. Otherwise the new owner gets no clean blocks: its guest
-//!   could read from such a copy what the origin has lost since, and would read something older once the copy is gone.
+//!   could read data from such a copy that the origin has since lost, and older data once the copy is gone.
 //! - A dirty block goes only when the new owner says that it has it durably, and it counts as gone only when
 //!   no durable page calls it dirty. Until then it is listed: the new owner may ask for the list at any time, and a
 //!   crash here must not bring back a block that is not on it.

@@ -16,7 +16,7 @@ use crate::daemon::Daemon;
 use crate::sealed::{Kind, seal, unseal};
 
 const KIND: Kind = Kind { magic: b"HVMEASRD", version: 1 };
-/// How often it is tried to get all parts: if a window ends in between, they do not fit together.
+/// Attempts to get all parts: if a window ends in between, they do not match.
 const TRIES: u32 = 3;
 
 fn encode<'a>(disk: DiskId, windows: impl Iterator<Item = &'a DiskWindow>) -> Vec<u8> {

@@ -206,9 +206,12 @@ impl Control {
             }
             Some(_) => {
                 let observer = self.observer(now_us, disk_blocks, counters)?;
-                let fresh = || Observed { disk_blocks, observer: None, window };
+                let fresh = || Observed { disk_blocks, observer: None, window: None };
                 let observed = self.observed.entry(disk.into()).or_insert_with(fresh);
                 observed.observer.get_or_insert(observer);
+                if window.is_some() {
+                    observed.window = window;
+                }
             }
         }
         Ok(())
@@ -314,8 +317,7 @@ impl Control {
         }
     }
 
-    /// Switches to another configuration. Disks keep their states, and their last window is what is known of
-    /// them; forecasts restart.
+    /// Switches to another configuration. Disks keep their states and their last windows, from which forecasts start again.
     ///
     /// # Errors
     /// The configuration contradicts itself; the previous one stays in effect.
@@ -323,10 +325,8 @@ impl Control {
         let mut next = Control::new(config, now_us)?;
         for (disk, observed) in &self.observed {
             let state = self.controller.state(disk);
-            let begin = match &observed.window {
-                Some(window) => Event::MigratingIn(Some(Box::new(window.clone()))),
-                None => Event::New,
-            };
+            let kept: Vec<DiskWindow> = self.controller.kept_windows(disk).cloned().collect();
+            let begin = if kept.is_empty() { Event::New } else { Event::Arriving(kept) };
             let then = match state {
                 Some(DiskState::Suspended) => Some(Event::Suspended),
                 Some(DiskState::MigratedOut) => Some(Event::MigratingOut),
@@ -339,6 +339,7 @@ impl Control {
                 next.event(now_us, disk, observed.disk_blocks, &counters, event)?;
             }
         }
+        next.controller.keep_states(&self.controller);
         next.last = self.last.take();
         next.recalled =
             self.recalled.take().map(|known| known.reconfigured(next.config().clone())).transpose()?;

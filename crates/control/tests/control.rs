@@ -221,6 +221,8 @@ fn another_configuration_keeps_what_is_known() {
     pair.window();
     let next = Config { window_us: 2 * MINUTE_US, ..named("rwss").unwrap() };
     pair.control.reconfigure(pair.now_us, next).unwrap();
+    assert_eq!(pair.control.kept_windows("local").count(), 2, "they travel with the disk");
+    assert_eq!(pair.control.state("local"), Some(DiskState::Active), "it has not come from another host");
     let reports = pair.reports();
     let decision = pair.control.decide(pair.now_us, "configuration", 1000, &reports).unwrap();
     assert_eq!(decision.plan.disks["local"].demand_blocks, 200);

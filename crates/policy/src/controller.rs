@@ -22,8 +22,9 @@ use crate::window::DiskWindow;
 
 /// The windows of a disk that are kept, and that travel with it to another host.
 pub const KEPT_WINDOWS: usize = 16;
-/// For so many windows in which it is not used, a disk that came from another host counts as what was measured there: its VM
-/// may still be on its way.
+const EXPECTED_WINDOWS: &str = "at most 16";
+/// Windows without any use after which a disk that came from another host counts as idle. Until then it counts as it was
+/// measured there: its VM may still be on its way.
 const UNUSED_WINDOWS: u8 = 4;
 
 /// An event of a disk.
@@ -228,6 +229,16 @@ impl Controller {
         Ok(next)
     }
 
+    /// Takes over the states of the disks from another controller, whatever its configuration.
+    pub fn keep_states(&mut self, of: &Controller) {
+        for (disk, tracked) in &mut self.disks {
+            if let Some(before) = of.disks.get(disk) {
+                (tracked.state, tracked.unused, tracked.before_stun) =
+                    (before.state, before.unused, before.before_stun);
+            }
+        }
+    }
+
     /// Continues with a disk from another controller of the same configuration. Returns false if that does not
     /// know the disk.
     pub fn take_over(&mut self, disk: &str, from: &mut Controller) -> bool {
@@ -378,7 +389,7 @@ fn check_arriving(disk: &str, windows: &[DiskWindow]) -> Result<(), PolicyError>
     if windows.len() > KEPT_WINDOWS {
         let (what, found) =
             (format!("disk '{disk}': the windows of another host"), windows.len().to_string());
-        return Err(PolicyError::BadFigure { what, found, expected: "at most 16" });
+        return Err(PolicyError::BadFigure { what, found, expected: EXPECTED_WINDOWS });
     }
     windows.iter().try_for_each(|window| window.check(disk))
 }

@@ -214,14 +214,20 @@ impl<M: Memory> Call<'_, M> {
         if epoch <= d.life.epoch() {
             return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
         }
-        d.life.hand_over(epoch);
         let holds = d.moving.as_ref().and_then(|moving| moving.held.as_ref()).is_some_and(|h| !h.is_empty());
-        d.moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
         let lends = d.origin.is_durable();
         d.moving.get_or_insert_default().lends = lends;
+        let moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
+        Ok(self.start_hand_over(disk, epoch, moved))
+    }
+
+    fn start_hand_over(&mut self, disk: DiskNo, epoch: u64, moved: Moved) -> JobId {
+        let d = self.disk_mut(disk);
+        d.life.hand_over(epoch);
+        d.moved = moved;
         self.staging.drop_all_data(disk);
         let version = self.change_record();
-        Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
+        self.start_job(disk, JobKind::HandOver, Some(version))
     }
 
     /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. That host needs none of the
@@ -260,12 +266,8 @@ impl<M: Memory> Call<'_, M> {
         if self.alive_devices().next().is_none() {
             return Err(ManageError::NoDevice(self.disk(disk).id));
         }
-        let d = self.disk_mut(disk);
-        d.life.hand_over(epoch);
-        (d.moved, d.moving) = (Moved::Away { to, holder: None }, None);
-        self.staging.drop_all_data(disk);
-        let version = self.change_record();
-        Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
+        self.disk_mut(disk).moving = None;
+        Ok(self.start_hand_over(disk, epoch, Moved::Away { to, holder: None }))
     }
 
     pub(crate) fn end_hand_over(&mut self, disk: DiskNo) {

@@ -6,25 +6,17 @@
 //! - A disk that is attached, being attached or waiting for that does not: it is used here, or about to be.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haversack_api::DiskState;
-use haversack_core::Progress;
-use haversack_model::{DiskHandle, DiskId};
-use haversack_ownership::Record;
+use haversack_model::DiskId;
 
 use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
-use crate::error::{DaemonError, Result};
-use crate::jobs::JobControl;
 use crate::pool::Pool;
 
 /// How often to look for detached disks that do not stand by.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a wait for blocks of another host checks how far it is.
-const POLL_EVERY: Duration = Duration::from_millis(100);
-/// How long that host may be away meanwhile.
-const AWAY: Duration = Duration::from_secs(15);
 
 impl Daemon {
     /// Has a disk that a pool has on record as this host's leave for whichever host asks for it, if it is detached.
@@ -32,17 +24,21 @@ impl Daemon {
     /// # Errors
     /// It cannot leave. The error says why, as another host tells it of this one.
     pub(super) fn stand_by(&self, pool: &Pool, id: DiskId) -> std::result::Result<(), String> {
-        let is_used =
-            || self.by_id(id).is_ok_and(|(_, disk)| disk.with(|inner| inner.state) != DiskState::Detached);
-        let used = "is attaching it, or it waits there: wait until it is attached there, or detach it there";
-        if is_used() {
-            return Err(used.into());
-        }
+        let check_unused = || match self.by_id(id) {
+            Ok((_, disk)) if disk.with(|inner| inner.state) == DiskState::Detached => Ok(()),
+            Ok(_) => {
+                Err("is attaching it, or it waits there: wait until it is attached there, or detach it there"
+                    .to_owned())
+            }
+            // It is listed soon after a start, before it is known whether it is to be attached.
+            Err(_) => Err("has blocks of it, and does not list it: try again, or attach it there".to_owned()),
+        };
         if !self.state.is_agreed(id) {
             return Err("has blocks of it, but it is not attached there as a disk that moves: attach it there, or forget \
                         it there"
                 .into());
         }
+        check_unused()?;
         let disk = pool.backend.recorded_disk(id).map_err(|error| error.to_string())?;
         let Some(disk) = disk else { return Err("has just forgotten it: try again".into()) };
         if disk.dirty_blocks > 0 {
@@ -61,11 +57,10 @@ impl Daemon {
         self.check_epoch(id).map_err(|error| error.to_string())?;
         match pool.backend.stand_by(id) {
             // It may have begun to be attached since.
-            Ok(true) if is_used() => {
+            Ok(true) => check_unused().or_else(|why| {
                 pool.backend.withdraw(id).map_err(|error| error.to_string())?;
-                Err(used.into())
-            }
-            Ok(true) => Ok(()),
+                Err(why)
+            }),
             Ok(false) => Err("is attaching or forgetting it: try again".into()),
             Err(error) => Err(error.to_string()),
         }
@@ -83,58 +78,6 @@ impl Daemon {
         };
         let disks = self.disks().into_values().filter(|disk| is_due(disk));
         disks.map(|disk| (disk.config().pool, disk.id)).collect()
-    }
-
-    /// Waits until no block of a disk is on another host any more that it came from, so that it can be detached.
-    ///
-    /// # Errors
-    /// That host is away, or the wait was cancelled.
-    pub(crate) fn await_blocks(
-        &self,
-        control: &JobControl,
-        name: &str,
-        disk: &Disk,
-        handle: DiskHandle,
-    ) -> Result<()> {
-        let Some(hosts) = self.hosts() else { return Ok(()) };
-        let backend = &self.pool(&disk.config().pool)?.backend;
-        let (mut total_blocks, mut heard) = (None, Instant::now());
-        while let Some(status) = backend.migration_status(disk.id)? {
-            let Record::Owner { peers, .. } = &status.record else { break };
-            let Some(peer) = peers.iter().next().copied() else { break };
-            if backend.recorded_disk(disk.id)?.is_none_or(|disk| !disk.info.attached) {
-                // It waits for that host itself; what is there is needed when it is attached again.
-                break;
-            }
-            let needed_blocks = status.progress.needed_blocks;
-            if total_blocks.is_none() {
-                backend.fetch_rest(handle)?;
-                let what =
-                    format!("waits for {} bytes from host '{}'", bytes(needed_blocks), hosts.name_of(peer));
-                tracing::info!(disk = name, "detaching: {what}");
-                self.events.add("detach-waits", name, what);
-            }
-            let total_blocks = *total_blocks.get_or_insert(needed_blocks);
-            control
-                .report(Progress { done_blocks: total_blocks.saturating_sub(needed_blocks), total_blocks });
-            if control.is_cancelled() {
-                return Err(haversack_engine::EngineError::Job(haversack_core::JobError::Cancelled).into());
-            }
-            if hosts.is_connected(peer) {
-                heard = Instant::now();
-            } else if heard.elapsed() >= AWAY {
-                return Err(DaemonError::conflict(
-                    format!(
-                        "disk '{name}' needs {} bytes that are only on host '{}', which is not connected",
-                        bytes(needed_blocks),
-                        hosts.name_of(peer)
-                    ),
-                    "start haversackd there and try again; or, if that host is dead for good, see 'haversack disk own'",
-                ));
-            }
-            std::thread::sleep(POLL_EVERY);
-        }
-        Ok(())
     }
 }
 

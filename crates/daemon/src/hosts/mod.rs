@@ -6,6 +6,7 @@
 //!   attach a disk as a new one at the same time, at least one is told.
 //! - No message of another host makes this daemon wait.
 
+mod arriving;
 pub mod config;
 mod detached;
 mod epochs;

@@ -56,7 +56,8 @@ impl Twin {
             return violation!("sector {sector} counts as lost, and not only the dead host had it");
         }
         if !is_recorded {
-            if !lost.is_empty() {
+            // Blocks of which a part is newer stay lost after a restart, if they were recorded so before it.
+            if loss == PeerLoss::Accepted && !lost.is_empty() {
                 return violation!("{} sectors count as lost although that was accepted", lost.len());
             }
             only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));

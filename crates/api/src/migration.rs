@@ -128,6 +128,9 @@ pub struct HostStatus {
     pub round_trip_s: Option<f64>,
     /// Bytes sent to it.
     pub sent_bytes: u64,
+    /// Bytes that were not sent, thanks to compression.
+    #[serde(default)]
+    pub saved_bytes: u64,
     /// Bytes received from it.
     pub received_bytes: u64,
     /// Why it is not connected.

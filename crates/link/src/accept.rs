@@ -16,12 +16,13 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::host_id;
-use crate::connection::{self, Stream};
+use crate::connection::{self, Peer, Stream};
 use crate::error::ConnectionError;
 use crate::greeting::{Greeting, GreetingError};
 use crate::host::Host;
 use crate::links::Shared;
 use crate::tls;
+use crate::wire::VERSION;
 
 /// Most connections in their handshake.
 pub(crate) const HANDSHAKES: usize = 64;
@@ -51,8 +52,8 @@ pub(crate) async fn listen(shared: Arc<Shared>, listener: TcpListener, places: A
             drop(place);
             let late = ConnectionError::HandshakeTime(HANDSHAKE_TIME.as_secs());
             match greeted.unwrap_or(Err(late)) {
-                Ok((host, stream)) => {
-                    let error = connection::run(&shared, &host, stream).await;
+                Ok((host, peer)) => {
+                    let error = connection::run(&shared, &host, peer).await;
                     shared.failed(&host, &error);
                 }
                 Err(error) => shared.refuse(format!("{from}: {error}")),
@@ -61,10 +62,10 @@ pub(crate) async fn listen(shared: Arc<Shared>, listener: TcpListener, places: A
     }
 }
 
-type Greeted = (Arc<Host>, Box<dyn Stream>);
+type Greeted = (Arc<Host>, Peer);
 
 async fn greet(shared: &Shared, stream: TcpStream, from: SocketAddr) -> Result<Greeted, ConnectionError> {
-    stream.set_nodelay(true).map_err(ConnectionError::Io)?;
+    connection::prepare(&stream).map_err(ConnectionError::Io)?;
     let (mut stream, certificate): (Box<dyn Stream>, _) = match shared.credentials() {
         None => (Box::new(stream), None),
         Some(credentials) => {
@@ -75,19 +76,19 @@ async fn greet(shared: &Shared, stream: TcpStream, from: SocketAddr) -> Result<G
             (Box::new(stream), Some(shown))
         }
     };
-    let answer = match Greeting::read(&mut stream).await {
-        Ok(greeting) => check(shared, greeting, certificate.as_ref(), from),
-        Err(error) => Err(error.into()),
+    let (version, answer) = match Greeting::read(&mut stream).await {
+        Ok((version, greeting)) => (version, check(shared, greeting, certificate.as_ref(), from)),
+        Err(error) => (VERSION, Err(error.into())),
     };
     match answer {
         Ok(host) => {
             let hello = Greeting::Hello { name: shared.name.clone(), peer: host.name.clone() };
-            hello.send(&mut stream).await?;
-            Ok((host, stream))
+            hello.send(version, &mut stream).await?;
+            Ok((host, Peer { stream, version }))
         }
         Err(error) => {
             // The peer may be gone, or may not understand it.
-            let _ = Greeting::Refusal { why: error.to_string() }.send(&mut stream).await;
+            let _ = Greeting::Refusal { why: error.to_string() }.send(version, &mut stream).await;
             let _ = stream.shutdown().await;
             Err(error)
         }

@@ -74,6 +74,11 @@ impl Bucket {
             self.allowance_bytes -= bytes as f64;
         }
     }
+
+    /// Gives back a part of what passed: it was sent in fewer bytes.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.allowance_bytes = (self.allowance_bytes + bytes as f64).min(self.most_bytes());
+    }
 }
 
 #[cfg(test)]

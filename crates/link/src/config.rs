@@ -27,6 +27,8 @@ pub struct Config {
     pub hosts: Vec<HostConfig>,
     /// How hosts prove who they are.
     pub security: Security,
+    /// Whether what is sent is compressed where the link is the limit.
+    pub compresses: bool,
 }
 
 /// Another host.
@@ -119,6 +121,7 @@ mod tests {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             hosts: others.iter().map(host).collect(),
             security: Security::Insecure,
+            compresses: true,
         }
     }
 

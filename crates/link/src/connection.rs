@@ -3,20 +3,25 @@
 //! Invariants
 //! - One connection of a host is alive at a time. A newer one of the same peer ends the older: the peer knows better
 //!   than this side whether the older one still works.
-//! - One frame is in memory for reading, and at most [`BATCH_BYTES`] and a frame for writing.
+//! - One frame is in memory for reading, packed and unpacked, and at most twice [`BATCH_BYTES`] and a frame for writing.
+//! - What waits to be sent waits in the queue, where control overtakes copies, and not in the socket.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::batch::{Batch, Packing};
 use crate::error::ConnectionError;
 use crate::host::Host;
 use crate::links::{Event, Shared};
 use crate::queue::Next;
-use crate::wire::{HEADER_BYTES, Header, Packet};
+use crate::wire::{HEADER_BYTES, Header, Packet, Unpacker, VERSION};
 
 /// How often a peer is asked whether it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -27,14 +32,29 @@ const FRAME_TIME: Duration = Duration::from_secs(30);
 /// Frames are written in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 64 << 10;
+/// Bytes in the socket's buffer, beyond those on their way, up to which more is written to it.
+const UNSENT_BYTES: u32 = 256 << 10;
 
 /// A stream of bytes in both directions.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
+/// A peer after its greeting.
+pub(crate) struct Peer {
+    pub stream: Box<dyn Stream>,
+    /// The version of the protocol that both speak.
+    pub version: u32,
+}
+
+/// Prepares the socket of a connection.
+pub(crate) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)
+}
+
 /// Makes this connection the host's, and returns why it ended.
-pub(crate) async fn run(shared: &Shared, host: &Host, stream: Box<dyn Stream>) -> ConnectionError {
+pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionError {
     let mut mine = 0;
     host.newest.send_modify(|count| {
         *count += 1;
@@ -50,10 +70,11 @@ pub(crate) async fn run(shared: &Shared, host: &Host, stream: Box<dyn Stream>) -
     tracing::info!(host = host.name, "connected");
 
     let pinged = AtomicU64::new(0);
-    let (incoming, outgoing) = tokio::io::split(stream);
+    let (incoming, outgoing) = tokio::io::split(peer.stream);
+    let packing = Packing::new(shared.compresses && peer.version >= VERSION);
     let error = tokio::select! {
         error = ended(receive(shared, host, incoming, &pinged)) => error,
-        error = ended(send(host, outgoing)) => error,
+        error = ended(send(host, outgoing, packing)) => error,
         () = keep_alive(shared, host, &pinged) => unreachable!("it never ends"),
         _ = newest.wait_for(|count| *count != mine) => ConnectionError::Replaced,
     };
@@ -89,6 +110,7 @@ async fn receive(
 ) -> Result<(), ConnectionError> {
     let mut stream = BufReader::with_capacity(READ_BYTES, stream);
     let mut body = Vec::new();
+    let mut unpacker = Unpacker::default();
     loop {
         // Lets other hosts' tasks run, too, when more and more comes from this one.
         tokio::task::consume_budget().await;
@@ -97,19 +119,32 @@ async fn receive(
         let slow = |_| ConnectionError::SlowFrame(FRAME_TIME.as_secs());
         timeout(FRAME_TIME, fill(&mut stream, &mut body)).await.map_err(slow)??;
         host.counters.received_bytes.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
-        match Packet::decode(&header, &body)? {
-            Packet::Ping(number) => {
-                host.queue(|queue| queue.pong(number));
-                host.queued.notify_one();
-            }
-            Packet::Pong(number) if number == pinged.load(Relaxed) => {
-                host.round_trip(shared.now_us().saturating_sub(number));
-            }
-            Packet::Pong(_) => {}
-            Packet::Frame(frame) => {
-                host.counters.received_frames.fetch_add(1, Relaxed);
-                shared.deliver(host, Event::Received(frame));
-            }
+        if !header.is_packed() {
+            take(shared, host, pinged, Packet::decode(&header, &body)?);
+            continue;
+        }
+        let mut frames = unpacker.unpack(&header, &body)?;
+        while !frames.is_empty() {
+            let (packet, rest) = Packet::decode_first(frames)?;
+            take(shared, host, pinged, packet);
+            frames = rest;
+        }
+    }
+}
+
+fn take(shared: &Shared, host: &Host, pinged: &AtomicU64, packet: Packet) {
+    match packet {
+        Packet::Ping(number) => {
+            host.queue(|queue| queue.pong(number));
+            host.queued.notify_one();
+        }
+        Packet::Pong(number) if number == pinged.load(Relaxed) => {
+            host.round_trip(shared.now_us().saturating_sub(number));
+        }
+        Packet::Pong(_) => {}
+        Packet::Frame(frame) => {
+            host.counters.received_frames.fetch_add(1, Relaxed);
+            shared.deliver(host, Event::Received(frame));
         }
     }
 }
@@ -145,48 +180,64 @@ async fn read_some(
     }
 }
 
-async fn send(host: &Host, mut stream: impl AsyncWrite + Unpin) -> Result<(), ConnectionError> {
-    let mut bytes = Vec::new();
+async fn send(
+    host: &Host,
+    mut stream: impl AsyncWrite + Unpin,
+    mut packing: Packing,
+) -> Result<(), ConnectionError> {
+    let mut batch = Batch::default();
     loop {
-        bytes.clear();
-        let (frames, wait) = gather(host, &mut bytes);
-        if bytes.is_empty() {
+        batch.clear();
+        let wait = gather(host, &mut batch);
+        let is_limited = wait.is_some();
+        if batch.is_empty() {
             match wait {
                 Some(wait) => drop(timeout(wait, host.queued.notified()).await),
                 None => host.queued.notified().await,
             }
+            packing.link_was_slow(is_limited);
             continue;
         }
-        write_all(&mut stream, &bytes).await?;
-        host.counters.sent_frames.fetch_add(frames, Relaxed);
-        host.counters.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
+        let packed = packing.pack(&batch);
+        host.queue(|queue| queue.saved(packed.saved_copy_bytes));
+        let is_slow = write_all(&mut stream, packed.bytes).await?;
+        host.counters.sent_frames.fetch_add(batch.frames(), Relaxed);
+        host.counters.sent_bytes.fetch_add(packed.bytes.len() as u64, Relaxed);
+        host.counters.saved_bytes.fetch_add((batch.bytes() - packed.bytes.len()) as u64, Relaxed);
+        packing.link_was_slow(is_slow || is_limited);
     }
 }
 
-/// Encodes what is to be sent now. Returns how many frames that is, and how long the next one has to wait.
-fn gather(host: &Host, bytes: &mut Vec<u8>) -> (u64, Option<Duration>) {
-    let mut frames = 0;
-    while bytes.len() < BATCH_BYTES {
+/// Encodes what is to be sent now. Returns how long the next frame has to wait for the limit.
+fn gather(host: &Host, batch: &mut Batch) -> Option<Duration> {
+    while batch.bytes() < BATCH_BYTES {
         match host.queue(|queue| queue.next(Instant::now())) {
-            Next::Send(packet) => {
-                packet.encode(bytes).expect("frames are checked before they are queued");
-                frames += u64::from(matches!(packet, Packet::Frame(_)));
-            }
-            Next::Wait(wait) => return (frames, Some(wait)),
+            Next::Send(packet) => batch.add(&packet),
+            Next::Wait(wait) => return Some(wait),
             Next::Nothing => break,
         }
     }
-    (frames, None)
+    None
 }
 
-async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8]) -> Result<(), ConnectionError> {
+/// Writes all bytes. Returns whether the link was slower than this side, so that some had to wait.
+async fn write_all(
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+) -> Result<bool, ConnectionError> {
     let stalled = |_| ConnectionError::Stalled(SILENCE.as_secs());
+    let mut waited = false;
     while !bytes.is_empty() {
-        let written = timeout(SILENCE, stream.write(bytes)).await.map_err(stalled)?;
-        match written.map_err(ConnectionError::io)? {
+        let write = poll_fn(|context| {
+            let written = Pin::new(&mut *stream).poll_write(context, bytes);
+            waited |= written.is_pending();
+            written
+        });
+        match timeout(SILENCE, write).await.map_err(stalled)?.map_err(ConnectionError::io)? {
             0 => return Err(ConnectionError::Closed),
             some => bytes = &bytes[some..],
         }
     }
-    timeout(SILENCE, stream.flush()).await.map_err(stalled)?.map_err(ConnectionError::io)
+    timeout(SILENCE, stream.flush()).await.map_err(stalled)?.map_err(ConnectionError::io)?;
+    Ok(waited)
 }

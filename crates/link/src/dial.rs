@@ -8,29 +8,35 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::accept::HANDSHAKE_TIME;
-use crate::connection::{self, Stream};
+use crate::connection::{self, Peer, Stream};
 use crate::error::ConnectionError;
 use crate::greeting::{Greeting, GreetingError};
 use crate::host::Host;
 use crate::links::Shared;
+use crate::wire::VERSION;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Keeps the connection to a host up, for ever. Pauses between attempts double, up to [`LONGEST_PAUSE`], and are short
-/// again after a connection that lasted longer than that.
+/// again after a connection that lasted longer than that. A peer that only speaks an older version is greeted in that one.
 pub(crate) async fn keep(shared: &Shared, host: &Host) {
     let mut pause = SHORTEST_PAUSE;
+    let mut version = VERSION;
     loop {
-        let error = match dial(shared, host).await {
-            Ok(stream) => {
+        let error = match dial(shared, host, std::mem::replace(&mut version, VERSION)).await {
+            Ok(peer) => {
                 let connected_at = Instant::now();
-                let error = connection::run(shared, host, stream).await;
+                let error = connection::run(shared, host, peer).await;
                 if connected_at.elapsed() > LONGEST_PAUSE {
                     pause = SHORTEST_PAUSE;
                 }
                 error
+            }
+            Err(ConnectionError::Greeting(GreetingError::Older(older))) => {
+                version = older;
+                continue;
             }
             Err(error) => error,
         };
@@ -40,16 +46,21 @@ pub(crate) async fn keep(shared: &Shared, host: &Host) {
     }
 }
 
-async fn dial(shared: &Shared, host: &Host) -> Result<Box<dyn Stream>, ConnectionError> {
+async fn dial(shared: &Shared, host: &Host, version: u32) -> Result<Peer, ConnectionError> {
     let late = |_| ConnectionError::ConnectTime(CONNECT_TIME.as_secs());
     let stream = timeout(CONNECT_TIME, TcpStream::connect(&host.address)).await.map_err(late)?;
     let stream = stream.map_err(ConnectionError::Connect)?;
-    stream.set_nodelay(true).map_err(ConnectionError::Connect)?;
+    connection::prepare(&stream).map_err(ConnectionError::Connect)?;
     let late = |_| ConnectionError::HandshakeTime(HANDSHAKE_TIME.as_secs());
-    timeout(HANDSHAKE_TIME, greet(shared, host, stream)).await.map_err(late)?
+    timeout(HANDSHAKE_TIME, greet(shared, host, stream, version)).await.map_err(late)?
 }
 
-async fn greet(shared: &Shared, host: &Host, stream: TcpStream) -> Result<Box<dyn Stream>, ConnectionError> {
+async fn greet(
+    shared: &Shared,
+    host: &Host,
+    stream: TcpStream,
+    version: u32,
+) -> Result<Peer, ConnectionError> {
     let mut stream: Box<dyn Stream> = match shared.credentials() {
         None => Box::new(stream),
         Some(credentials) => {
@@ -59,8 +70,10 @@ async fn greet(shared: &Shared, host: &Host, stream: TcpStream) -> Result<Box<dy
         }
     };
     let hello = Greeting::Hello { name: shared.name.clone(), peer: host.name.clone() };
-    hello.send(&mut stream).await?;
-    match Greeting::read(&mut stream).await? {
+    hello.send(version, &mut stream).await?;
+    let (answered, greeting) = Greeting::read(&mut stream).await?;
+    match greeting {
+        Greeting::Refusal { .. } if answered < version => Err(GreetingError::Older(answered).into()),
         Greeting::Refusal { why } => Err(GreetingError::Refused(why).into()),
         Greeting::Hello { name, .. } if name != host.name => {
             Err(GreetingError::OtherPeer { found: name, expected: host.name.clone() }.into())
@@ -69,6 +82,6 @@ async fn greet(shared: &Shared, host: &Host, stream: TcpStream) -> Result<Box<dy
             let me = shared.name.clone();
             Err(GreetingError::NotMe { name, wanted: peer, me }.into())
         }
-        Greeting::Hello { .. } => Ok(stream),
+        Greeting::Hello { .. } => Ok(Peer { stream, version: answered }),
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::config::MOST_NAME_BYTES;
-use crate::wire::{VERSION, crc32c};
+use crate::wire::{OLDEST_VERSION, VERSION, crc32c};
 
 const MAGIC: [u8; 8] = *b"HAVRLINK";
 /// Magic and version.
@@ -31,8 +31,12 @@ pub(crate) enum Greeting {
 pub(crate) enum GreetingError {
     #[error("the peer is not a Haversack host, or only one side uses TLS")]
     Magic,
-    #[error("the peer speaks version {0} of the protocol between hosts: expected {VERSION}")]
+    #[error(
+        "the peer speaks version {0} of the protocol between hosts: expected {OLDEST_VERSION} to {VERSION}"
+    )]
     Version(u32),
+    #[error("the peer refused the connection: it speaks only version {0} of the protocol between hosts")]
+    Older(u32),
     #[error("the peer's greeting is malformed")]
     Malformed,
     #[error("the peer's greeting is damaged: its checksum is {found:#010x}, expected {expected:#010x}")]
@@ -65,7 +69,7 @@ impl From<io::Error> for GreetingError {
 }
 
 impl Greeting {
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self, version: u32) -> Vec<u8> {
         let (kind, body) = match self {
             Greeting::Hello { name, peer } => {
                 let length = u8::try_from(name.len()).expect("a name was checked");
@@ -73,7 +77,7 @@ impl Greeting {
             }
             Greeting::Refusal { why } => (1, why.bytes().take(MOST_BODY_BYTES).collect::<Vec<u8>>()),
         };
-        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &[kind, 0]].concat();
+        let mut bytes = [&MAGIC[..], &version.to_le_bytes(), &[kind, 0]].concat();
         bytes.extend_from_slice(&(body.len() as u16).to_le_bytes());
         bytes.extend_from_slice(&body);
         let crc = crc32c(&bytes, &[]);
@@ -92,23 +96,27 @@ impl Greeting {
         is_valid.then(|| Greeting::Hello { name: text(name), peer: text(peer) })
     }
 
-    /// Sends the greeting.
-    pub async fn send(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), GreetingError> {
-        stream.write_all(&self.encode()).await?;
+    /// Sends the greeting in a version of the protocol.
+    pub async fn send(
+        &self,
+        version: u32,
+        stream: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), GreetingError> {
+        stream.write_all(&self.encode(version)).await?;
         Ok(stream.flush().await?)
     }
 
-    /// Reads the peer's greeting.
-    pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Greeting, GreetingError> {
+    /// Reads the peer's greeting. Returns the version that it is in, too.
+    pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(u32, Greeting), GreetingError> {
         let mut bytes = vec![0; FRONT_BYTES];
         stream.read_exact(&mut bytes).await?;
         let (magic, version) = bytes.split_at(MAGIC.len());
         if magic != MAGIC {
             return Err(GreetingError::Magic);
         }
-        match u32::from_le_bytes(version.try_into().expect("four bytes")) {
-            VERSION => {}
-            other => return Err(GreetingError::Version(other)),
+        let version = u32::from_le_bytes(version.try_into().expect("four bytes"));
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            return Err(GreetingError::Version(version));
         }
         bytes.resize(FRONT_BYTES + HEAD_BYTES, 0);
         stream.read_exact(&mut bytes[FRONT_BYTES..]).await?;
@@ -125,7 +133,8 @@ impl Greeting {
         if found != expected {
             return Err(GreetingError::Checksum { found, expected });
         }
-        Greeting::decode(kind, &bytes[body..]).ok_or(GreetingError::Malformed)
+        let greeting = Greeting::decode(kind, &bytes[body..]).ok_or(GreetingError::Malformed)?;
+        Ok((version, greeting))
     }
 }
 
@@ -133,7 +142,7 @@ impl Greeting {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Greeting, GreetingError> {
+    fn read(bytes: &[u8]) -> Result<(u32, Greeting), GreetingError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async { Greeting::read(&mut &*bytes).await })
     }
@@ -145,13 +154,15 @@ mod tests {
     #[test]
     fn greetings_round_trip() {
         for greeting in [hello(), Greeting::Refusal { why: "no".into() }] {
-            assert_eq!(read(&greeting.encode()).unwrap(), greeting);
+            for version in [OLDEST_VERSION, VERSION] {
+                assert_eq!(read(&greeting.encode(version)).unwrap(), (version, greeting.clone()));
+            }
         }
     }
 
     #[test]
     fn a_flipped_bit_is_noticed() {
-        let bytes = hello().encode();
+        let bytes = hello().encode(VERSION);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
@@ -161,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_shorter_greeting_is_incomplete() {
-        let bytes = hello().encode();
+        let bytes = hello().encode(VERSION);
         for length in 0..bytes.len() {
             assert!(matches!(read(&bytes[..length]), Err(GreetingError::Closed)));
         }

@@ -33,11 +33,13 @@ pub struct HostState {
     pub queued_bytes: usize,
     /// Frames sent, without keep-alive.
     pub sent_frames: u64,
-    /// Bytes sent, before encryption.
+    /// Bytes sent, after compression and before encryption.
     pub sent_bytes: u64,
+    /// Bytes that were not sent, thanks to compression.
+    pub saved_bytes: u64,
     /// Frames received, without keep-alive.
     pub received_frames: u64,
-    /// Bytes received, after decryption.
+    /// Bytes received, after decryption and before decompression.
     pub received_bytes: u64,
     /// Frames that were not sent: no connection, or a full queue.
     pub dropped_frames: u64,
@@ -51,6 +53,7 @@ pub(crate) struct Counters {
     pub connections: AtomicU64,
     pub sent_frames: AtomicU64,
     pub sent_bytes: AtomicU64,
+    pub saved_bytes: AtomicU64,
     pub received_frames: AtomicU64,
     pub received_bytes: AtomicU64,
     pub dropped_frames: AtomicU64,
@@ -162,6 +165,7 @@ impl Host {
             queued_bytes,
             sent_frames: counters.sent_frames.load(Relaxed),
             sent_bytes: counters.sent_bytes.load(Relaxed),
+            saved_bytes: counters.saved_bytes.load(Relaxed),
             received_frames: counters.received_frames.load(Relaxed),
             received_bytes: counters.received_bytes.load(Relaxed),
             dropped_frames: counters.dropped_frames.load(Relaxed),

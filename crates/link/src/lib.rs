@@ -16,6 +16,7 @@
 //! - For each host, [`Event::Connected`], frames and [`Event::Lost`] come in this order and do not overlap.
 
 mod accept;
+mod batch;
 mod bucket;
 mod config;
 mod connection;

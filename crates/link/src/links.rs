@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     /// This host's name, in lower case.
     pub name: String,
     pub hosts: Arc<Hosts>,
+    /// Whether what is sent is compressed where the link is the limit.
+    pub compresses: bool,
     deliver: Box<dyn Fn(HostId, Event) + Send + Sync>,
     keyring: Option<Mutex<Keyring>>,
     refused: Arc<Mutex<Refused>>,
@@ -171,6 +173,7 @@ impl Links {
         let shared = Arc::new(Shared {
             name,
             hosts: hosts.clone(),
+            compresses: config.compresses,
             deliver: Box::new(deliver),
             keyring,
             refused: refused.clone(),

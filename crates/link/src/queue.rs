@@ -201,6 +201,11 @@ impl Queue {
         self.send(frame)
     }
 
+    /// Copies that were taken need fewer bytes on the link than they have.
+    pub fn saved(&mut self, copy_bytes: usize) {
+        self.bucket.give_back(copy_bytes);
+    }
+
     fn send(&mut self, frame: Frame) -> Next {
         self.bytes -= weight(&frame);
         Next::Send(Packet::Frame(frame))

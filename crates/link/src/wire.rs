@@ -1,8 +1,9 @@
 //! The bytes of frames. Documented byte by byte in `docs/host-protocol.md`.
 //!
 //! Invariants
-//! - Decoding never panics, and allocates no more than the frame is long, times two.
-//! - A frame has one encoding: what decodes encodes to the same bytes.
+//! - Decoding never panics, and allocates no more than the frame is long, times two; unpacking, no more
+//!   than [`MOST_PACKED_BYTES`].
+//! - A frame has one encoding: what decodes encodes to the same bytes. Packed frames are an exception.
 //! - What [`Frame::check`] accepts can be encoded.
 
 mod error;
@@ -10,14 +11,18 @@ mod fields;
 mod frame;
 mod grant;
 mod message;
+mod packed;
 mod packet;
 
 pub use error::WireError;
 pub use frame::{Frame, ObserveError};
+pub use packed::{Packer, Unpacker};
 pub use packet::{Header, Packet};
 
 /// The version of the protocol, checked before anything else.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The oldest version that is spoken with a peer that has no newer one. It has no packed frames.
+pub const OLDEST_VERSION: u32 = 2;
 /// Most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;
 /// Most sectors of an observer's read: 256 KiB.
@@ -28,6 +33,8 @@ pub const MOST_NOTE_BYTES: usize = 16 << 10;
 pub const HEADER_BYTES: usize = 12;
 /// Most bytes of a frame's body: an observed read of the greatest length, and its head.
 pub const MOST_BODY_BYTES: usize = (256 << 10) + 64;
+/// Most bytes of the frames in a packed one.
+pub const MOST_PACKED_BYTES: usize = 2 * (HEADER_BYTES + MOST_BODY_BYTES);
 
 /// Returns the CRC-32C of two pieces, one after the other.
 pub(crate) fn crc32c(first: &[u8], second: &[u8]) -> u32 {

@@ -7,9 +7,11 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::raw::{connect, encode, hello, join, read_to_the_end};
+use common::raw::{connect, encode, framed, hello, join, join_in, read_to_the_end};
 use common::{NOWHERE, Running, config, copy, wait_for, withdraw};
-use haversack_link::wire::{Packet, VERSION};
+use haversack_link::wire::{
+    HEADER_BYTES, Header, MOST_PACKED_BYTES, OLDEST_VERSION, Packer, Packet, VERSION,
+};
 use haversack_link::{Event, Security, SendError, host_id};
 
 /// Starts `b.test`, and a peer that is `a.test`.
@@ -54,6 +56,68 @@ fn a_frame_of_unknown_kind_ends_the_connection() {
     let (head, disk) = ([16, 0, 0, 0, 99, 0, 0, 0], [7; 16]);
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &[&head[..], &disk].concat()) as u32;
     ends_with(&[&head[..], &crc.to_le_bytes(), &disk].concat(), "a frame of unknown kind 99");
+}
+
+fn pack(frames: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    assert!(Packer::default().pack(frames, &mut bytes));
+    bytes
+}
+
+#[test]
+fn packed_frames_are_unpacked() {
+    let (b, mut stream) = joined();
+    let frames: Vec<u8> = (0..100).flat_map(|order| encode(copy(order))).collect();
+    stream.write_all(&pack(&frames)).unwrap();
+    for order in 0..100 {
+        b.expect(&Event::Received(copy(order)));
+    }
+}
+
+#[test]
+fn packed_frames_that_are_none_end_the_connection() {
+    let mut nested = pack(&encode(copy(1)));
+    nested.resize(nested.len() + 1_000, 0);
+    let half = encode(copy(1));
+    let body = pack(&half)[HEADER_BYTES..].to_vec();
+    let with_length = |length: usize| [&(length as u32).to_le_bytes()[..], &body[4..]].concat();
+    let cases = [
+        (pack(&nested), "a frame of unknown kind 3"),
+        (pack(&half[..half.len() - 1]), "ends in the middle"),
+        (framed(3, &[1, 2]), "ends in the middle"),
+        (framed(3, &[16, 0, 0, 0, 1, 2, 3]), "cannot be unpacked"),
+        (framed(3, &with_length(MOST_PACKED_BYTES + 1)), "expected at most"),
+        (framed(3, &with_length(half.len() - 1)), "cannot be unpacked"),
+        (framed(3, &with_length(half.len() + 1)), &format!("expected {}", half.len() + 1)[..]),
+    ];
+    for (bytes, words) in cases {
+        ends_with(&bytes, words);
+    }
+}
+
+/// Reads frames up to a packed one, at most `most`. Returns whether there is one.
+fn finds_packed(stream: &mut impl Read, most: usize) -> bool {
+    (0..most).any(|_| {
+        let mut header = [0; HEADER_BYTES];
+        stream.read_exact(&mut header).unwrap();
+        let mut body = vec![0; Header::read(header).unwrap().body_bytes()];
+        stream.read_exact(&mut body).unwrap();
+        header[4] == 3
+    })
+}
+
+#[test]
+fn frames_to_a_slow_peer_are_packed_if_it_can_read_that() {
+    for (version, packs) in [(VERSION, true), (OLDEST_VERSION, false)] {
+        let b = Running::start(&config("b.test", Security::Insecure, &[("a.test", NOWHERE)]));
+        let mut stream = join_in(version, b.address(), "a.test", "b.test");
+        b.expect(&Event::Connected);
+        let to = host_id("a.test");
+        // More than sockets take.
+        let queued = (0..).take_while(|order| b.links.send(to, copy(*order)).is_ok()).count();
+        assert_eq!(finds_packed(&mut stream, queued), packs);
+        assert_eq!(b.state().saved_bytes > 0, packs);
+    }
 }
 
 #[test]

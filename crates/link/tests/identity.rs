@@ -5,9 +5,9 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use common::raw::{connect, connect_tls, hello, join, read_greeting};
+use common::raw::{connect, connect_tls, hello, join, read_greeting, read_versioned_greeting, refusal};
 use common::{Authority, NOWHERE, Running, config};
-use haversack_link::wire::VERSION;
+use haversack_link::wire::{OLDEST_VERSION, VERSION};
 use haversack_link::{Event, LinkError, Links, Security, TlsFiles, host_id};
 use rustls::version::{TLS12, TLS13};
 
@@ -115,7 +115,7 @@ fn greetings_that_do_not_fit_are_refused_with_a_reason() {
     let b =
         Running::start(&config("b.test", Security::Insecure, &[("a.test", NOWHERE), ("c.test", NOWHERE)]));
     let cases = [
-        (hello(VERSION - 1, "a.test", "b.test"), "version 1"),
+        (hello(OLDEST_VERSION - 1, "a.test", "b.test"), "version 1"),
         (hello(VERSION, "x.test", "b.test"), "host 'x.test' is not in the configuration"),
         (hello(VERSION, "a.test", "c.test"), "this is 'b.test'"),
         (hello(VERSION, "c.test", "b.test"), "its name comes after this host's"),
@@ -150,6 +150,31 @@ fn what_an_accepting_host_answers_is_checked() {
         a.expect_error(words);
     }
     assert_eq!(a.state().connections, 0);
+}
+
+#[test]
+fn a_host_of_an_older_version_is_spoken_to_in_that_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = connecting(Security::Insecure, &listener.local_addr().unwrap().to_string());
+    let (mut stream, _) = listener.accept().unwrap();
+    assert_eq!(read_versioned_greeting(&mut stream).0, VERSION);
+    stream.write_all(&refusal(OLDEST_VERSION, "the peer speaks version 3: expected 2")).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let (version, kind, body) = read_versioned_greeting(&mut stream);
+    assert_eq!((version, kind, &body[..]), (OLDEST_VERSION, 0, &b"\x06a.testb.test"[..]));
+    stream.write_all(&hello(OLDEST_VERSION, "b.test", "a.test")).unwrap();
+    a.expect(&Event::Connected);
+    assert_eq!(a.state().last_error, None);
+    drop(stream);
+    a.expect(&Event::Lost);
+    // It may have been upgraded meanwhile.
+    let (mut stream, _) = listener.accept().unwrap();
+    assert_eq!(read_versioned_greeting(&mut stream).0, VERSION);
+    stream.write_all(&refusal(OLDEST_VERSION, "no")).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    assert_eq!(read_versioned_greeting(&mut stream).0, OLDEST_VERSION);
+    stream.write_all(&refusal(OLDEST_VERSION, "host 'a.test' is not in the configuration")).unwrap();
+    a.expect_error("host 'a.test' is not in the configuration");
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct MigrationConfig {
     /// The most that is sent ahead to one host, in bytes a second; 0 for no limit.
     #[serde(default)]
     pub rate: Size,
+    /// Compress what is sent while the network, or `rate`, is the limit.
+    #[serde(default = "yes")]
+    pub compress: bool,
     /// What travels with a disk, if the request does not say.
     #[serde(default)]
     pub method: Method,
@@ -39,6 +42,10 @@ pub struct MigrationConfig {
     /// How long it may take.
     #[serde(default = "fence_time")]
     pub fence_time: Span,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn fence_time() -> Span {

@@ -119,6 +119,7 @@ impl Hosts {
             listen: config.listen.clone(),
             hosts: hosts.collect(),
             security,
+            compresses: config.compress,
         };
         let daemon: Weak<Daemon> = Arc::downgrade(daemon);
         let links = Links::start(&link, move |from, event| {
@@ -224,6 +225,7 @@ impl Hosts {
             is_connected: host.connected_since.is_some(),
             round_trip_s: host.round_trip_us.map(|us| us as f64 / 1e6),
             sent_bytes: host.sent_bytes,
+            saved_bytes: host.saved_bytes,
             received_bytes: host.received_bytes,
             error: host.last_error.filter(|_| host.connected_since.is_none()),
         });

@@ -46,6 +46,9 @@ pub enum WireError {
         /// What its length may be.
         expected: &'static str,
     },
+    /// Packed frames cannot be unpacked.
+    #[error("a packed frame cannot be unpacked: {0}")]
+    Packed(String),
     /// Hosts are not in ascending order, each once.
     #[error("a list of hosts in a frame is not in ascending order")]
     Order,

@@ -5,6 +5,7 @@ use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, WireError, crc32c};
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
+const PACKED: u8 = 3;
 
 /// What travels over a connection after the greetings.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +54,38 @@ impl Header {
     fn kind(&self) -> u8 {
         self.bytes[4]
     }
+
+    /// Whether the body has packed frames: see [`super::Unpacker`].
+    pub fn is_packed(&self) -> bool {
+        self.kind() == PACKED
+    }
+
+    /// Returns the header of a body with packed frames.
+    pub(super) fn of_packed(body: &[u8]) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        Header::fill(&mut bytes, PACKED, body);
+        bytes
+    }
+
+    fn fill(header: &mut [u8], kind: u8, body: &[u8]) {
+        header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        header[4] = kind;
+        let crc = crc32c(&header[..8], body);
+        header[8..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Checks the length and the checksum of the body that follows.
+    pub(super) fn check(&self, body: &[u8]) -> Result<(), WireError> {
+        match body.len().cmp(&self.body_bytes()) {
+            std::cmp::Ordering::Less => return Err(WireError::Short),
+            std::cmp::Ordering::Greater => {
+                return Err(WireError::Trailing(body.len() - self.body_bytes()));
+            }
+            std::cmp::Ordering::Equal => {}
+        }
+        let (found, expected) = (self.word(8), crc32c(&self.bytes[..8], body));
+        if found == expected { Ok(()) } else { Err(WireError::Checksum { found, expected }) }
+    }
 }
 
 impl Packet {
@@ -83,10 +116,7 @@ impl Packet {
         };
         let (header, body) = to[start..].split_at_mut(HEADER_BYTES);
         debug_assert!(body.len() <= MOST_BODY_BYTES, "a checked frame fits");
-        header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        header[4] = kind;
-        let crc = crc32c(&header[..8], body);
-        header[8..].copy_from_slice(&crc.to_le_bytes());
+        Header::fill(header, kind, body);
         Ok(())
     }
 
@@ -95,17 +125,7 @@ impl Packet {
     /// # Errors
     /// It is not exactly one valid packet.
     pub fn decode(header: &Header, body: &[u8]) -> Result<Packet, WireError> {
-        match body.len().cmp(&header.body_bytes()) {
-            std::cmp::Ordering::Less => return Err(WireError::Short),
-            std::cmp::Ordering::Greater => {
-                return Err(WireError::Trailing(body.len() - header.body_bytes()));
-            }
-            std::cmp::Ordering::Equal => {}
-        }
-        let (found, expected) = (header.word(8), crc32c(&header.bytes[..8], body));
-        if found != expected {
-            return Err(WireError::Checksum { found, expected });
-        }
+        header.check(body)?;
         let mut fields = Reader(body);
         let packet = match header.kind() {
             PING => Packet::Ping(fields.u64()?),
@@ -121,7 +141,20 @@ impl Packet {
     /// # Errors
     /// They are not.
     pub fn decode_whole(bytes: &[u8]) -> Result<Packet, WireError> {
-        let (header, body) = bytes.split_first_chunk().ok_or(WireError::Short)?;
-        Packet::decode(&Header::read(*header)?, body)
+        match Packet::decode_first(bytes)? {
+            (packet, []) => Ok(packet),
+            (_, more) => Err(WireError::Trailing(more.len())),
+        }
+    }
+
+    /// Decodes the packet with its header that bytes begin with, and returns the bytes after it.
+    ///
+    /// # Errors
+    /// They do not begin with one.
+    pub fn decode_first(bytes: &[u8]) -> Result<(Packet, &[u8]), WireError> {
+        let (header, rest) = bytes.split_first_chunk().ok_or(WireError::Short)?;
+        let header = Header::read(*header)?;
+        let (body, rest) = rest.split_at_checked(header.body_bytes()).ok_or(WireError::Short)?;
+        Ok((Packet::decode(&header, body)?, rest))
     }
 }

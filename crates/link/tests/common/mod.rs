@@ -81,7 +81,8 @@ pub fn config(name: &str, security: Security, hosts: &[(&str, &str)]) -> Config 
         copy_bytes_per_second: 0,
     };
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    Config { name: name.into(), listen, hosts: hosts.iter().map(host).collect(), security }
+    let hosts = hosts.iter().map(host).collect();
+    Config { name: name.into(), listen, hosts, security, compresses: true }
 }
 
 impl Running {

@@ -38,21 +38,48 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 
 /// Reads a greeting, and returns its kind and body.
 pub fn read_greeting(stream: &mut impl Read) -> (u8, Vec<u8>) {
+    let (_, kind, body) = read_versioned_greeting(stream);
+    (kind, body)
+}
+
+/// Reads a greeting, and returns its version, kind and body.
+pub fn read_versioned_greeting(stream: &mut impl Read) -> (u32, u8, Vec<u8>) {
     let mut head = [0; 16];
     stream.read_exact(&mut head).unwrap();
+    let version = u32::from_le_bytes(head[8..12].try_into().unwrap());
     let mut body = vec![0; u16::from_le_bytes([head[14], head[15]]).into()];
     stream.read_exact(&mut body).unwrap();
     stream.read_exact(&mut [0; 4]).unwrap();
-    (head[12], body)
+    (version, head[12], body)
 }
 
 /// Connects without TLS as a host, and exchanges greetings.
 pub fn join(address: SocketAddr, name: &str, peer: &str) -> TcpStream {
+    join_in(VERSION, address, name, peer)
+}
+
+/// The same in a version of the protocol.
+pub fn join_in(version: u32, address: SocketAddr, name: &str, peer: &str) -> TcpStream {
     let mut stream = connect(address);
-    stream.write_all(&hello(VERSION, name, peer)).unwrap();
+    stream.write_all(&hello(version, name, peer)).unwrap();
     let (kind, body) = read_greeting(&mut stream);
     assert_eq!((kind, body), (0, [&[peer.len() as u8], peer.as_bytes(), name.as_bytes()].concat()));
     stream
+}
+
+/// Returns a refusal.
+pub fn refusal(version: u32, why: &str) -> Vec<u8> {
+    let length = (why.len() as u16).to_le_bytes();
+    let mut bytes = [&b"HAVRLINK"[..], &version.to_le_bytes(), &[1, 0], &length, why.as_bytes()].concat();
+    bytes.extend_from_slice(&crc(&bytes));
+    bytes
+}
+
+/// Returns a frame of this kind, with a checksum that is right.
+pub fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
+    let head = [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
+    let crc = crc(&[&head, body].concat());
+    [&head, &crc[..], body].concat()
 }
 
 /// Reads until the other side ends the connection.

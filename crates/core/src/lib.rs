@@ -60,7 +60,7 @@ pub use config::{
 pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};
 pub use flow::device::NewDevice;
-pub use flow::export::{CachedBlock, ListCursor};
+pub use flow::export::{CachedBlock, Copied, ListCursor};
 pub use flow::job::Progress;
 pub use flow::moving::late::LateSource;
 pub use flow::takeover::PeerLoss;

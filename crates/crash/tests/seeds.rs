@@ -245,6 +245,7 @@ const TWIN: &[(u64, &str)] = &[
     ),
     (2000262475, "what is obsolete is on record as needed, and keeps the disk from coming"),
     (2100502843, "the new owner borrows a clean block that the origin has not durably, and loses"),
+    (3003014621, "over a link slower than expected, every answer is to a round of copies that is over"),
     (2000000310, "a late question of a dead host is answered with a release of the disk taken from it"),
 ];
 

@@ -158,6 +158,7 @@ mod tests {
             at: Position { round: 0, next: order },
             block: BlockNo(order),
             mask: 0xff,
+            reused: false,
             data,
         };
         Packet::Frame(Frame::Migrate { disk: DiskId([disk; 16]), message })

@@ -72,9 +72,10 @@ pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionE
     let pinged = AtomicU64::new(0);
     let (incoming, outgoing) = tokio::io::split(peer.stream);
     let packing = Packing::new(shared.compresses && peer.version >= VERSION);
+    let version = peer.version;
     let error = tokio::select! {
         error = ended(receive(shared, host, incoming, &pinged)) => error,
-        error = ended(send(host, outgoing, packing)) => error,
+        error = ended(send(host, outgoing, version, packing)) => error,
         () = keep_alive(shared, host, &pinged) => unreachable!("it never ends"),
         _ = newest.wait_for(|count| *count != mine) => ConnectionError::Replaced,
     };
@@ -183,12 +184,13 @@ async fn read_some(
 async fn send(
     host: &Host,
     mut stream: impl AsyncWrite + Unpin,
+    version: u32,
     mut packing: Packing,
 ) -> Result<(), ConnectionError> {
     let mut batch = Batch::default();
     loop {
         batch.clear();
-        let wait = gather(host, &mut batch);
+        let wait = gather(host, version, &mut batch);
         let is_limited = wait.is_some();
         if batch.is_empty() {
             match wait {
@@ -209,10 +211,13 @@ async fn send(
 }
 
 /// Encodes what is to be sent now. Returns how long the next frame has to wait for the limit.
-fn gather(host: &Host, batch: &mut Batch) -> Option<Duration> {
+fn gather(host: &Host, version: u32, batch: &mut Batch) -> Option<Duration> {
     while batch.bytes() < BATCH_BYTES {
         match host.queue(|queue| queue.next(Instant::now())) {
-            Next::Send(packet) => batch.add(&packet),
+            Next::Send(mut packet) => {
+                packet.adapt(version);
+                batch.add(&packet);
+            }
             Next::Wait(wait) => return Some(wait),
             Next::Nothing => break,
         }

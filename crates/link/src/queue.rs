@@ -233,6 +233,7 @@ mod tests {
             at: Position { round: 0, next: order },
             block: BlockNo(order),
             mask: 0xff,
+            reused: true,
             data: vec![0; BLOCK_BYTES],
         })
     }

@@ -60,7 +60,7 @@ fn method() -> impl Strategy<Value = Method> {
 fn message() -> impl Strategy<Value = Message> {
     let listed =
         (question(), any::<bool>(), method(), part(), vec((block(), any::<u8>()), 0..50), option::of(part()));
-    let copy = (session(), any::<u64>(), position(), block(), any::<u8>(), data());
+    let copy = (session(), any::<u64>(), position(), block(), any::<(u8, bool)>(), data());
     prop_oneof![
         ownership().prop_map(Message::Ownership),
         (session(), position()).prop_map(|(session, from)| Message::Offer { session, from }),
@@ -69,12 +69,13 @@ fn message() -> impl Strategy<Value = Message> {
             taker,
             until
         }),
-        copy.prop_map(|(session, taker, at, block, mask, data)| Message::Copy {
+        copy.prop_map(|(session, taker, at, block, (mask, reused), data)| Message::Copy {
             session,
             taker,
             at,
             block,
             mask,
+            reused,
             data
         }),
         session().prop_map(|session| Message::Withdraw { session }),

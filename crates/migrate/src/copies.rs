@@ -28,13 +28,28 @@ pub(crate) struct Sending {
     pub queue: VecDeque<BlockNo>,
     /// When the destination was last heard of, or asked.
     pub heard_us: Micros,
+    /// How often the time after which a round is given up was doubled.
+    doublings: u32,
 }
+
+/// The most that time is doubled.
+const MOST_DOUBLINGS: u32 = 6;
 
 impl Sending {
     pub fn new(to: HostId, session: Session, now: Micros) -> Sending {
         let at = Position { round: 1, next: 1 };
         let (in_flight, queue) = (BTreeMap::new(), VecDeque::new());
-        Sending { to, session, at, is_open: false, taker: None, in_flight, queue, heard_us: now }
+        Sending {
+            to,
+            session,
+            at,
+            is_open: false,
+            taker: None,
+            in_flight,
+            queue,
+            heard_us: now,
+            doublings: 0,
+        }
     }
 
     /// Returns up to which order every copy has arrived.
@@ -62,13 +77,22 @@ impl Sending {
             return;
         }
         (self.is_open, self.heard_us) = (true, now);
+        self.doublings = self.doublings.saturating_sub(1);
         self.in_flight = self.in_flight.split_off(&until.next);
+    }
+
+    /// Whether answers are overdue. The time that they have is doubled with each round in which none came: over a link that is
+    /// slower than expected, every answer would be to a round that is over.
+    pub fn is_overdue(&self, now: Micros, repeat_us: Micros) -> bool {
+        let waits = !self.is_open || !self.in_flight.is_empty();
+        waits && now >= self.heard_us + (repeat_us << self.doublings)
     }
 
     /// Begins a new round, since copies are overdue; returns the blocks whose copies do not count.
     pub fn start_over(&mut self, now: Micros) -> Vec<BlockNo> {
         self.at.round += 1;
         (self.is_open, self.heard_us) = (false, now);
+        self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
         std::mem::take(&mut self.in_flight).into_values().collect()
     }
 }
@@ -158,6 +182,21 @@ mod tests {
         sending.acknowledged(at(1, 2), 0);
         assert_eq!(send(&mut sending), (BlockNo(7), 3));
         assert_eq!(sending.arrived(), 2);
+    }
+
+    #[test]
+    fn a_round_without_an_answer_is_followed_by_a_longer_one() {
+        let mut sending = sending([7]);
+        let mut start = 0;
+        for length in [10, 20, 40, 80, 160, 320, 640, 640] {
+            assert!(!sending.is_overdue(start + length - 1, 10));
+            assert!(sending.is_overdue(start + length, 10));
+            start += length;
+            sending.start_over(start);
+        }
+        sending.acknowledged(sending.at, start);
+        send(&mut sending);
+        assert!(!sending.is_overdue(start + 319, 10) && sending.is_overdue(start + 320, 10));
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub enum Message {
         block: BlockNo,
         /// Its sectors; 0 if the source has nothing of the block any more.
         mask: u8,
+        /// The block was used again after it had entered the source's cache.
+        reused: bool,
         /// One block, each sector at its place.
         data: Vec<u8>,
     },

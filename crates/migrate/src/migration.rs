@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use haversack_core::{Call, DiskConfig, IoId, JobError, JobId, ManageError, Memory, Moved};
+use haversack_core::{Call, Copied, DiskConfig, IoId, JobError, JobId, ManageError, Memory, Moved};
 use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 use haversack_ownership::{Grant, Ownership, Record, Step};
 
@@ -403,8 +403,8 @@ impl Migration {
             Message::Arrived { session, taker, until } => {
                 self.arrived(call, now, from, session, taker, until);
             }
-            Message::Copy { session, taker, at, block, mask, data } => {
-                self.copy_came(from, session, taker, at, block, mask, data);
+            Message::Copy { session, taker, at, block, mask, reused, data } => {
+                self.copy_came(from, session, taker, at, block, Copied { mask, reused }, data);
             }
             Message::Withdraw { session } => self.withdrawn(call, now, from, session),
             Message::List { question, epoch, part: Part::Clean(part), .. } => {

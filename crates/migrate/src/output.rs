@@ -1,6 +1,6 @@
 //! What a driver has to do for a migration.
 
-use haversack_core::IoId;
+use haversack_core::{Copied, IoId};
 use haversack_model::{BlockNo, HostId};
 
 use crate::message::{Message, Position, Question, Session};
@@ -60,8 +60,8 @@ pub enum Output {
     TakeCopy {
         /// The block.
         block: BlockNo,
-        /// Its sectors.
-        mask: u8,
+        /// What it has.
+        copied: Copied,
         /// One block.
         data: Vec<u8>,
     },

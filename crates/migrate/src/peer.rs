@@ -1,7 +1,7 @@
 //! After a claim: the new owner fetches blocks from the old one, and tells it what it may forget.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{Call, IoId, Memory};
+use haversack_core::{Call, Copied, IoId, Memory};
 use haversack_model::{BLOCK_BYTES, BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -106,13 +106,14 @@ impl Migration {
         }
     }
 
-    /// A copy was read into one block, with these sectors; `None` if the cache had none or the read failed.
-    pub fn copy_read(&mut self, ticket: CopyTicket, copy: Option<(u8, Vec<u8>)>) {
+    /// A copy was read into one block; `None` if the cache had none or the read failed.
+    pub fn copy_read(&mut self, ticket: CopyTicket, copy: Option<(Copied, Vec<u8>)>) {
         // The destination waits for every copy: one without sectors says that there is none.
-        let (mask, data) = copy.unwrap_or_else(|| (0, vec![0; BLOCK_BYTES]));
+        let nothing = Copied { mask: 0, reused: false };
+        let (Copied { mask, reused }, data) = copy.unwrap_or_else(|| (nothing, vec![0; BLOCK_BYTES]));
         match ticket {
             CopyTicket::Ahead { to, session, taker, at, block } => {
-                self.send(to, Message::Copy { session, taker, at, block, mask, data });
+                self.send(to, Message::Copy { session, taker, at, block, mask, reused, data });
             }
             CopyTicket::Answer { to, question, .. } => {
                 self.send(to, Message::Fetched { question, mask, data });

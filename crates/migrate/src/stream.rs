@@ -1,6 +1,6 @@
 //! Before a release: the source sends copies of its cached blocks ahead.
 
-use haversack_core::{Call, ManageError, Memory};
+use haversack_core::{Call, Copied, ManageError, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
 
 use crate::copies::{Receiving, Sending};
@@ -75,8 +75,7 @@ impl Migration {
     /// Begins a new round if copies are overdue.
     pub(crate) fn tick_stream<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let (Some(sending), Some(disk)) = (&mut self.sending, self.disk) else { return };
-        let waits = !sending.is_open || !sending.in_flight.is_empty();
-        if !waits || now < sending.heard_us + self.timing.repeat_us {
+        if !sending.is_overdue(now, self.timing.repeat_us) {
             return;
         }
         let (to, session) = (sending.to, sending.session);
@@ -155,7 +154,7 @@ impl Migration {
         taker: u64,
         at: Position,
         block: BlockNo,
-        mask: u8,
+        copied: Copied,
         data: Vec<u8>,
     ) {
         let is_open = self.task == Task::Idle && taker == self.incarnation;
@@ -163,7 +162,7 @@ impl Migration {
         let Some(receiving) = mine.filter(|_| is_open) else { return };
         if receiving.takes(at) {
             self.copies += 1;
-            self.outputs.push_back(Output::TakeCopy { block, mask, data });
+            self.outputs.push_back(Output::TakeCopy { block, copied, data });
         }
         self.acknowledge();
     }

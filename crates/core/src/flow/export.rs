@@ -37,6 +37,15 @@ pub struct CachedBlock {
     pub seq: u64,
 }
 
+/// What a copy of a block has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// Its sectors.
+    pub mask: u8,
+    /// The block was used again after it had entered the cache that the copy is from.
+    pub reused: bool,
+}
+
 /// Where a listing continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ListCursor(u32);
@@ -67,6 +76,14 @@ impl Core {
             });
         }
         (end < all).then_some(ListCursor(end))
+    }
+
+    /// Whether a cached block was used again after it had entered.
+    fn is_reused(&self, disk: DiskNo, block: BlockNo) -> bool {
+        let versions = self.resolve(disk, block);
+        let staged = versions.staged.map(|staged| self.staging.get(staged.frame));
+        staged.is_some_and(|staged| staged.protected || staged.hits > 0)
+            || versions.flash.is_some_and(|(_, slot)| slot.protected() || slot.hits() > 0)
     }
 
     /// Whether the last copy of a block that was read for the next owner still is what the block has.
@@ -120,7 +137,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Starts to read a copy of what the cache has of a block into the buffer of `tag`, one block long, each
-    /// sector at its place in the block. The end is reported like that of a request. Returns the sectors;
+    /// sector at its place in the block. The end is reported like that of a request. Returns what it has;
     /// `None` if the cache has none, or the block is being changed at the origin. `order` is the caller's
     /// number of the copy: it rises from copy to copy.
     ///
@@ -133,7 +150,7 @@ impl<M: Memory> Call<'_, M> {
         disk: DiskNo,
         block: BlockNo,
         order: u64,
-    ) -> Result<Option<u8>, Rejected> {
+    ) -> Result<Option<Copied>, Rejected> {
         self.now = now;
         let d = self.disks.get_mut(disk).ok_or(Rejected::NoSuchDisk(disk))?;
         let lends = d.life.is_released() && d.moving.as_ref().is_some_and(|moving| moving.lends);
@@ -150,6 +167,7 @@ impl<M: Memory> Call<'_, M> {
         if mask == 0 || self.locks.get(disk, block) == Some(LockKind::Around) {
             return Ok(None);
         }
+        let reused = self.is_reused(disk, block);
         let d = self.disk_mut(disk);
         d.requests += 1;
         if let Some(export) = d.moving.as_mut().and_then(|moving| moving.export.as_mut()) {
@@ -172,6 +190,6 @@ impl<M: Memory> Call<'_, M> {
         };
         self.enqueue(number);
         self.settle();
-        Ok(Some(mask))
+        Ok(Some(Copied { mask, reused }))
     }
 }

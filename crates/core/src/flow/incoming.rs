@@ -16,6 +16,7 @@ use crate::config::DiskConfig;
 use crate::core::Call;
 use crate::disk::runs;
 use crate::error::ManageError;
+use crate::flow::export::Copied;
 use crate::flow::moving::Moving;
 use crate::flow::moving::peer::PeerBlocks;
 use crate::format::record::Moved;
@@ -80,7 +81,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Takes in a copy of a block from the buffer of `tag`, one block long, each sector at its place. It
-    /// replaces an older copy. Returns false if there is no room: then this host has no copy of the block.
+    /// replaces an older copy. What was used again is protected here as well, since nothing can hit it on probation. Returns false if there is no room: then this host has no copy of the block.
     ///
     /// # Errors
     /// The disk is not expected, or is being claimed.
@@ -90,7 +91,7 @@ impl<M: Memory> Call<'_, M> {
         tag: RequestTag,
         disk: DiskNo,
         block: BlockNo,
-        mask: u8,
+        copied: Copied,
     ) -> Result<bool, ManageError> {
         self.now = now;
         self.incoming(disk)?;
@@ -102,7 +103,7 @@ impl<M: Memory> Call<'_, M> {
         if !planted(Bug::MixCopies) {
             self.drop_copy(disk, block);
         }
-        let mask = mask & self.disk(disk).inside(block);
+        let mask = copied.mask & self.disk(disk).inside(block);
         let usable = self.store.usable_devices().next().is_some();
         let room = self.staging.free() > self.spare_frames() && usable && mask != 0;
         let frame = if room { self.staging.allocate() } else { None };
@@ -118,7 +119,7 @@ impl<M: Memory> Call<'_, M> {
                 return Ok(false);
             }
         }
-        self.stage(disk, block, frame, mask, false);
+        self.stage_as(disk, block, frame, mask, false, copied.reused);
         self.queue_if_due(disk);
         self.settle();
         Ok(true)

@@ -146,6 +146,19 @@ impl<M: Memory> Call<'_, M> {
     /// Makes `frame`, which holds new content in sectors `mask`, the newest of its block. Valid sectors of an
     /// older staged frame are copied in first; the older frame's descriptor is cleared last.
     pub(crate) fn stage(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8, dirty: bool) {
+        self.stage_as(disk, block, frame, mask, dirty, false);
+    }
+
+    /// The same with a block that is protected, if it was `reused` elsewhere.
+    pub(crate) fn stage_as(
+        &mut self,
+        disk: DiskNo,
+        block: BlockNo,
+        frame: FrameNo,
+        mask: u8,
+        dirty: bool,
+        reused: bool,
+    ) {
         self.drop_data(disk, block);
         let mut staged = Staged::new(disk, block);
         (staged.mask, staged.dirty, staged.since_us) = (mask, dirty, self.now);
@@ -171,7 +184,7 @@ impl<M: Memory> Call<'_, M> {
         } else if let Some((_, slot)) = flash {
             (staged.protected, staged.hits) = (slot.protected(), (slot.hits() + 1).min(MAX_HITS));
         } else {
-            staged.protected = self.store.was_evicted(disk, block);
+            staged.protected = reused || self.store.was_evicted(disk, block);
         }
         let whole = self.disk(disk).is_whole(block, staged.mask);
         staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && !whole;

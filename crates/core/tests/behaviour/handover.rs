@@ -1,7 +1,8 @@
 //! A disk moves to another host with what is cached of it, dirty blocks included.
 
 use haversack_core::{
-    Action, CoreConfig, DiskConfig, ManageError, Moved, Op, Rejected, RequestError, RequestTag, Target,
+    Action, Copied, CoreConfig, DiskConfig, ListCursor, ManageError, Moved, Op, Rejected, RequestError,
+    RequestTag, Target,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode, WriteThroughAck};
 
@@ -70,7 +71,7 @@ fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     let tag = RequestTag(1 << 32 | block);
     rig.give_buffer(tag, vec![value; BLOCK_BYTES]);
     let now = rig.now;
-    let taken = rig.core().take_copy(now, tag, disk, BlockNo(block), 255);
+    let taken = rig.core().take_copy(now, tag, disk, BlockNo(block), Copied { mask: 255, reused: false });
     assert_eq!(taken, Ok(true), "there is room");
     rig.run();
 }
@@ -299,6 +300,44 @@ fn copies_count_from_the_claim_on_and_survive_a_crash() {
 }
 
 #[test]
+fn copies_of_what_was_used_again_stay_when_more_come_than_there_is_room_for() {
+    const BLOCKS: u64 = 4_000;
+    const REUSED: u64 = 300;
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let large = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), BLOCKS * 8) };
+    let disk = rig.core().expect_disk(0, &large).expect("the disk is not known");
+    for block in 0..BLOCKS {
+        let tag = RequestTag(1 << 32 | block);
+        rig.give_buffer(tag, vec![1; BLOCK_BYTES]);
+        let (now, copied) = (rig.now, Copied { mask: 255, reused: block < REUSED });
+        assert_eq!(rig.core().take_copy(now, tag, disk, BlockNo(block), copied), Ok(true));
+        rig.run();
+    }
+    let (mut kept, mut from) = (0, Some(ListCursor::default()));
+    while let Some(at) = from {
+        from = rig.running().list_cached(disk, at, |cached| kept += u64::from(cached.block.0 < REUSED));
+    }
+    assert_eq!(kept, REUSED);
+}
+
+#[test]
+fn a_copy_says_whether_the_block_was_used_again() {
+    let (mut rig, disk) = half_clean();
+    let reused = |rig: &mut Rig, order, block| {
+        let (tag, now) = (RequestTag(1 << 40 | order), rig.now);
+        rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+        let copied = rig.core().read_copy(now, tag, disk, BlockNo(block), order);
+        rig.answered(tag);
+        copied.expect("this host owns the disk").map(|copied| copied.reused)
+    };
+    assert_eq!(reused(&mut rig, 1, 0), Some(false));
+    assert_eq!(reused(&mut rig, 2, 0), Some(false), "reading a copy is no use");
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+    assert_eq!(reused(&mut rig, 3, 0), Some(true));
+    assert_eq!(reused(&mut rig, 4, 1), Some(false));
+}
+
+#[test]
 fn a_copy_that_a_newer_one_replaced_does_not_come_back() {
     let (mut rig, disk) = expected(&[]);
     let other = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
@@ -309,7 +348,10 @@ fn a_copy_that_a_newer_one_replaced_does_not_come_back() {
     }
     let tag = RequestTag(1 << 40);
     rig.give_buffer(tag, vec![3; BLOCK_BYTES]);
-    assert_eq!(rig.core().take_copy(0, tag, disk, BlockNo(0), 255), Ok(false));
+    assert_eq!(
+        rig.core().take_copy(0, tag, disk, BlockNo(0), Copied { mask: 255, reused: false }),
+        Ok(false)
+    );
     claim(&mut rig, disk);
     let mut rig = rig.after_power_cut(config());
     rig.attach(&lazy(), 2);
@@ -333,7 +375,8 @@ fn a_copy_is_out_of_date_once_its_block_is_written() {
     for block in [0, 1] {
         let tag = RequestTag(1 << 32 | block);
         rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
-        assert_eq!(rig.core().read_copy(now, tag, disk, BlockNo(block), block + 1), Ok(Some(255)));
+        let copied = rig.core().read_copy(now, tag, disk, BlockNo(block), block + 1);
+        assert_eq!(copied.map(|copied| copied.map(|copied| copied.mask)), Ok(Some(255)));
         rig.answered(tag);
         assert_eq!(rig.buffer(tag), vec![block as u8 + 1; BLOCK_BYTES]);
     }

@@ -1,7 +1,7 @@
 //! A disk is taken over from a host that is dead for good, and the dead host comes back.
 
 use haversack_core::{
-    CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,
+    Copied, CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,
     RequestTag,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
@@ -29,7 +29,7 @@ fn dependent() -> (Rig, DiskNo) {
     rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
     let tag = RequestTag(1 << 32);
     rig.give_buffer(tag, vec![3; BLOCK_BYTES]);
-    assert_eq!(rig.core().take_copy(0, tag, disk, BlockNo(1), 255), Ok(true));
+    assert_eq!(rig.core().take_copy(0, tag, disk, BlockNo(1), Copied { mask: 255, reused: false }), Ok(true));
     rig.run();
     let listed = [0, 1, 2].map(|block| (BlockNo(block), 255));
     rig.core().list_peer_blocks(0, disk, THERE, &listed, true).expect("the disk is expected");

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Call, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig, RequestTag,
-    pool,
+    Action, Call, Copied, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig,
+    RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
@@ -41,7 +41,7 @@ struct Flight {
 struct Reading {
     tag: RequestTag,
     ticket: CopyTicket,
-    mask: u8,
+    copied: Copied,
 }
 
 /// What a running process has.
@@ -369,10 +369,10 @@ impl Host {
             running.answers.push((tag, result));
             return;
         };
-        let Reading { ticket, mask, .. } = running.readings.swap_remove(place);
+        let Reading { ticket, copied, .. } = running.readings.swap_remove(place);
         let buffer = &mut running.memory.buffers().0[(tag.0 & 0xFFFF) as usize];
         buffer.tag = 0;
-        let copy = result.is_ok().then(|| (mask, buffer.bytes.clone()));
+        let copy = result.is_ok().then(|| (copied, buffer.bytes.clone()));
         running.migration.copy_read(ticket, copy);
     }
 
@@ -395,7 +395,7 @@ impl Host {
         match output {
             Output::Send(to, message) => shared.mail.push((to.0 as usize - 1, message)),
             Output::ReadCopy(ticket) => self.read_copy(shared, ticket),
-            Output::TakeCopy { block, mask, data } => self.take_copy(shared, block, mask, data),
+            Output::TakeCopy { block, copied, data } => self.take_copy(shared, block, copied, data),
             Output::FetchFailed { io } => {
                 let Running { core, memory, .. } = self.run();
                 core.with(memory).complete(shared.now, io, Err(IoFailure::Error));
@@ -417,7 +417,7 @@ impl Host {
         let Running { core, memory, migration, readings, .. } = self.run();
         let Some(disk) = migration.disk() else { return };
         match core.with(memory).read_copy(shared.now, tag, disk, ticket.block(), ticket.order()) {
-            Ok(Some(mask)) => readings.push(Reading { tag, ticket, mask }),
+            Ok(Some(copied)) => readings.push(Reading { tag, ticket, copied }),
             Ok(None) | Err(_) => {
                 memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
                 migration.copy_read(ticket, None);
@@ -425,13 +425,13 @@ impl Host {
         }
     }
 
-    fn take_copy(&mut self, shared: &Shared, block: BlockNo, mask: u8, data: Vec<u8>) {
+    fn take_copy(&mut self, shared: &Shared, block: BlockNo, copied: Copied, data: Vec<u8>) {
         let (tag, buffer) = self.buffer();
         (buffer.bytes, buffer.is_copy) = (data, true);
         let Running { core, memory, migration, .. } = self.run();
         if let Some(disk) = migration.disk() {
             // An error says that the disk is no longer expected.
-            let _ = core.with(memory).take_copy(shared.now, tag, disk, block, mask);
+            let _ = core.with(memory).take_copy(shared.now, tag, disk, block, copied);
         }
         memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
     }

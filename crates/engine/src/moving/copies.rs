@@ -6,7 +6,7 @@
 //! Invariant
 //! - A buffer stays until the core has reported the end of what it is for.
 
-use haversack_core::{RequestError, RequestTag};
+use haversack_core::{Copied, RequestError, RequestTag};
 use haversack_migrate::CopyTicket;
 use haversack_model::{DiskId, HostId};
 
@@ -19,7 +19,7 @@ pub(crate) const COPIES: u32 = (1 << 22) - 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// A copy of a block is read for another host.
-    Read { disk: DiskId, ticket: CopyTicket, mask: u8 },
+    Read { disk: DiskId, ticket: CopyTicket, copied: Option<Copied> },
     /// A copy from another host is given to the core, in one call.
     Take,
     /// Sectors are read for a host that asked.
@@ -56,10 +56,10 @@ impl Copies {
         self.slots[Tag::decode(tag).slot as usize] = None;
     }
 
-    /// Sets the sectors that a copy will have.
-    pub fn set_mask(&mut self, tag: RequestTag, sectors: u8) {
-        if let Some((Purpose::Read { mask, .. }, _)) = &mut self.slots[Tag::decode(tag).slot as usize] {
-            *mask = sectors;
+    /// Notes what a copy that is being read will have.
+    pub fn reads(&mut self, tag: RequestTag, what: Copied) {
+        if let Some((Purpose::Read { copied, .. }, _)) = &mut self.slots[Tag::decode(tag).slot as usize] {
+            *copied = Some(what);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the protocol wants done: messages, copies that are read or taken, and blocks that came from another host.
 
-use haversack_core::{IoFailure, IoId, Memory, Moved, Piece};
+use haversack_core::{Copied, IoFailure, IoId, Memory, Moved, Piece};
 use haversack_migrate::{CopyTicket, Output};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
 use haversack_ownership::Record;
@@ -52,7 +52,7 @@ impl Reactor {
         match output {
             Output::Send(to, message) => self.send_to(to, id, HostMessage::Protocol(message)),
             Output::ReadCopy(ticket) => self.read_copy(at, ticket),
-            Output::TakeCopy { block, mask, data } => self.take_copy(at, block, mask, data),
+            Output::TakeCopy { block, copied, data } => self.take_copy(at, block, copied, data),
             Output::FetchFailed { io } => {
                 self.core.with(&mut self.memory).complete(self.now, io, Err(IoFailure::Error));
             }
@@ -72,11 +72,11 @@ impl Reactor {
     fn read_copy(&mut self, at: usize, ticket: CopyTicket) {
         let mover = &self.moving.movers[at];
         let Some(number) = mover.migration.disk() else { return };
-        let purpose = Purpose::Read { disk: mover.id, ticket, mask: 0 };
+        let purpose = Purpose::Read { disk: mover.id, ticket, copied: None };
         let tag = self.memory.payloads.copies.put(purpose, vec![0; BLOCK_BYTES]);
         let (now, block, order) = (self.now, ticket.block(), ticket.order());
         match self.core.with(&mut self.memory).read_copy(now, tag, number, block, order) {
-            Ok(Some(mask)) => self.memory.payloads.copies.set_mask(tag, mask),
+            Ok(Some(copied)) => self.memory.payloads.copies.reads(tag, copied),
             Ok(None) | Err(_) => {
                 self.memory.payloads.copies.drop_buffer(tag);
                 self.moving.movers[at].migration.copy_read(ticket, None);
@@ -84,20 +84,20 @@ impl Reactor {
         }
     }
 
-    fn take_copy(&mut self, at: usize, block: BlockNo, mask: u8, data: Vec<u8>) {
+    fn take_copy(&mut self, at: usize, block: BlockNo, copied: Copied, data: Vec<u8>) {
         let Some(number) = self.moving.movers[at].migration.disk() else { return };
         let tag = self.memory.payloads.copies.put(Purpose::Take, data);
         let now = self.now;
         // An error says that the disk is no longer expected.
-        let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, block, mask);
+        let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, block, copied);
         self.memory.payloads.copies.drop_buffer(tag);
     }
 
     fn copy_done(&mut self, done: Done) {
         let Done { purpose, bytes, result } = done;
         match purpose {
-            Purpose::Read { disk, ticket, mask } => {
-                let copy = result.is_ok().then_some((mask, bytes));
+            Purpose::Read { disk, ticket, copied } => {
+                let copy = copied.filter(|_| result.is_ok()).map(|copied| (copied, bytes));
                 if let Some(at) = self.moving.place(disk) {
                     self.moving.movers[at].migration.copy_read(ticket, copy);
                 }

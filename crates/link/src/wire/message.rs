@@ -18,12 +18,14 @@ pub(super) const FETCHED: u8 = 39;
 pub(super) const FORGET: u8 = 40;
 pub(super) const FORGOTTEN: u8 = 41;
 pub(super) const ENOUGH: u8 = 42;
+pub(super) const COPY_REUSED: u8 = 43;
 
 pub(super) fn kind(message: &Message) -> u8 {
     match message {
         Message::Ownership(message) => grant::kind(message),
         Message::Offer { .. } => OFFER,
         Message::Arrived { .. } => ARRIVED,
+        Message::Copy { reused: true, .. } => COPY_REUSED,
         Message::Copy { .. } => COPY,
         Message::Withdraw { .. } => WITHDRAW,
         Message::List { .. } => LIST,
@@ -58,7 +60,7 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             to.u64(*taker);
             write_position(to, *until);
         }
-        Message::Copy { session, taker, at, block, mask, data } => {
+        Message::Copy { session, taker, at, block, mask, reused: _, data } => {
             write_session(to, *session);
             to.u64(*taker);
             write_position(to, *at);
@@ -108,12 +110,13 @@ pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError
         ARRIVED => {
             Message::Arrived { session: read_session(from)?, taker: from.u64()?, until: read_position(from)? }
         }
-        COPY => Message::Copy {
+        COPY | COPY_REUSED => Message::Copy {
             session: read_session(from)?,
             taker: from.u64()?,
             at: read_position(from)?,
             block: from.block()?,
             mask: from.u8()?,
+            reused: kind == COPY_REUSED,
             data: from.data()?,
         },
         WITHDRAW => Message::Withdraw { session: read_session(from)? },

@@ -1,7 +1,9 @@
 //! Frames as they travel: with a header, and with the link's own keep-alive.
 
+use haversack_migrate::Message;
+
 use super::fields::{Reader, Writer};
-use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, WireError, crc32c};
+use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, VERSION, WireError, crc32c};
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
@@ -118,6 +120,15 @@ impl Packet {
         debug_assert!(body.len() <= MOST_BODY_BYTES, "a checked frame fits");
         Header::fill(header, kind, body);
         Ok(())
+    }
+
+    /// Leaves out what a peer of an older version does not know.
+    pub fn adapt(&mut self, version: u32) {
+        if version < VERSION
+            && let Packet::Frame(Frame::Migrate { message: Message::Copy { reused, .. }, .. }) = self
+        {
+            *reused = false;
+        }
     }
 
     /// Decodes the body that follows a header.

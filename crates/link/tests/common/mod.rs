@@ -154,6 +154,7 @@ pub fn copy(order: u64) -> Frame {
         at: Position { round: 0, next: order },
         block: BlockNo(order),
         mask: 0xff,
+        reused: true,
         data: vec![order as u8; BLOCK_BYTES],
     };
     Frame::Migrate { disk: DISK, message }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use haversack_core::{Call, Core, DiskConfig, IoId, Piece, Request, RequestTag, pool};
+use haversack_core::{Call, Copied, Core, DiskConfig, IoId, Piece, Request, RequestTag, pool};
 use haversack_migrate::{CopyTicket, Method, Migration, Timing};
 use haversack_model::{DiskId, DiskNo, HostId, Micros, SECTOR_BYTES};
 use haversack_trace::VolumeNo;
@@ -39,8 +39,8 @@ pub enum Purpose {
         mover: usize,
         /// What it is for.
         ticket: CopyTicket,
-        /// Its sectors.
-        mask: u8,
+        /// What it will have, once that is known.
+        copied: Option<Copied>,
     },
 }
 

@@ -222,7 +222,15 @@ mod tests {
 
     fn copy() -> Message {
         let data = vec![0; BLOCK_BYTES];
-        Message::Copy { session: SESSION, taker: 1, at: POSITION, block: BlockNo(1), mask: 0xff, data }
+        Message::Copy {
+            session: SESSION,
+            taker: 1,
+            at: POSITION,
+            block: BlockNo(1),
+            mask: 0xff,
+            reused: true,
+            data,
+        }
     }
 
     fn fetched() -> Message {

@@ -188,24 +188,26 @@ impl World<'_> {
                 let at = &mut self.hosts[host];
                 let buffer = Buffer::Sectors(vec![0; SECTORS_PER_BLOCK as usize]);
                 let Some(disk) = at.movers[mover].migration.disk() else { return Ok(()) };
-                let tag = at.put(buffer, Purpose::Copy { mover, ticket, mask: 0 });
+                let tag = at.put(buffer, Purpose::Copy { mover, ticket, copied: None });
                 let (block, order) = (ticket.block(), ticket.order());
                 match at.core.with(&mut at.memory).read_copy(now, tag, disk, block, order) {
-                    Ok(Some(mask)) => at.set_purpose(tag, Purpose::Copy { mover, ticket, mask }),
+                    Ok(Some(copied)) => {
+                        at.set_purpose(tag, Purpose::Copy { mover, ticket, copied: Some(copied) });
+                    }
                     Ok(None) | Err(_) => {
                         at.take_back(tag);
                         at.movers[mover].migration.copy_read(ticket, None);
                     }
                 }
             }
-            Output::TakeCopy { block, mask, data } => {
+            Output::TakeCopy { block, copied, data } => {
                 let at = &mut self.hosts[host];
                 let Some(disk) = at.movers[mover].migration.disk() else { return Ok(()) };
                 let tag = at.memory.put(Buffer::Sectors(from_bytes(&data)));
                 // An error says that the disk is no longer expected.
-                let taken = at.core.with(&mut at.memory).take_copy(now, tag, disk, block, mask);
+                let taken = at.core.with(&mut at.memory).take_copy(now, tag, disk, block, copied);
                 at.memory.take_back(tag);
-                self.refused_copies += u64::from(!taken.unwrap_or(false) && mask != 0);
+                self.refused_copies += u64::from(!taken.unwrap_or(false) && copied.mask != 0);
             }
             Output::Fetched { io, data } => {
                 let at = &mut self.hosts[host];

@@ -113,9 +113,10 @@ impl World<'_> {
     ) -> Result<(), SimError> {
         let (buffer, purpose) = self.hosts[host].take_back(tag);
         match purpose {
-            Purpose::Copy { mover, ticket, mask } => {
+            Purpose::Copy { mover, ticket, copied } => {
                 let Buffer::Sectors(versions) = buffer else { unreachable!("a copy has sectors") };
-                let copy = result.is_ok().then(|| (mask, to_bytes(&versions)));
+                let copied = copied.filter(|_| result.is_ok());
+                let copy = copied.map(|copied| (copied, to_bytes(&versions)));
                 self.hosts[host].movers[mover].migration.copy_read(ticket, copy);
             }
             Purpose::Guest(arrived, oldest) => {

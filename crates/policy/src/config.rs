@@ -111,7 +111,7 @@ pub enum AllocatorRule {
     MinimumLatency {
         /// The solver.
         solver: SolverRule,
-        /// What happens to space that no disk asks for. Logs of earlier versions do not say.
+        /// What happens to space that no disk demands. Logs of earlier versions do not say.
         #[serde(default)]
         spare: Spare,
     },
@@ -151,9 +151,9 @@ pub enum AdmissionRule {
     Hec,
     /// Lazy adaptive replacement.
     Larc,
-    /// What is mostly used again while it would stay.
+    /// Blocks that are mostly used again while they would stay.
     Learned,
-    /// What requests of at most this many blocks read.
+    /// Blocks read by requests of at most this many blocks.
     SmallReads {
         /// Blocks of the largest such request.
         most_blocks: u8,
@@ -163,7 +163,7 @@ pub enum AdmissionRule {
 /// Staging memory of all disks together.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Staging {
-    /// What is staged.
+    /// The kind of staging.
     pub kind: StagingKind,
     /// N, the number of reuses.
     pub reuses: u8,
@@ -263,8 +263,8 @@ pub struct Config {
     /// The smallest share of every disk: c_min.
     #[serde(default)]
     pub least_blocks: u64,
-    /// The share of a disk of which nothing was measured yet; 0 for its reservation and, while all disks are new, a part of
-    /// the rest by priority.
+    /// The share of a disk that was not measured yet; 0 for its reservation and, while all disks are new, a
+    /// part of the rest by priority.
     #[serde(default)]
     pub first_blocks: u64,
     /// Which blocks are admitted.

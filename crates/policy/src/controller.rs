@@ -4,8 +4,8 @@
 //! and the plan. Between windows it reports events; some of them call for a decision at once. After a refused
 //! decision everything stays as in the previous plan; the measurements are still used for the forecasts.
 //!
-//! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended is left out as in
-//! ECI-Cache (section 6): it counts as idle.
+//! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended counts as idle and is
+//! left out, as in ECI-Cache (section 6).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,11 +20,11 @@ use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::plan::{DiskInput, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
 
-/// The windows of a disk that are kept, and that travel with it to another host.
+/// Number of windows kept for a disk, which move with it to another host.
 pub const KEPT_WINDOWS: usize = 16;
 const EXPECTED_WINDOWS: &str = "at most 16";
-/// Windows without any use after which a disk that came from another host counts as idle. Until then it counts as it was
-/// measured there: its VM may still be on its way.
+/// Number of windows without any use after which a disk from another host counts as idle. Until then the
+/// measurements from that host are used: its VM may not have arrived yet.
 const UNUSED_WINDOWS: u8 = 4;
 
 /// An event of a disk.
@@ -41,7 +41,7 @@ pub enum Event {
     Resumed,
     /// Its VM is paused for a moment: fast suspend, or the stun of a migration.
     Stunned,
-    /// It came from another host, with what was measured there.
+    /// It came from another host, with its measurements.
     MigratingIn(Option<Box<DiskWindow>>),
     /// It is about to come from another host or has come, with the windows that were measured there, oldest first.
     Arriving(Vec<DiskWindow>),
@@ -71,7 +71,7 @@ impl Event {
     }
 }
 
-/// What the caller knows of a disk when a window ends or a decision is due.
+/// The caller's information about a disk when a window ends or a decision is due.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DiskFacts {
     /// Its name.
@@ -103,7 +103,7 @@ struct Tracked {
     outliers: OutlierFilter,
     forecast: Scored<Forecaster>,
     window: Option<DiskWindow>,
-    /// The last windows that were taken in, oldest first.
+    /// The last windows that were used, oldest first.
     kept: VecDeque<DiskWindow>,
     /// Windows in which it was not used since it came from another host.
     unused: u8,
@@ -125,8 +125,8 @@ impl Tracked {
         }
     }
 
-    /// Takes in the measurements of a window. Those of a locked disk say nothing about its demand, and neither do those of
-    /// one that has not been used yet since it came.
+    /// Uses the measurements of a window. Those of a locked disk say nothing about its demand, nor do those
+    /// of a disk that has not been used yet since it arrived.
     fn close(&mut self, config: &Config, window: &DiskWindow) {
         if self.state.locked() || self.state.gone() {
             return;
@@ -186,12 +186,13 @@ impl Controller {
         self.disks.get(disk)?.window.as_ref()
     }
 
-    /// Returns a disk's last windows that say something about its demand, oldest first: they travel with it to another host.
+    /// Returns a disk's last windows that say something about its demand, oldest first: they move with it to
+    /// another host.
     pub fn kept_windows(&self, disk: &str) -> impl Iterator<Item = &DiskWindow> {
         self.disks.get(disk).into_iter().flat_map(|tracked| &tracked.kept)
     }
 
-    /// Takes in an earlier decision: the states and targets of its disks and, if it ended a window, the
+    /// Restores an earlier decision: the states and targets of its disks and, if it ended a window, the
     /// measurements of that window.
     pub fn recall(&mut self, inputs: &Inputs, plan: &Plan, ended_window: bool) {
         for input in &inputs.disks {
@@ -210,8 +211,8 @@ impl Controller {
         }
     }
 
-    /// Returns a controller of the same disks with another configuration; their last windows are what is known
-    /// of them.
+    /// Returns a controller of the same disks with another configuration. Forecasts start again from the last
+    /// windows of each disk.
     ///
     /// # Errors
     /// The errors of [`Config::check`].
@@ -345,7 +346,7 @@ impl Controller {
         Ok((inputs, plan))
     }
 
-    /// Refuses invalid facts before any of them is taken in.
+    /// Refuses invalid facts before any of them is used.
     fn check(&self, facts: &[DiskFacts]) -> Result<(), PolicyError> {
         let mut names = std::collections::BTreeSet::new();
         for disk in facts {

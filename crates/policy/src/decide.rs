@@ -1,6 +1,6 @@
 //! The decision: a function of its inputs, without memory.
 //!
-//! Disks that are gone get nothing. Locked disks keep what they have, which is taken out of the pool before the
+//! Disks that are gone get nothing. Locked disks keep their share, which is taken out of the pool before the
 //! rest is divided. If the allocation depends on measurements, new disks get their reservation until one of
 //! their windows has ended. While no disk has been measured yet, each disk gets its reservation, and the rest
 //! is divided by priority.
@@ -29,8 +29,8 @@ use haversack_admission::{self as admission, Admit};
 /// Decides.
 ///
 /// # Errors
-/// The configuration or the inputs contradict themselves, more is promised than there is, or there are no
-/// weights. Nothing is decided then; the previous plan stays in effect.
+/// The configuration or the inputs are inconsistent, more space is promised than the pool has, or there are
+/// no weights. Nothing is decided then; the previous plan stays in effect.
 pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     config.check()?;
     check(inputs)?;
@@ -66,7 +66,7 @@ pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     Ok(plan(config, model.as_ref(), inputs, &present, &claims, &allocation))
 }
 
-/// Keeps disks from the space that is to stay idle. A disk of which nothing was measured yet may use it.
+/// Caps disks so that spare space stays idle. A disk that was not measured yet may use it.
 fn cap(allocation: &mut Allocation, present: &[&DiskInput]) {
     for (target, disk) in allocation.targets.iter_mut().zip(present) {
         if disk.state != DiskState::New {
@@ -135,7 +135,7 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
     present.iter().map(claim).collect()
 }
 
-/// Returns what sizes are worth to a disk, in microseconds per access.
+/// Returns the worth of sizes to a disk, in microseconds per access.
 fn worth(
     config: &Config,
     model: &dyn Demand,
@@ -178,7 +178,8 @@ fn allocator(config: &Config) -> Box<dyn Allocator> {
     }
 }
 
-/// Divides a pool without measurements: reservations, and the rest by priority, or what every disk starts with.
+/// Divides a pool without measurements: reservations, and the rest by priority, or the configured first share
+/// of every disk.
 fn bootstrap(pool_blocks: u64, first_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
     let reservations: u64 = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
     let rest = |claim: &Claim| Claim {

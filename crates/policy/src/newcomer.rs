@@ -1,5 +1,5 @@
-//! A newcomer beside disks that were measured: it gets its reserve, reclaimed from the others in proportion to their
-//! priorities; nothing else changes before its first window has ended.
+//! A newcomer next to disks that were measured: it gets its reserve, reclaimed from the others in proportion
+//! to their priorities; nothing else changes before its first window has ended.
 //!
 //! Invariant
 //! - The sum of all targets does not exceed the pool, and none is below its reservation, if the reservations fit.
@@ -10,7 +10,7 @@ use crate::allocate::{Allocation, Claim, Share, Target, check, share};
 use crate::error::PolicyError;
 use crate::plan::{DiskInput, DiskState};
 
-/// The weight of a disk without priority: it gives only what the others cannot.
+/// The weight of a disk without priority: it gives space only if the others cannot.
 const LEAST_WEIGHT: f64 = 1e-6;
 
 /// Whether some of the disks are new and others are not.
@@ -22,7 +22,8 @@ pub(crate) fn is_among(present: &[&DiskInput]) -> bool {
 /// Divides the pool as it was, with a reserve for each newcomer.
 ///
 /// # Errors
-/// As every rule: a claim contradicts itself, reservations exceed the pool, or there are no weights.
+/// The same as for every rule: a claim is inconsistent, reservations exceed the pool, or there are no
+/// weights.
 pub(crate) fn reserve(
     pool_blocks: u64,
     first_blocks: u64,

@@ -62,7 +62,7 @@ impl DiskState {
     }
 }
 
-/// What is known of a disk when a decision is made.
+/// The facts about a disk when a decision is made.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DiskInput {
     /// Its name.
@@ -81,7 +81,7 @@ pub struct DiskInput {
     pub limit_blocks: u64,
     /// The size set by the operator.
     pub fixed_blocks: Option<u64>,
-    /// What the previous plan gave it, or what it used in a shared pool.
+    /// Its share in the previous plan, or its usage in a shared pool.
     pub target_blocks: u64,
     /// Its write mode.
     #[serde(with = "mode_name")]
@@ -90,7 +90,7 @@ pub struct DiskInput {
     pub forecast_blocks: Option<u64>,
     /// The forecast's method, for the explanation.
     pub forecast_by: Option<String>,
-    /// The measurements of the last window, or of the host that it came from.
+    /// The measurements of the last window, or from the host that it came from.
     pub window: Option<DiskWindow>,
 }
 
@@ -128,14 +128,14 @@ pub struct Plan {
     pub time_us: Micros,
     /// By disk.
     pub disks: BTreeMap<String, DiskPlan>,
-    /// How close it is to the optimum, if something was optimised.
+    /// How close the result is to the optimum, if something was optimised.
     pub gap: Option<Gap>,
     /// The rule that decided, in words.
     pub reason: String,
 }
 
 impl Plan {
-    /// Returns what is promised to all disks together; never more than the pool has.
+    /// Returns the space promised to all disks together; never more than the pool has.
     pub fn promised_blocks(&self) -> u64 {
         self.disks.values().map(|disk| disk.target.promised_blocks()).sum()
     }

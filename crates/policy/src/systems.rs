@@ -1,6 +1,7 @@
-//! Systems by name: allocators with what usually goes with them, and whole systems with the settings of their papers.
+//! Systems by name: allocators with their usual settings, and whole systems with the settings of their
+//! papers.
 //!
-//! | name | paper | what it adds to its allocator |
+//! | name | paper | additions to its allocator |
 //! |---|---|---|
 //! | `cloudcache` | Arteaga, section 3.4 | nothing: `rwss` is it |
 //! | `vcacheshare` | Meng et al., sections 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, a curve of ten minutes and intensity of the last one |
@@ -8,7 +9,7 @@
 //! | `centaur` | the same, as its baseline | `trd` with write-back and the same sizes |
 //! | `liu` | Liu et al., section 4 | nothing: `max-min` is it |
 //!
-//! Replacement is not part of a system: live it is the core's.
+//! Replacement is not part of a system: in the daemon it is the core's.
 
 use haversack_admission::StagingKind;
 use haversack_model::{BLOCK_BYTES, WriteMode};

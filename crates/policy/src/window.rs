@@ -1,4 +1,4 @@
-//! What was measured of a disk in a window of real time: the figures that all models use.
+//! The measurements of a disk in a window of real time, which all models use.
 //!
 //! Accesses are block accesses: a request of 16 KiB counts as four. Sizes are in cache blocks.
 
@@ -18,7 +18,7 @@ pub struct Intensity {
     pub unique_read_blocks: u64,
 }
 
-/// What was measured of a disk in a window.
+/// The measurements of a disk in a window.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct DiskWindow {
     /// The length of the window.

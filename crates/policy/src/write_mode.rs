@@ -3,8 +3,8 @@
 //! The write ratio is the share of accesses that overwrite blocks accessed before (WAR and WAW). At or above
 //! the threshold, such writes wear the flash without helping reads, so the disk becomes read-only: reads are
 //! cached, and a write invalidates and goes to the origin. Below the threshold the disk is write-back. It
-//! leaves read-only only when the ratio falls below the threshold by the hysteresis, so that a ratio near the
-//! threshold does not switch the mode in every window.
+//! leaves read-only mode only when the ratio falls below the threshold by the hysteresis, so that a ratio
+//! near the threshold does not switch the mode in every window.
 //!
 //! The result is advice: the daemon switches without losing dirty blocks.
 //!

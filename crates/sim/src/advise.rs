@@ -1,4 +1,5 @@
-//! How much flash to buy: what each size does to hits, latency and the origin, what it costs and how long it lives.
+//! How much flash to buy: the effect of each size on hits, latency and the origin, its price and its
+//! lifetime.
 //!
 //! The *knee* is where the curve of mean latency over size is farthest from the straight line between its ends, both
 //! scaled to 1 (Satopaa et al., "Finding a kneedle in a haystack", ICDCSW'11). A curve that stays within a tenth of
@@ -16,25 +17,25 @@ use crate::settings::{Settings, Sizes};
 use crate::sweep::{Progress, run};
 use crate::tape::Opener;
 
-/// How far a curve bends at least to have a knee.
+/// The minimum bend of a curve with a knee.
 const LEAST_BEND: f64 = 0.1;
 const SECONDS_A_DAY: f64 = 86_400.0;
 const DAYS_A_YEAR: f64 = 365.25;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What flash costs and bears.
+/// The price and endurance of flash.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Flash {
     /// Price of a GiB, in whatever currency.
     pub price_per_gib: f64,
-    /// How often the whole device may be written in its life.
+    /// How often the whole device may be written during its lifetime.
     pub full_writes: f64,
-    /// Bytes that the device writes inside for each byte written to it.
+    /// Bytes that the device writes internally for each byte written to it.
     pub write_amplification: f64,
 }
 
 impl Flash {
-    /// Full writes of a device rated in drive writes a day over a warranty.
+    /// Full writes of a device rated in drive writes per day over a warranty period.
     pub fn full_writes_of_dwpd(writes_a_day: f64, warranty_years: f64) -> f64 {
         writes_a_day * warranty_years * DAYS_A_YEAR
     }
@@ -50,44 +51,44 @@ impl Flash {
 pub struct Choice {
     /// Bytes of flash; 0 for no cache.
     pub size_bytes: u64,
-    /// The same as a part of what the trace touches.
+    /// The same as a fraction of the trace's footprint.
     pub footprint_fraction: f64,
     /// Price.
     pub price: f64,
     /// Hits among block accesses.
     pub hit_ratio: f64,
-    /// Most hits that any policy can have with this size.
+    /// Maximum hits of any policy with this size.
     pub most_hit_ratio: f64,
     /// Mean latency of requests.
     pub mean_us: f64,
     /// 95th percentile of latency.
     pub p95_us: f64,
-    /// I/Os of the origin a second.
+    /// I/Os to the origin per second.
     pub origin_ios_per_second: f64,
-    /// Bytes from and to the origin a second.
+    /// Bytes from and to the origin per second.
     pub origin_bytes_per_second: f64,
-    /// Bytes written to flash a day.
+    /// Bytes written to flash per day.
     pub flash_bytes_per_day: f64,
-    /// Years until the flash has borne what it is rated for; none if nothing is written, or there is no time.
+    /// Years until the rated endurance is reached; `None` if nothing is written, or the trace has no times.
     pub years_of_life: Option<f64>,
-    /// The one to look at.
+    /// Whether this is the recommended size.
     pub knee: bool,
 }
 
-/// What to buy, and why.
+/// The advice, with its reasons.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Advice {
-    /// What was assumed of the flash.
+    /// The assumptions about the flash.
     pub flash: Flash,
-    /// The sizes, none first.
+    /// The sizes, the one without flash first.
     pub choices: Vec<Choice>,
-    /// The reasons, a sentence each.
+    /// The reasons, one sentence each.
     pub reasons: Vec<String>,
-    /// The trace in a line.
+    /// The trace in one line.
     pub trace: String,
 }
 
-/// Simulates the production cache with every size, and none, and weighs them.
+/// Simulates the production cache with every size, and no cache, and compares them.
 ///
 /// # Errors
 /// See [`run`].
@@ -110,7 +111,7 @@ pub fn advise(
     Ok(weigh(&report, &bare, flash))
 }
 
-/// What the origin does alone.
+/// The origin without a cache.
 fn without_cache(
     opener: &Opener<'_>,
     settings: &Settings,
@@ -165,7 +166,7 @@ fn choice(report: &Report, row: &Row, size_bytes: u64, most_hit_ratio: f64, flas
     }
 }
 
-/// The choice at the knee, of those with a cache.
+/// The choice at the knee, among those with a cache.
 fn knee(choices: &[Choice]) -> Option<usize> {
     let (first, last) = (choices.first()?, choices.last()?);
     let saved = first.mean_us - last.mean_us;
@@ -252,7 +253,7 @@ fn life(years: f64) -> String {
     if years < 1.0 { format!("{:.0} days", years * DAYS_A_YEAR) } else { format!("{years:.1} years") }
 }
 
-/// A cache that is too small to take the writes holds them back.
+/// A cache that is too small for the writes slows them down.
 fn held_back_reason(choices: &[Choice]) -> Option<String> {
     let none = choices.first()?;
     let slower =
@@ -288,7 +289,7 @@ fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
     }
 }
 
-/// The choices as a table; the knee stands out.
+/// The choices as a table; the knee is marked.
 pub fn table(advice: &Advice) -> Table {
     let mut table = Table::new([
         "flash",

@@ -1,4 +1,4 @@
-//! One simulated cache among those that a sweep runs side by side.
+//! One simulated cache of those that a sweep runs side by side.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub trait Cell: Send {
     /// Plays the next accesses.
     ///
     /// # Errors
-    /// What makes it impossible to go on.
+    /// The simulation cannot continue.
     fn play(&mut self, accesses: &[Access]) -> Result<(), SimError>;
 
-    /// Plays what is left to do and tells what came out: for most one result, for MIN one a size.
+    /// Completes the remaining work and returns the results: one for most policies, one per size for MIN.
     ///
     /// # Errors
-    /// What makes the result impossible.
+    /// The result cannot be computed.
     fn end(self: Box<Self>) -> Result<Vec<CellResult>, SimError>;
 }
 
-/// What the production cache tells beyond what all do.
+/// Additional results of the production cache.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProductionResult {
     /// The pool's segments, all devices together.
@@ -38,44 +38,44 @@ pub struct ProductionResult {
     pub capacity_blocks: u64,
     /// Blocks of the staging area.
     pub staging_blocks: u32,
-    /// Restarts that happened.
+    /// Number of restarts.
     pub restarts: u64,
     /// The core's own counters of each volume, the warm-up included, since the last restart.
     pub disk_stats: Vec<DiskStats>,
-    /// Each volume's share in the end.
+    /// Each volume's share at the end.
     pub disk_usages: Vec<DiskUsage>,
-    /// The pool in the end.
+    /// The pool at the end.
     pub pool_stats: PoolStats,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
-    /// What came of the control loop, if there was one.
+    /// The results of the control loop, if there was one.
     pub governed: Option<Governed>,
     /// The account of its budget of flash writes, if it had one.
     pub flash_account: Option<Account>,
 }
 
-/// What came out of a cell.
+/// The results of a cell.
 pub struct CellResult {
     /// The policy.
     pub policy: PolicyName,
-    /// Blocks of the cache; none for one without limit.
+    /// Blocks of the cache; `None` for one without limit.
     pub blocks: Option<u64>,
     /// Counts of each volume.
     pub volumes: Vec<Counts>,
-    /// Looks at it over time.
+    /// Samples over time.
     pub series: Vec<Sample>,
     /// Latencies of requests; empty without a model of time.
     pub latencies: Latencies,
     /// Latencies of the reads and writes of each volume that had any.
     pub of_volumes: Vec<Histogram>,
-    /// Of the production cache.
+    /// Details of the production cache.
     pub production: Option<ProductionResult>,
-    /// Processor time that the simulation took.
+    /// Processor time of the simulation.
     pub elapsed: Duration,
 }
 
 impl CellResult {
-    /// What was measured of a cache.
+    /// The measurements of a cache.
     pub fn new(policy: PolicyName, blocks: Option<u64>, measured: Measured) -> Self {
         CellResult {
             policy,

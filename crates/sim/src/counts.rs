@@ -1,4 +1,4 @@
-//! What a simulation counts, for each volume. Blocks are counted unless the name says otherwise.
+//! The counters of a simulation, for each volume. They count blocks unless the name says otherwise.
 
 use serde::Serialize;
 
@@ -11,12 +11,12 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// Adds others.
+            /// Adds other counts.
             pub fn add(&mut self, other: &Counts) {
                 $(self.$name += other.$name;)*
             }
 
-            /// What has been counted since.
+            /// The counts since then.
             #[must_use]
             pub fn since(&self, earlier: &Counts) -> Counts {
                 Counts { $($name: self.$name - earlier.$name,)* }
@@ -36,19 +36,19 @@ counts! {
     discard_requests,
     /// Blocks read that were cached.
     read_hits,
-    /// Of these, blocks that admission had not let in yet and whose data was staged.
+    /// Of these, blocks that were not admitted yet and whose data was staged.
     data_stage_hits,
-    /// Blocks read that were not.
+    /// Blocks read that were not cached.
     read_misses,
     /// Blocks written that were cached.
     write_hits,
-    /// Blocks written that were not.
+    /// Blocks written that were not cached.
     write_misses,
-    /// Reads of the origin.
+    /// Reads from the origin.
     origin_reads,
     /// Bytes that they read.
     origin_read_bytes,
-    /// Writes of the origin.
+    /// Writes to the origin.
     origin_writes,
     /// Bytes that they wrote.
     origin_written_bytes,
@@ -60,7 +60,7 @@ counts! {
     flash_mirror_blocks,
     /// Flash writes: pages of metadata.
     flash_metadata_pages,
-    /// Blocks that admission or the sequential cut-off kept out.
+    /// Blocks rejected by admission or the sequential cut-off.
     not_admitted,
 }
 
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-/// A part of a whole; 0 of nothing.
+/// A part divided by the whole; 0 if the whole is 0.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

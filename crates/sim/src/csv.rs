@@ -1,4 +1,4 @@
-//! Results as CSV: a line for each cache, the same columns for all.
+//! Results as CSV: one line per cache, with the same columns for all.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const COLUMNS: &str = "policy,blocks,size_bytes,footprint_fraction,accesses,hits
                        origin_reads,origin_read_bytes,origin_writes,origin_written_bytes,\
                        mean_us,p50_us,p90_us,p95_us,p99_us,read_mean_us,read_p95_us,write_mean_us,write_p95_us";
 
-/// All results. What a cache does not tell is empty.
+/// All results. Values that a cache does not have are empty.
 pub fn csv(report: &Report) -> String {
     let mut text = format!("{COLUMNS}\n");
     for row in &report.results {

@@ -1,16 +1,16 @@
-//! What can go wrong in a simulation.
+//! The errors of a simulation.
 
 use haversack_core::{ManageError, PoolError};
 use haversack_trace::TraceError;
 
-/// A simulation that cannot be run, or cannot go on.
+/// A simulation cannot be run, or cannot continue.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
 pub enum SimError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A block that policies cannot name.
+    /// A block for which there is no key.
     #[error(
         "volume {volume} is accessed at byte {offset_bytes}: the simulator takes {most_volumes} volumes of at most \
          {most_bytes} bytes; use a larger block size, or cut the trace"
@@ -22,33 +22,33 @@ pub enum SimError {
         offset_bytes: u64,
         /// Bytes of the largest volume.
         most_bytes: u64,
-        /// Most volumes.
+        /// Maximum number of volumes.
         most_volumes: u32,
     },
     /// A trace too long for MIN.
     #[error("the trace has more than {most} block accesses, the most that MIN can look ahead: cut the trace")]
     TooLong {
-        /// Most accesses.
+        /// Maximum number of accesses.
         most: u64,
     },
     /// A policy that does not exist.
     #[error("unknown policy '{name}': expected {known}, or all")]
     UnknownPolicy {
-        /// What was asked for.
+        /// The given name.
         name: String,
-        /// What exists.
+        /// The existing names.
         known: String,
     },
-    /// Settings that make no sense, or not together.
+    /// Settings that are invalid, alone or in combination.
     #[error("{0}")]
     Settings(String),
     /// The trace has nothing to simulate.
     #[error("the trace has no reads or writes")]
     Empty,
-    /// A simulated migration did what it must not do.
+    /// A simulated migration broke a rule.
     #[error("the simulated migration went wrong: {0}")]
     Migration(String),
-    /// The production cache's pool cannot be made or opened.
+    /// The production cache's pool cannot be created or opened.
     #[error("the simulated pool: {0}")]
     Pool(#[from] PoolError),
     /// The production cache refuses a disk or a setting.
@@ -56,7 +56,7 @@ pub enum SimError {
     Manage {
         /// The disk.
         disk: String,
-        /// Why.
+        /// The reason.
         error: ManageError,
     },
 }

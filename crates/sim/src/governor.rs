@@ -19,59 +19,59 @@ use crate::mix::{Happening, Timed, is_of};
 use crate::settings::Settings;
 use crate::sweep::thread_time;
 
-/// Records are taken when so much of their room is.
+/// Records are taken when this share of their buffer is used.
 const TAKE_AT: f64 = 0.5;
 
-/// What a decision changed.
+/// The changes made by a decision.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TargetSample {
     /// When, in seconds of simulated time.
     pub time_seconds: f64,
-    /// What each volume should have from then on.
+    /// The target of each volume from then on.
     pub target_blocks: Vec<u64>,
-    /// What each demands, as the system sees it.
+    /// The demand of each volume, as computed by the system.
     pub demand_blocks: Vec<u64>,
-    /// What each has at that moment.
+    /// The usage of each volume at that moment.
     pub usage_blocks: Vec<u64>,
-    /// The write mode of each.
+    /// The write mode of each volume.
     pub write_modes: Vec<String>,
 }
 
-/// What came of the control loop.
+/// The results of the control loop.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Outcome {
     /// The decisions.
     pub targets: Vec<TargetSample>,
-    /// Windows in which nothing could be decided, and why the last of them.
+    /// Number of windows in which no decision was possible.
     pub refused: u64,
-    /// Why nothing could be decided the last time.
+    /// Why no decision was possible the last time.
     pub refusal: Option<String>,
     /// Lines of the decision log.
     #[serde(skip)]
     pub log: Vec<String>,
-    /// Processor time of the longest decision, analysis not counted.
+    /// Processor time of the longest decision, excluding analysis.
     #[serde(skip)]
     pub longest_decision: Duration,
 }
 
 /// A simulated pool, as the control loop drives it. Disks have the numbers of the trace's volumes.
 pub trait Governable {
-    /// Records what all disks do from now on.
+    /// Records the requests of all disks from now on.
     ///
     /// # Errors
     /// The pool refuses.
     fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError>;
 
-    /// Returns the share of a disk's room for records that is taken.
+    /// Returns the used share of a disk's record buffer.
     fn records_fill(&self, disk: DiskNo) -> f64;
 
-    /// Takes what a disk did since this was last called.
+    /// Takes a disk's records since the last call.
     fn take_records(&mut self, disk: DiskNo, into: &mut Records);
 
     /// Returns a disk's counters, with the mean latencies since the last window.
     fn counters(&self, disk: DiskNo) -> Counters;
 
-    /// Restarts the means of latencies: of one disk's origin, or of everything.
+    /// Restarts the mean latencies: of one disk's origin, or of everything.
     fn restart_latencies(&mut self, of: Option<DiskNo>);
 
     /// Returns a disk's share.
@@ -80,7 +80,7 @@ pub trait Governable {
     /// Returns a disk's write mode.
     fn mode(&self, disk: DiskNo) -> WriteMode;
 
-    /// Gives a disk what was decided for it.
+    /// Applies the decision for a disk.
     ///
     /// # Errors
     /// The pool refuses.
@@ -130,7 +130,7 @@ pub struct Governor {
     disks: Vec<Governed>,
     pool_blocks: u64,
     records: Records,
-    /// What is still to happen.
+    /// The events that are still to come.
     happenings: VecDeque<Timed>,
     outcome: Outcome,
 }
@@ -199,7 +199,7 @@ impl Governor {
     /// Takes over a pool whose disks are attached.
     ///
     /// # Errors
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     pub fn new<C: Governable>(
         config: &Config,
         pool_blocks: u64,
@@ -220,10 +220,10 @@ impl Governor {
         Ok(governor)
     }
 
-    /// Goes on after a restart as the daemon does, with what its log tells; windows start again.
+    /// Continues after a restart as the daemon does, from its log; windows start again.
     ///
     /// # Errors
-    /// The core refuses what is decided.
+    /// The core refuses the decision.
     pub fn restart<C: Governable>(
         &mut self,
         now_us: Micros,
@@ -263,12 +263,12 @@ impl Governor {
         self.happenings.front().map_or(u64::MAX, |timed| timed.at_ns)
     }
 
-    /// When the window ends, or something happens to a disk.
+    /// The time at which the window ends, or of the next event of a disk.
     pub fn due_ns(&self) -> u64 {
         self.control.due_us().saturating_mul(1000).min(self.happens_ns())
     }
 
-    /// Takes a disk's records if there are many.
+    /// Takes a disk's records if enough of its buffer is used.
     pub fn take<C: Governable>(&mut self, disk: DiskNo, cache: &mut C) {
         if cache.records_fill(disk) >= TAKE_AT {
             self.take_now(disk, cache);
@@ -280,10 +280,10 @@ impl Governor {
         self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
     }
 
-    /// Does what is due: lets something happen to a disk, or ends the window and carries out what is decided.
+    /// Performs due work: handles the event of a disk, or ends the window and carries out the decision.
     ///
     /// # Errors
-    /// The core refuses what was decided, or an event is not possible.
+    /// The core refuses the decision, or an event is not possible.
     pub fn act<C: Governable>(&mut self, cache: &mut C, meter: &mut Meter) -> Result<(), SimError> {
         if self.happens_ns() <= self.control.due_us().saturating_mul(1000)
             && let Some(timed) = self.happenings.pop_front()

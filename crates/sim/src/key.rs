@@ -9,9 +9,9 @@ use crate::error::SimError;
 
 /// Bits of a key that hold the block number.
 const BLOCK_BITS: u32 = 40;
-/// Blocks of the largest volume.
+/// Number of blocks of the largest volume.
 pub const MAX_BLOCKS: u64 = 1 << BLOCK_BITS;
-/// Most volumes of a trace.
+/// Maximum number of volumes of a trace.
 pub const MAX_VOLUMES: u32 = 1 << (64 - BLOCK_BITS);
 
 /// A block of a volume.
@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// Refuses what has no key.
+/// Refuses blocks that have no key.
 ///
 /// # Errors
 /// [`SimError::TooLarge`] for a volume or block beyond the largest.
@@ -55,7 +55,7 @@ pub fn check(volume: VolumeNo, last_block: u64, block_bytes: u64) -> Result<(), 
     Err(SimError::TooLarge { volume: volume.0, offset_bytes, most_bytes, most_volumes: MAX_VOLUMES })
 }
 
-/// Hashes one number: what tables of keys need.
+/// Hashes one number, for tables of keys.
 #[derive(Default)]
 pub struct NumberHasher(u64);
 
@@ -81,7 +81,7 @@ pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 /// Blocks whose bits lie in one word.
 const WORD_BLOCKS: u64 = 64;
 
-/// A set of blocks: a bit each, in words that neighbours share.
+/// A set of blocks: one bit per block, in words shared by neighbours.
 #[derive(Default)]
 pub struct KeySet {
     words: NumberMap<u64>,
@@ -89,7 +89,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Puts a block in; whether it was there.
+    /// Adds a block; returns whether it was already there.
     pub fn insert(&mut self, key: Key) -> bool {
         let (word, bit) = (self.words.entry(key.0 / WORD_BLOCKS).or_default(), 1 << (key.0 % WORD_BLOCKS));
         let was_there = *word & bit != 0;
@@ -103,7 +103,7 @@ impl KeySet {
         self.words.get(&(key.0 / WORD_BLOCKS)).is_some_and(|word| word & (1 << (key.0 % WORD_BLOCKS)) != 0)
     }
 
-    /// Takes a block out; whether it was there.
+    /// Removes a block; returns whether it was there.
     pub fn remove(&mut self, key: Key) -> bool {
         let Some(word) = self.words.get_mut(&(key.0 / WORD_BLOCKS)) else { return false };
         let was_there = *word & (1 << (key.0 % WORD_BLOCKS)) != 0;
@@ -112,7 +112,7 @@ impl KeySet {
         was_there
     }
 
-    /// All blocks, in no order.
+    /// All blocks, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = Key> + '_ {
         let blocks = |(word, bits): (&u64, &u64)| {
             let (first, bits) = (word * WORD_BLOCKS, *bits);
@@ -121,12 +121,12 @@ impl KeySet {
         self.words.iter().flat_map(blocks)
     }
 
-    /// How many blocks are in it.
+    /// Number of blocks.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,6 +1,7 @@
 //! Caches driven by traces: the production core, and reference policies to compare it with.
 //!
-//! Start at [`run`], which plays a trace to every policy and size of its [`Settings`] and gives a [`Report`].
+//! Start at [`run`], which plays a trace to every policy and size of its [`Settings`] and returns a
+//! [`Report`].
 
 pub mod advise;
 pub mod cell;

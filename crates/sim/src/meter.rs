@@ -1,5 +1,5 @@
-//! What every simulated cache keeps beside its blocks: counts for each volume, those of the warm-up, a series over
-//! time, latencies.
+//! Measurements that every simulated cache keeps in addition to its blocks: counts for each volume, those of
+//! the warm-up, a series over time, latencies.
 
 use haversack_trace::VolumeNo;
 use serde::Serialize;
@@ -8,27 +8,27 @@ use crate::counts::Counts;
 use crate::latency::histogram::Histogram;
 use crate::latency::{IoKind, Latencies};
 
-/// One look at a cache.
+/// One sample of a cache.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sample {
     /// When, in seconds of simulated time.
     pub time_seconds: f64,
-    /// Hits since the last look.
+    /// Hits since the last sample.
     pub hits: u64,
-    /// Accesses since the last look.
+    /// Accesses since the last sample.
     pub accesses: u64,
-    /// Blocks in use, for each volume; empty where that is not known.
+    /// Blocks in use, for each volume; empty if unknown.
     pub usage_blocks: Vec<u64>,
-    /// Blocks that the origin does not have; 0 where that is not known.
+    /// Blocks that the origin does not have; 0 if unknown.
     pub dirty_blocks: u64,
 }
 
-/// How much is measured.
+/// The extent of measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MeterSettings {
-    /// Requests that come before counting begins.
+    /// Number of requests before counting begins.
     pub warm_up_requests: u64,
-    /// Time between two looks; 0 for none.
+    /// Time between two samples; 0 for none.
     pub sample_ns: u64,
 }
 
@@ -45,11 +45,11 @@ pub struct Meter {
     of_volumes: Vec<Histogram>,
 }
 
-/// What was measured.
+/// The measurements.
 pub struct Measured {
     /// Counts of each volume, without the warm-up.
     pub volumes: Vec<Counts>,
-    /// The looks.
+    /// The samples.
     pub series: Vec<Sample>,
     /// Latencies, without the warm-up.
     pub latencies: Latencies,
@@ -58,7 +58,7 @@ pub struct Measured {
 }
 
 impl Meter {
-    /// Nothing measured yet.
+    /// A meter without measurements.
     pub fn new(settings: MeterSettings) -> Self {
         Meter {
             settings,
@@ -80,7 +80,7 @@ impl Meter {
         ends
     }
 
-    /// Ends the warm-up: what was counted so far does not count.
+    /// Ends the warm-up: earlier counts are excluded.
     pub fn end_warm_up(&mut self) {
         self.warm.clone_from(&self.counts);
     }
@@ -99,12 +99,12 @@ impl Meter {
         self.counts.get(volume.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Whether it is time for a look.
+    /// Whether it is time for a sample.
     pub fn sample_due(&self, now_ns: u64) -> bool {
         self.settings.sample_ns > 0 && now_ns >= self.next_sample_ns
     }
 
-    /// Takes a look.
+    /// Takes a sample.
     pub fn sample(&mut self, now_ns: u64, usage_blocks: Vec<u64>, dirty_blocks: u64) {
         let total = self.counts.iter().fold((0, 0), |(hits, accesses), c| {
             (hits + c.read_hits + c.write_hits, accesses + c.blocks_read() + c.blocks_written())
@@ -136,7 +136,7 @@ impl Meter {
         }
     }
 
-    /// What was measured.
+    /// The measurements.
     pub fn end(mut self) -> Measured {
         self.warm.resize(self.counts.len(), Counts::default());
         let volumes = self.counts.iter().zip(&self.warm).map(|(all, warm)| all.since(warm)).collect();

@@ -1,8 +1,9 @@
-//! A mix: several disks' loads that share a pool, from traces, presets of real volumes, and generators; the policy that
-//! divides the pool; and what happens to the disks on the way.
+//! A mix: several disks' loads that share a pool, from traces, presets of real volumes, and generators; the
+//! policy that divides the pool; and the events of the disks during the simulation.
 //!
-//! Each load becomes a disk of the mix's name for it; one with several volumes becomes a disk for each. All begin at
-//! time 0, or at their `start`. Keys of policies, disks and events are those of the daemon.
+//! Each load becomes a disk with the name given in the mix; a load with several volumes becomes one disk per
+//! volume. All begin at time 0, or at their `start`. Keys of policies, disks and events are those of the
+//! daemon.
 
 mod event;
 mod keys;
@@ -29,32 +30,32 @@ use crate::settings::{Pool, Settings, Sizes, Traffic};
 pub use event::{Happening, Timed, TimedEvent};
 pub use keys::MAIN_POOL;
 
-/// Several loads, and how they are to be looked at.
+/// Several loads, and how they are simulated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Mix {
-    /// What it shows.
+    /// The purpose of the mix.
     pub title: String,
-    /// Sizes of the pool, as parts of the blocks that all loads together touch.
+    /// Sizes of the pool, as fractions of the blocks that all loads together access.
     #[serde(default = "default_fractions")]
     pub fractions: Vec<f64>,
-    /// Seconds of a window of the control loop, for policies that do not say so themselves.
+    /// Length of a window of the control loop in seconds, for policies that do not set it.
     #[serde(default)]
     pub window_s: Option<f64>,
-    /// Time runs n times faster.
+    /// The factor by which time runs faster.
     #[serde(default = "default_speed_up")]
     pub speed_up: f64,
-    /// Policies: `[policy]` as the daemon has it, or several `[[policy]]`. An allocator that none of them names has its
-    /// system's settings.
+    /// Policies: `[policy]` as in the daemon, or several `[[policy]]`. An allocator that none of them names
+    /// has its system's settings.
     #[serde(default, rename = "policy", deserialize_with = "one_or_several")]
     pub policies: Vec<PolicySettings>,
     /// The loads.
     #[serde(rename = "disk")]
     pub disks: Vec<Load>,
-    /// What happens on the way.
+    /// The events during the simulation.
     #[serde(default, rename = "event")]
     pub events: Vec<TimedEvent>,
-    /// One of the disks moves to another host: for `compare-migration`.
+    /// The move of one of the disks to another host, for `compare-migration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationTable>,
 }
@@ -62,26 +63,26 @@ pub struct Mix {
 /// A disk with its load. Exactly one of `trace`, `like` and `generator` says what the load is.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Load {
-    /// The disk, as the daemon's configuration has it.
+    /// The disk, as in the daemon's configuration.
     #[serde(flatten)]
     pub config: DiskConfig,
-    /// A trace file, seen from the mix's folder.
+    /// A trace file, relative to the mix's folder.
     pub trace: Option<PathBuf>,
     /// A preset of a real volume: `msr:web_0`, `cloudphysics:w27`.
     pub like: Option<String>,
-    /// So many requests of the preset; its footprint shrinks with them.
+    /// Number of requests of the preset; its footprint shrinks accordingly.
     pub requests: Option<u64>,
-    /// So many seconds, into which the preset's requests are brought; as long as they really took if not given.
+    /// Duration in seconds to which the preset's requests are scaled; the real duration if not given.
     pub seconds: Option<f64>,
     /// A generator.
     pub generator: Option<Generator>,
     /// Another seed gives another load like the preset.
     pub seed: u64,
-    /// When its first request comes.
+    /// When its first request arrives.
     pub start: Span,
-    /// The host on which it is before a migration.
+    /// The host on which it runs before a migration.
     pub host: HostName,
-    /// Requests that it keeps in flight in a migration, as a benchmark does, whatever their times.
+    /// Requests that it keeps in flight in a migration, like a benchmark, whatever their times.
     pub depth: Option<u32>,
 }
 
@@ -96,7 +97,8 @@ pub enum HostName {
     B,
 }
 
-/// Distance of the seeds of a load under consecutive seeds of the mix, so that no two loads meet.
+/// Distance between the seeds of a load for consecutive seeds of the mix, so that no two loads have the same
+/// seed.
 const SEED_STRIDE: u64 = 1_000_003;
 
 fn default_fractions() -> Vec<f64> {
@@ -138,7 +140,7 @@ impl Mix {
     /// Checks what can be checked without reading a trace.
     ///
     /// # Errors
-    /// What is wrong, what was expected.
+    /// The error says what is wrong and what was expected.
     pub fn check(&self) -> Result<(), SimError> {
         let title = &self.title;
         let refused = |why: &str| Err(SimError::Settings(format!("the mix '{title}': {why}")));
@@ -197,7 +199,7 @@ impl Mix {
     /// A policy's configuration, with the mix's window unless it has its own.
     ///
     /// # Errors
-    /// A setting makes no sense.
+    /// A setting is invalid.
     pub fn config(&self, policy: &PolicySettings) -> Result<Config, SimError> {
         let refused =
             |why: String| SimError::Settings(format!("[policy] of the mix '{}': {why}", self.title));
@@ -215,7 +217,7 @@ impl Mix {
     /// they differ from it.
     ///
     /// # Errors
-    /// There is no such allocator, or a setting makes no sense.
+    /// There is no such allocator, or a setting is invalid.
     pub fn configs(&self, allocator: &str) -> Result<Vec<(String, Config)>, SimError> {
         named(allocator).map_err(|error| SimError::Settings(error.to_string()))?;
         let mut policies: Vec<_> =
@@ -226,10 +228,10 @@ impl Mix {
         policies.iter().map(|policy| Ok((label(policy), self.config(policy)?))).collect()
     }
 
-    /// What happens, in order of time.
+    /// The events, in order of time.
     ///
     /// # Errors
-    /// An event makes no sense, or is of no disk.
+    /// An event is invalid, or belongs to no disk.
     pub fn happenings(&self) -> Result<Vec<Timed>, SimError> {
         let mut all = Vec::new();
         for event in &self.events {
@@ -263,7 +265,7 @@ impl Mix {
     /// The settings of a migration of one of its disks.
     ///
     /// # Errors
-    /// As [`Mix::check`]; the mix has what a migration does not simulate.
+    /// As [`Mix::check`]; the mix has features that a migration does not simulate.
     pub fn settings_of_migration(&self) -> Result<Settings, SimError> {
         let refused = |what: &str| {
             Err(SimError::Settings(format!("the mix '{}': a migration is simulated {what}", self.title)))
@@ -312,7 +314,7 @@ impl Mix {
         mix
     }
 
-    /// Opens all loads as one trace. Paths are seen from `folder`.
+    /// Opens all loads as one trace. Paths are relative to `folder`.
     ///
     /// # Errors
     /// A trace cannot be opened, or a load is invalid.
@@ -324,7 +326,7 @@ impl Mix {
     }
 }
 
-/// Intensity is measured for this part of a mix's window at its end, but not for longer than a minute.
+/// Intensity is measured in this last fraction of a mix's window, but for at most a minute.
 const MEASURED_PART: f64 = 0.25;
 const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
@@ -394,7 +396,7 @@ impl Load {
         settings::check_disk(&self.config).map_err(|why| wrong(self.name(), why))
     }
 
-    /// What its VM does in a migration.
+    /// The role of its VM in a migration.
     pub(crate) fn role(&self, moves: bool) -> Role {
         match self.host {
             HostName::A if moves => Role::Moves,
@@ -428,7 +430,7 @@ impl Load {
     }
 }
 
-/// A source whose volumes have the disk's name, and whose first request comes when the disk starts.
+/// A source whose volumes have the disk's name, and whose first request arrives when the disk starts.
 struct Named {
     name: String,
     source: Box<dyn Source>,

@@ -1,4 +1,4 @@
-//! What a simulation tells: one row for each policy and size, the same in tables, JSON and CSV.
+//! The results of a simulation: one row per policy and size, the same in tables, JSON and CSV.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct LatencyRow {
     pub all: Summary,
 }
 
-/// One volume under one cache.
+/// One volume with one cache.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct VolumeRow {
     /// Its name.
@@ -34,7 +34,7 @@ pub struct VolumeRow {
     pub miss_ratio: f64,
     /// Latencies of its reads and writes, with a model of time.
     pub latency: Option<Summary>,
-    /// What was counted.
+    /// The counts.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -44,17 +44,17 @@ pub struct VolumeRow {
 pub struct Row {
     /// The policy.
     pub policy: PolicyName,
-    /// Blocks of the cache; none for one without limit.
+    /// Blocks of the cache; `None` for one without limit.
     pub blocks: Option<u64>,
     /// The same in bytes.
     pub size_bytes: Option<u64>,
-    /// The same as a part of the blocks that the trace touches.
+    /// The same as a fraction of the blocks that the trace accesses.
     pub footprint_fraction: Option<f64>,
-    /// Block accesses that count: all, or reads alone in modes in which writes bring nothing in.
+    /// Block accesses that count: all, or only reads in modes in which writes do not insert blocks.
     pub accesses: u64,
-    /// Those that were cached.
+    /// Accesses that were cached.
     pub hits: u64,
-    /// Those that were not.
+    /// Accesses that were not cached.
     pub misses: u64,
     /// Misses among the accesses.
     pub miss_ratio: f64,
@@ -62,24 +62,24 @@ pub struct Row {
     pub read_miss_ratio: f64,
     /// Blocks written to flash, whatever the cause.
     pub flash_writes: u64,
-    /// The same for each block access.
+    /// The same per block access.
     pub flash_write_ratio: f64,
-    /// What was counted, all volumes together.
+    /// The counts of all volumes together.
     pub counts: Counts,
     /// Latencies, with a model of time.
     pub latency: Option<LatencyRow>,
-    /// Of the production cache.
+    /// Details of the production cache.
     pub production: Option<ProductionRow>,
     /// Each volume; empty for MIN.
     pub volumes: Vec<VolumeRow>,
-    /// Looks over time, if any were asked for.
+    /// Samples over time, if any were requested.
     pub series: Vec<Sample>,
-    /// Processor time that the simulation took, not part of what it tells.
+    /// Processor time of the simulation, not part of the results.
     #[serde(skip)]
     pub elapsed: Duration,
 }
 
-/// What the production cache tells beyond what all do.
+/// Additional results of the production cache.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ProductionRow {
     /// The pool's segments.
@@ -88,19 +88,19 @@ pub struct ProductionRow {
     pub capacity_blocks: u64,
     /// Blocks of the staging area.
     pub staging_blocks: u32,
-    /// Restarts that happened.
+    /// Number of restarts.
     pub restarts: u64,
-    /// Blocks in the end that the origin does not have.
+    /// Blocks at the end that the origin does not have.
     pub dirty_blocks: u64,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
-    /// What came of the control loop, if there was one.
+    /// The results of the control loop, if there was one.
     pub control: Option<Governed>,
-    /// The account of its budget of flash writes in the end, if there was one.
+    /// The account of its budget of flash writes at the end, if there was one.
     pub flash_account: Option<Account>,
 }
 
-/// What a simulation tells.
+/// The results of a simulation.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// The trace.
@@ -183,7 +183,7 @@ impl Row {
         }
     }
 
-    /// Block accesses that the simulation played in a second of processor time, warm-up not counted.
+    /// Block accesses that the simulation played per second of processor time, excluding warm-up.
     pub fn accesses_per_second(&self) -> f64 {
         let played = self.counts.blocks_read() + self.counts.blocks_written();
         played as f64 / self.elapsed.as_secs_f64().max(1e-9)
@@ -191,7 +191,7 @@ impl Row {
 }
 
 impl Report {
-    /// What came out of all cells.
+    /// The results of all cells.
     pub fn new(settings: &Settings, survey: Survey, results: Vec<CellResult>) -> Self {
         let rows = results.into_iter().map(|result| Row::new(settings, &survey, result)).collect();
         Report {

@@ -1,4 +1,4 @@
-//! What is simulated: traffic, caches, time.
+//! The settings of a simulation: traffic, caches, time.
 
 use std::str::FromStr;
 
@@ -19,17 +19,17 @@ use crate::reference::PolicyName;
 pub struct Traffic {
     /// Time runs n times faster than it was recorded.
     pub speed_up: f64,
-    /// Requests come at this distance whatever the trace says. Not given, those of traces without time do so at
-    /// [`Traffic::TIMELESS_INTERVAL_NS`].
+    /// Requests arrive at this fixed interval, whatever the trace says. If not given, requests of traces
+    /// without times arrive at [`Traffic::TIMELESS_INTERVAL_NS`].
     pub interval_ns: Option<u64>,
-    /// This share of the requests warms the cache and is not counted.
+    /// The share of the requests that warms the cache and is not counted.
     pub warm_up: f64,
-    /// Looks at the caches, evenly over the trace; 0 for none.
+    /// Number of samples of the caches, evenly distributed over the trace; 0 for none.
     pub samples: u32,
 }
 
 impl Traffic {
-    /// The distance of requests in traces without time: 10 us.
+    /// The interval of requests in traces without times: 10 us.
     pub const TIMELESS_INTERVAL_NS: u64 = 10_000;
 }
 
@@ -54,34 +54,34 @@ pub enum RestartKind {
 /// Restarts of the production cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restarts {
-    /// One after each such time.
+    /// The time between two restarts.
     pub every_ns: u64,
-    /// How.
+    /// The kind of restart.
     pub kind: RestartKind,
 }
 
-/// The production cache's pool, in the words of the daemon's configuration.
+/// The production cache's pool, in the terms of the daemon's configuration.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pool {
-    /// Cache devices, alike; together they have the blocks that are asked for.
+    /// Number of identical cache devices; together they have the requested blocks.
     pub devices: u32,
     /// Dirty blocks are written to two devices.
     pub redundancy: bool,
     /// Blocks of the staging area. Not given: the daemon's 16,384, but at most a 64th of the pool.
     pub staging_blocks: Option<u32>,
-    /// Blocks of memory for data on its way.
+    /// Blocks of transfer memory.
     pub transfer_blocks: u32,
-    /// May a disk exceed its target while nobody else needs the space?
+    /// Whether a disk may exceed its target while no other disk needs the space.
     pub share_spare: bool,
-    /// Parts of the pool that the volumes should have, by name.
+    /// Targets of the volumes, by name.
     pub targets: Vec<(String, u64)>,
-    /// What the others should have.
+    /// The target of the other volumes.
     pub others: Target,
-    /// What survives a restart.
+    /// The blocks that survive a restart.
     pub persistence: Persistence,
     /// Which blocks may enter.
     pub admission: AdmissionConfig,
-    /// Requests that continue a longer run go past the cache; 0 for never.
+    /// Requests that continue a run longer than this bypass the cache; 0 for never.
     pub sequential_cutoff_bytes: u64,
     /// When dirty blocks are cleaned.
     pub cleaner: CleanerConfig,
@@ -89,13 +89,13 @@ pub struct Pool {
     pub phase: u8,
     /// Restarts.
     pub restarts: Option<Restarts>,
-    /// Settings of disks, as the daemon has them; of volumes without any, the settings here.
+    /// Settings of disks, as in the daemon; volumes without them use the settings here.
     pub disks: Vec<DiskConfig>,
-    /// What happens to disks on the way, in order of time. Needs a control loop.
+    /// Events of disks during the simulation, in order of time. Needs a control loop.
     pub happenings: Vec<Timed>,
-    /// How much may be written to flash.
+    /// The budget of flash writes.
     pub endurance: Option<Endurance>,
-    /// What a burst may use of it, as time in which it accrues.
+    /// The part of the budget that a burst may use, as the time in which it accrues.
     pub burst_us: Micros,
 }
 
@@ -123,20 +123,20 @@ impl Default for Pool {
     }
 }
 
-/// What replaces blocks in a pool that is divided.
+/// The replacement in a pool that is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Replacement {
     /// The production cache's own.
     #[default]
     Core,
-    /// Exact LRU, as CloudCache, vCacheShare and ECI-Cache have it.
+    /// Exact LRU, as in CloudCache, vCacheShare and ECI-Cache.
     Lru,
-    /// ARC, as Liu has it.
+    /// ARC, as in Liu.
     Arc,
 }
 
 impl Replacement {
-    /// The policy of the rows of such pools.
+    /// The policy shown in the rows of such pools.
     pub fn policy(self) -> PolicyName {
         match self {
             Replacement::Core => PolicyName::Core,
@@ -159,22 +159,22 @@ impl FromStr for Replacement {
     }
 }
 
-/// How large caches are.
+/// The sizes of caches.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Sizes {
     /// In blocks.
     Blocks(Vec<u64>),
     /// In bytes.
     Bytes(Vec<u64>),
-    /// These parts of the blocks that the trace touches.
+    /// These fractions of the blocks that the trace accesses.
     Fractions(Vec<f64>),
 }
 
 impl Sizes {
-    /// In blocks, of a trace with this footprint.
+    /// The sizes in blocks, for a trace with this footprint.
     ///
     /// # Errors
-    /// [`SimError::Settings`] for no sizes, and for a size of no block.
+    /// [`SimError::Settings`] for no sizes, and for a size of zero blocks.
     pub fn blocks(&self, block_bytes: u64, footprint_blocks: u64) -> Result<Vec<u64>, SimError> {
         let blocks: Vec<u64> = match self {
             Sizes::Blocks(blocks) => blocks.clone(),
@@ -192,26 +192,26 @@ impl Sizes {
     }
 }
 
-/// Everything that a simulation is made of, but the trace.
+/// All settings of a simulation except the trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
-    /// The policies to try, each with each size. The bounds are always added.
+    /// The policies to simulate, each with each size. The bounds are always added.
     pub policies: Vec<PolicyName>,
-    /// The sizes to try.
+    /// The sizes to simulate.
     pub sizes: Sizes,
     /// Bytes of a block. The production cache has 4,096.
     pub block_bytes: u64,
-    /// When the origin sees a write, and whether the cache keeps it.
+    /// The write mode.
     pub mode: WriteMode,
     /// How the trace is played.
     pub traffic: Traffic,
     /// The production cache.
     pub pool: Pool,
-    /// What replaces blocks in the pool.
+    /// The replacement in the pool.
     pub replacement: Replacement,
     /// The control loop over the production cache; without it, targets, admission and mode stay as they are given.
     pub control: Option<Config>,
-    /// What takes time; without it I/Os complete at once.
+    /// The model of time; without it, I/Os complete at once.
     pub latency: Option<LatencyModel>,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -241,7 +241,7 @@ impl Settings {
     /// Checks the settings against each other.
     ///
     /// # Errors
-    /// [`SimError::Settings`]: what is wrong, what was expected.
+    /// [`SimError::Settings`] says what is wrong and what was expected.
     pub fn check(&self) -> Result<(), SimError> {
         let wrong = |why: String| Err(SimError::Settings(why));
         let traffic = &self.traffic;
@@ -292,7 +292,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The settings of a volume's disk, if it has any of its own.
+    /// The settings of a volume's disk, if it has its own.
     pub fn disk(&self, volume: &str) -> Option<&DiskConfig> {
         self.pool.disks.iter().find(|disk| is_of(volume, &disk.name))
     }

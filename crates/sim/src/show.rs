@@ -8,7 +8,7 @@ use crate::latency::histogram::Summary;
 use crate::outcome::{Report, Row};
 use crate::reference::PolicyName;
 
-/// A size as people write it.
+/// A size in human-readable form.
 fn size(row: &Row) -> String {
     row.size_bytes.map_or("no limit".into(), |bytes| Unit::Bytes.format(bytes as f64))
 }
@@ -29,8 +29,8 @@ fn thousands(number: u64) -> String {
     text
 }
 
-/// All results, a row each; with latencies if there is a model of time, and with the speed of the simulation if
-/// asked for.
+/// All results, one row each; with latencies if there is a model of time, and with the speed of the
+/// simulation if requested.
 pub fn table(report: &Report, speed: bool) -> Table {
     let timed = report.results.iter().any(|row| row.latency.is_some());
     let mut columns = HITS.to_vec();
@@ -86,7 +86,7 @@ fn latencies(row: &Row) -> Vec<String> {
     cells.map_or(vec![String::new(); LATENCIES.len()], |cells| cells.to_vec())
 }
 
-/// All results in tables that a page has room for.
+/// All results in tables that fit on a page.
 fn all_results(report: &Report) -> Section {
     let mut hit_table = Table::new(HITS);
     let mut latency_table = Table::new(HITS[..2].iter().chain(&LATENCIES).copied());
@@ -100,12 +100,12 @@ fn all_results(report: &Report) -> Section {
     if latency_table.is_empty() { section } else { section.table(latency_table) }
 }
 
-/// MIN knows blocks alone, not I/Os.
+/// MIN knows only blocks, not I/Os.
 fn io_count(row: &Row, count: u64) -> String {
     if row.policy == PolicyName::Min { String::new() } else { thousands(count) }
 }
 
-/// The trace in a line.
+/// The trace in one line.
 pub fn trace_line(report: &Report) -> String {
     let trace = &report.trace;
     let footprint = Unit::Bytes.format((trace.footprint_blocks * report.block_bytes) as f64);
@@ -130,7 +130,7 @@ fn policies(report: &Report) -> Vec<PolicyName> {
     policies
 }
 
-/// A chart over sizes. A policy with one size has no curve, so that fewer than two sizes give no chart.
+/// A chart over sizes. A policy with one size has no curve, so there is no chart for fewer than two sizes.
 fn over_sizes(
     report: &Report,
     title: &str,
@@ -264,7 +264,7 @@ fn volumes(report: &Report) -> Option<Section> {
     Some(Section::new("Volumes").table(table))
 }
 
-/// What the control loop gave each volume.
+/// The share of each volume under the control loop.
 fn shares(report: &Report) -> Option<Section> {
     let governed = |row: &Row| Some((row.blocks?, row.production.as_ref()?.control.clone()?));
     let (_, governed) = report.policies().filter_map(governed).max_by_key(|(blocks, _)| *blocks)?;

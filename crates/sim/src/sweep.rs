@@ -1,7 +1,7 @@
-//! Many caches under one trace: every policy with every size, and the bounds, side by side.
+//! Simulates many caches with one trace: every policy with every size, and the bounds, side by side.
 //!
-//! The trace is read once for all. While the threads play one batch, each cache's part a piece of work of its own,
-//! the next batch is read. What comes out does not depend on the threads: no cache sees another.
+//! The trace is read once for all. While the threads play one batch, with a separate piece of work for each
+//! cache, the next batch is read. The results do not depend on the threads: caches do not affect each other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,24 +28,24 @@ use crate::reference::{Policy, PolicyName, arc, clock, fifo, lirs, lru, s3_fifo,
 use crate::settings::{Replacement, Settings};
 use crate::tape::{Opener, Survey, Tape};
 
-/// What a simulation is doing.
+/// The stage of a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Stage {
-    /// Looking through the trace.
+    /// Scanning the trace.
     Survey,
     /// Playing it.
     Play,
-    /// Working out the bounds.
+    /// Computing the bounds.
     Finish,
 }
 
-/// Told which part of a stage is done.
+/// Called with the completed part of a stage.
 pub type Progress<'a> = dyn Fn(Stage, f64) + Sync + 'a;
 
 /// Simulates.
 ///
 /// # Errors
-/// The settings make no sense, or the trace cannot be read.
+/// The settings are invalid, or the trace cannot be read.
 pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) -> Result<Report, SimError> {
     settings.check()?;
     let seen = |part| progress(Stage::Survey, part);
@@ -56,7 +56,7 @@ pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) ->
     Ok(Report::new(settings, tape.survey, results))
 }
 
-/// Caches that are simulated at a time.
+/// Number of caches that are simulated at a time.
 pub(crate) fn threads(settings: &Settings) -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     if settings.threads == 0 { all } else { settings.threads }
@@ -70,11 +70,11 @@ fn meter_settings(settings: &Settings, survey: &Survey) -> MeterSettings {
     MeterSettings { warm_up_requests: (survey.requests as f64 * settings.traffic.warm_up) as u64, sample_ns }
 }
 
-/// The production cache under each of several settings, all of one size each. They differ in what the production cache
-/// does, not in the trace: the first say how that is played.
+/// Simulates the production cache with each of several settings, each with one size. The settings differ only
+/// in the production cache, not in the trace: the first settings determine how it is played.
 ///
 /// # Errors
-/// Settings make no sense, or the trace cannot be read.
+/// Settings are invalid, or the trace cannot be read.
 pub(crate) fn pools(
     tape: &Tape<'_>,
     pools: &[&Settings],
@@ -91,7 +91,7 @@ pub(crate) fn pools(
     Ok(results.map(|(result, settings)| Row::new(settings, &tape.survey, result)).collect())
 }
 
-/// MIN, a cache without limit, and one LRU cache of each size.
+/// Simulates MIN, a cache without limit, and one LRU cache of each size.
 ///
 /// # Errors
 /// The trace cannot be read.
@@ -165,7 +165,7 @@ fn replay<P: Policy + 'static>(
     })
 }
 
-/// The cache that a pool is made of: the production cache, or the replacement of a paper under the same control loop.
+/// The cache of a pool: the production cache, or a paper's replacement under the same control loop.
 fn governed(
     settings: &Settings,
     survey: &Survey,
@@ -214,7 +214,7 @@ fn partitions<R: Resizable + 'static>(
     Ok(Box::new(Governed::new(cache, governor)))
 }
 
-/// A cell, and the time that it has taken.
+/// A cell, and its processor time so far.
 struct Work {
     cell: Box<dyn Cell>,
     elapsed: Duration,
@@ -255,7 +255,7 @@ fn play(
     finish(works, progress)
 }
 
-/// Processor time of this thread: what a cache costs, whatever else the machine does.
+/// Processor time of this thread: the cost of a cache, independent of other work on the machine.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -265,7 +265,7 @@ fn lock(work: &Mutex<Work>) -> std::sync::MutexGuard<'_, Work> {
     work.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Plays a batch to the cells that no other thread has taken.
+/// Plays a batch to the cells that no other thread has claimed.
 fn work_off(works: &[Mutex<Work>], queue: &AtomicUsize, accesses: &[Access]) {
     while let Some(work) = works.get(queue.fetch_add(1, Ordering::Relaxed)) {
         let mut work = lock(work);

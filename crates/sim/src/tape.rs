@@ -1,9 +1,9 @@
-//! The trace as the simulator plays it: looked through once, then played from memory if it is short, or read again.
+//! The trace as the simulator plays it: scanned once, then played from memory if it is short, or read again.
 //!
 //! Invariants
-//! - Times begin at 0 and never fall; they are the simulation's, with speed-up and intervals applied.
-//! - A trace whose last time is its number of requests less one, counted in nanoseconds, has no time: its requests
-//!   were only counted.
+//! - Times begin at 0 and never decrease; they are simulated times, with speed-up and intervals applied.
+//! - A trace whose last time in nanoseconds is its number of requests minus one has no times: its requests
+//!   were only numbered.
 
 use haversack_trace::{Access, Damage, Op, Source};
 use serde::Serialize;
@@ -14,10 +14,10 @@ use crate::settings::Traffic;
 
 /// Accesses kept in memory: 192 MiB.
 const KEPT_ACCESSES: usize = 6 << 20;
-/// Accesses that a batch has at least, but at the end.
+/// Minimum number of accesses in a batch, except for the last one.
 const BATCH_ACCESSES: usize = 1 << 17;
 
-/// Opens the trace: once to look through it, and once more to play it if it is long.
+/// Opens the trace: once to scan it, and once more to play it if it is long.
 pub type Opener<'a> = dyn Fn() -> Result<Box<dyn Source>, SimError> + Sync + 'a;
 
 /// A volume of a trace.
@@ -31,7 +31,7 @@ pub struct Volume {
     pub requests: u64,
 }
 
-/// What a trace is like.
+/// A summary of a trace.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Survey {
     /// Requests of any kind.
@@ -40,9 +40,9 @@ pub struct Survey {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Blocks that reads and writes touch, one by one.
+    /// Block accesses by reads and writes.
     pub block_accesses: u64,
-    /// Different ones.
+    /// Distinct blocks.
     pub footprint_blocks: u64,
     /// From the first to the last request, in simulated time.
     pub span_seconds: f64,
@@ -50,9 +50,9 @@ pub struct Survey {
     pub timed: bool,
     /// Its volumes.
     pub volumes: Vec<Volume>,
-    /// Damaged lines, left out.
+    /// Number of damaged lines, which were skipped.
     pub damaged_lines: u64,
-    /// What was damaged.
+    /// The damaged lines.
     #[serde(skip)]
     pub damage: Damage,
     #[serde(skip)]
@@ -107,16 +107,16 @@ impl Survey {
 pub struct Tape<'a> {
     opener: &'a Opener<'a>,
     traffic: Traffic,
-    /// What was seen when the trace was looked through.
+    /// The summary from scanning the trace.
     pub survey: Survey,
     kept: Option<Vec<Access>>,
 }
 
 impl<'a> Tape<'a> {
-    /// Looks through a trace. `progress` is told which part of it has been seen.
+    /// Scans a trace. `progress` is called with the part of it that has been read.
     ///
     /// # Errors
-    /// The trace cannot be read, has nothing in it, or goes beyond what the simulator takes.
+    /// The trace cannot be read, is empty, or exceeds the simulator's limits.
     pub fn new(
         opener: &'a Opener<'a>,
         traffic: &Traffic,
@@ -165,7 +165,7 @@ impl<'a> Tape<'a> {
     }
 }
 
-/// From the trace's time to the simulation's.
+/// Converts the trace's time to simulated time.
 struct Clock {
     start_ns: u64,
     speed_up: f64,
@@ -201,7 +201,7 @@ pub struct Playback<'a> {
 }
 
 impl Playback<'_> {
-    /// Replaces a batch by the next one, which is empty at the end.
+    /// Replaces a batch with the next one, which is empty at the end.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -222,7 +222,7 @@ impl Playback<'_> {
         Ok(())
     }
 
-    /// Which part has been played.
+    /// The part that has been played.
     pub fn progress(&self) -> f64 {
         self.next as f64 / self.tape.survey.requests as f64
     }

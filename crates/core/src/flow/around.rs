@@ -5,7 +5,7 @@
 //! for its blocks. If something does not hold, it is requested, and the request waits:
 //! - no other I/O or commit of them is in flight;
 //! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
-//! - no durable page calls one dirty (the page is rewritten first), with the same exception;
+//! - no durable page lists one as dirty (the page is rewritten first), with the same exception;
 //! - the region is durably marked in the write-intent bitmap.
 //!
 //! Then the blocks are locked and leave the cache, and the origin is written. For zeroes over dirty blocks,
@@ -17,9 +17,9 @@
 //!   the window are locked.
 //! - A clean version that the write overtakes has left the cache before the write is sent.
 //! - Dirty content leaves the cache only when the origin has its replacement: durably, if a durable page may
-//!   call the old content dirty.
-//! - While a device is in use, dirty staged blocks of the window go only when no durable page calls dirty
-//!   what they superseded: a kill must not bring that back.
+//!   list the old content as dirty.
+//! - While a device is in use, dirty staged blocks of the window are dropped only when no durable page lists
+//!   as dirty the versions that they superseded: a kill must not bring those back.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 
@@ -170,8 +170,8 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Removes a block from the cache before the origin overtakes it. Dirty content stays for now: zeroes, or
-    /// a write over lost data, drop it when the origin has them. Clean data staged over it goes at once.
-    /// Returns whether the block was cached.
+    /// a write over lost data, drop it when the origin has them. Clean data staged over it is dropped at
+    /// once. Returns whether the block was cached.
     fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
         let versions = self.resolve(disk, block);
         if planted(Bug::StaleAfterAround) {
@@ -268,7 +268,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Drops what the origin has overtaken in the window. Returns false, and drops nothing, while a durable
-    /// page calls any of it dirty.
+    /// page lists any of it as dirty.
     fn drop_overtaken(&mut self, number: u32, disk: DiskNo) -> bool {
         let mut window = self.window(number);
         if window.any(|block| self.store.durably_dirty(disk, block).is_some())
@@ -297,7 +297,7 @@ impl<M: Memory> Call<'_, M> {
         self.end_window(number);
     }
 
-    /// Stages the window or fails the request, since the origin failed it.
+    /// Stages the window or fails the request, because the origin failed the write.
     fn refused(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         let owned = self.disk(disk).life.is_owned();
@@ -348,7 +348,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Waits until no durable page calls a block of the window dirty.
+    /// Waits until no durable page lists a block of the window as dirty.
     fn purge(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         let mut left = false;

@@ -1,11 +1,11 @@
 //! The cleaner: writes dirty blocks back to the origin.
 //!
-//! A disk has one round at a time: pick blocks (first those that others wait for, then the longest dirty,
-//! with their dirty neighbours), read and verify them, write them in block order with neighbours merged,
-//! flush the origin, and only then mark them clean.
+//! A disk has one round at a time: pick blocks (first those that others wait for, then those dirty for
+//! longest, with their dirty neighbours), read and verify them, write them in block order with neighbours
+//! merged, flush the origin, and only then mark them clean.
 //!
 //! Invariants
-//! - A block is written to the origin only when the version written is durable in the cache. Otherwise a
+//! - A block is written to the origin only when the written version is durable in the cache. Otherwise a
 //!   power loss could leave an older clean version in the cache than the origin has. The exception is a disk
 //!   that has nothing on flash and gets no space there, for example because no device is left: its staged
 //!   blocks are cleaned. That is a write past the cache, so the region is marked first: a device that has
@@ -55,7 +55,7 @@ impl Run {
 }
 
 impl Core {
-    /// Returns since when the disk's longest dirty block has been dirty.
+    /// Returns the time at which the disk's longest dirty block became dirty.
     pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
         [self.store.dirty_since_us(disk), self.oldest_staged_us(disk)].into_iter().flatten().min()
     }

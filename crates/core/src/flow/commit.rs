@@ -15,7 +15,7 @@
 //! - While an older version of a block is on its way to flash, the newer one is not committed: after a kill
 //!   only the older one would be staged, and would be trusted.
 //! - A batch that lost one of its two copies stays staged while any device is leaving: until the record says
-//!   that the device is gone, recovery takes a single copy for a torn commit.
+//!   that the device is gone, recovery treats a single copy as a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
 //!   committed.
 //! - A disk has at most [`MOST_BATCHES`] commits in flight, unless a flush waits for its blocks.
@@ -37,13 +37,14 @@ use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
-/// Enough to keep a device busy: more than a segment of 1 MiB. With more of them, a guest that overwrites the same blocks
-/// again and again soon has thousands of staged blocks whose older versions are in flight. Each call would pass over all
-/// of them, and other disks would wait meanwhile; and blocks would go to flash that are overwritten already.
+/// Enough to keep a device busy: more than a segment of 1 MiB. With more batches, a guest that overwrites the
+/// same blocks repeatedly would soon have thousands of staged blocks whose older versions are in flight. Each
+/// call would have to skip all of them while other disks wait, and blocks that are already overwritten would
+/// be written to flash.
 const MOST_BATCHES: u32 = 4;
 
 impl Core {
-    /// Whether staged blocks of the disk are to be committed now. This is the only place that decides.
+    /// Whether staged blocks of the disk should be committed now. Only this function decides that.
     pub(crate) fn is_commit_due(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         let waiting = self.staging.lists[disk].len;
@@ -359,8 +360,8 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Has the newest frame of a block stand in for an older one whose commit failed: a flush that waits for the
-    /// older one waits for the newest instead.
+    /// Replaces an older frame whose commit failed by the newest frame of the block: a flush that waits for
+    /// the older one waits for the newest instead.
     fn pass_on_group(&mut self, frame: FrameNo) {
         let Staged { disk, block, dirty, group, .. } = *self.staging.get(frame);
         let Some(newest) = self.staging.find(disk, block).filter(|(_, newest)| dirty && newest.dirty) else {

@@ -1,15 +1,15 @@
 //! Disks that share one pool (`Target::Shared`): who makes room for a batch, and how segments get to the disks
 //! that need them.
 //!
-//! Blocks go in the order of the common hands, but slots that are free in another disk's segment help nobody
-//! else. If every batch were made room for by the disk with the oldest blocks, segments would change hands all
-//! the time, and with each go blocks whose turn it is not. So a disk whose own blocks will have their turn soon
-//! evicts those. Only a disk that grows, whose own blocks are among the newest, gets space from others: a
-//! segment of a disk that has slots to spare, the emptiest one, or one whose blocks are much older than those
-//! that it would evict itself.
+//! Blocks are evicted in the order of the common hands, but free slots in one disk's segment cannot be used
+//! by another disk. If the disk with the oldest blocks made room for every batch, segments would change
+//! owners all the time, and each change would evict blocks before their turn. So a disk evicts its own blocks
+//! if their turn comes soon. Only a disk that grows, whose own blocks are among the newest, gets space from
+//! others: the emptiest segment of a disk that has slots to spare, or a segment whose blocks are much older
+//! than those that it would evict itself.
 //!
 //! Invariants
-//! - A disk is a sharer in the store exactly if its target is `Shared`.
+//! - A disk is a sharer in the store if and only if its target is `Shared`.
 //! - A sharer within its reservation loses nothing to others, and one at its limit evicts its own blocks.
 
 use haversack_model::{DeviceNo, DiskNo};
@@ -20,8 +20,8 @@ use crate::disk::Disk;
 use crate::flow::space::PENDING_SHARE;
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 
-/// One of this many of a sharer's slots is kept free. It is less than of other disks, since what each keeps is
-/// lost to all.
+/// One of this many of a sharer's slots is kept free. Sharers keep fewer slots free than other disks, since
+/// the slots that each one keeps are lost to all.
 const KEPT_FREE: u64 = 128;
 /// A disk gives up a segment when it has this many slots to spare.
 const WORTH_A_SEGMENT: u64 = SLOTS_PER_SEGMENT as u64 * 3 / 4;
@@ -46,7 +46,8 @@ impl Core {
         shares(self.disk(disk))
     }
 
-    /// Returns the blocks that targets in blocks leave, and how many disks have the targets `Equal` and `Shared`.
+    /// Returns the number of blocks left over by targets in blocks, and the numbers of disks with the targets
+    /// `Equal` and `Shared`.
     fn divided(&self) -> (u64, [u64; 2]) {
         let (mut left_blocks, mut counts) = (self.capacity_blocks(), [0; 2]);
         for disk in self.disks.iter() {
@@ -73,27 +74,28 @@ impl Core {
         left_blocks - left_blocks / (equals + sharers).max(1) * equals
     }
 
-    /// Returns the share, in blocks, that a sharer's dirty blocks are measured by, and that is shown: what it
-    /// has, or an equal part if that is more.
+    /// Returns a sharer's share in blocks, which is shown and which limits its dirty blocks: the blocks that
+    /// it has, or an equal part if that is more.
     pub(crate) fn shared_blocks(&self, disk: DiskNo, at_least_blocks: u64, at_most_blocks: u64) -> u64 {
         let has = self.store.disks[disk].live;
         has.max(self.equal_blocks()).min(at_most_blocks).max(at_least_blocks)
     }
 
-    /// Whether the sharers have less than is theirs, since other disks exceed their targets.
+    /// Whether the sharers have less than their part, because other disks exceed their targets.
     pub(crate) fn common_is_short(&self) -> bool {
         let slots = (self.store.common.segments.len() as u64 + 1) * u64::from(SLOTS_PER_SEGMENT);
         slots < self.common_blocks()
     }
 
-    /// Returns by how many blocks the sharers have more than is theirs.
+    /// Returns by how many blocks the sharers exceed their part.
     pub(crate) fn common_excess(&self) -> i64 {
         self.store.common.live as i64 - self.common_blocks() as i64
     }
 
-    /// Makes room for a sharer's batch of `wanted` blocks while no segment is free: its own blocks if it is
-    /// their turn or soon will be, otherwise those of all whose turn it is, and a segment that another disk can
-    /// do without. Until that comes, the oldest of its own.
+    /// Makes room for a sharer's batch of `wanted` blocks while no segment is free. Evicts its own blocks if
+    /// it is their turn or soon will be; otherwise evicts the blocks of all sharers whose turn it is, and
+    /// asks for a segment that another disk does not need. Until that segment is free, evicts the disk's own
+    /// oldest blocks.
     pub(crate) fn make_common_room(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) {
         let segments = self.store.disks[disk].segments.len() as u64;
         let low = wanted + segments * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE;
@@ -114,7 +116,7 @@ impl Core {
         self.store.evict_blocks(disk, self.missing(disk, wanted));
     }
 
-    /// Returns how many slots a disk lacks that are to be free.
+    /// Returns how many more slots of a disk should be free.
     fn missing(&self, disk: DiskNo, low: u64) -> u64 {
         let space = &self.store.disks[disk];
         let may_wait = space.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT) / PENDING_SHARE;
@@ -126,7 +128,8 @@ impl Core {
         self.store.disks[disk].live + wanted > at_most_blocks
     }
 
-    /// Asks for a segment that another sharer can do without. A disk that has none at all gets one in any case.
+    /// Asks for a segment that another sharer does not need. A disk that has none at all gets one in any
+    /// case.
     fn ask_sharers(&mut self, disk: DiskNo, other_than: Option<DeviceNo>, empty_handed: bool) {
         let least_slots = if empty_handed { 1 } else { WORTH_A_SEGMENT };
         // What a disk has just got for its batch is not taken away before it is used.

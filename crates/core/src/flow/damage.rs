@@ -1,9 +1,9 @@
 //! Damaged blocks (see `damaged.rs`): dirty blocks whose data on flash is bad and has no good mirrored copy.
-//! Their slots are poisoned: sectors outside the mask are lost, those inside were written since.
+//! Their slots are poisoned: sectors outside the mask are lost, those inside were written later.
 //!
 //! The cleaner writes the valid sectors to the origin once. The block stays dirty even then, so that nothing
-//! evicts it, supersedes it or takes an older version for it. It leaves when all of it has been written, when
-//! the loss is accepted (`detach.rs`), or when another disk has no space without it.
+//! evicts it, supersedes it or uses an older version instead. It is dropped when all of it has been
+//! rewritten, when the loss is accepted (`detach.rs`), or when another disk has no space otherwise.
 //!
 //! Invariant: every poisoned slot that is live, or may become so again, is of a block in the disk's table.
 
@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// Returns the runs of sectors that are lost, in order: first sector and number of sectors. Their only
-    /// dirty copy is damaged, or went with a device. Reads of them fail until they are written.
+    /// dirty copy is damaged, or was lost with a device. Reads of them fail until they are written.
     pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
         let Some(d) = self.disks.get(disk) else { return Vec::new() };
         let mut blocks: Vec<BlockNo> = d.lost.blocks().chain(d.damaged.blocks()).collect();
@@ -66,15 +66,15 @@ impl Core {
         self.disks.get(disk).map_or(&[], |d| &d.given_up)
     }
 
-    /// Notes that nothing of the disk is lost: what was written over lost sectors is durable. The next record
-    /// says so.
+    /// Notes that the disk has no losses any more: the data written over lost sectors is durable. The next
+    /// record says so.
     pub(crate) fn heal(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         (d.damage, d.loss_version) = (Damage::None, None);
     }
 
-    /// Notes so of each attached disk without lost sectors, since the pool stops and all that was staged is
-    /// durable. What a disk that is not attached has lost is not known.
+    /// Notes this for each attached disk without lost sectors, since the pool stops and all staged data is
+    /// durable. The losses of disks that are not attached are not known.
     pub(crate) fn heal_stopped(&mut self) {
         if self.devices.leaves_any() {
             return;
@@ -121,7 +121,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that the block is on flash in a new version. If that is whole, the block is not damaged any more.
+    /// Notes that a new version of the block is on flash. If that is complete, the block is no longer
+    /// damaged.
     pub(crate) fn forget_repaired(&mut self, disk: DiskNo, block: BlockNo) {
         let poisoned = self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.poisoned());
         if !poisoned {
@@ -134,12 +135,12 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).damaged.note_cleaned(slot);
     }
 
-    /// Whether everything dirty that the disk has is lost, or at the origin.
+    /// Whether all dirty data of the disk is either lost or at the origin.
     pub(crate) fn only_lost_left(&self, disk: DiskNo) -> bool {
         self.disk(disk).flush.staged_dirty() == 0 && self.only_damage_on_flash(disk)
     }
 
-    /// Notes that dirty sectors of a block are lost, and that nothing in the cache will say so.
+    /// Notes that dirty sectors of a block are lost, and that no entry in the cache will show it.
     pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo, sectors: u8) {
         let d = self.disk_mut(disk);
         d.lost.add(block, sectors);
@@ -147,7 +148,7 @@ impl<M: Memory> Call<'_, M> {
         d.flush.heals = false;
     }
 
-    /// Drops damaged blocks of which the origin has what is valid, once the record says that the disk has
+    /// Drops damaged blocks whose valid sectors are at the origin, once the record says that the disk has
     /// lost something. From then on they count as lost with a device: a restart does not know them.
     pub(crate) fn drop_damaged(&mut self, disk: DiskNo) {
         let is_idle = |(_, slot): &(SlotNo, Live)| !self.needs_cleaning(disk, *slot);
@@ -171,7 +172,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Forgets losses behind a disk's last block, which is now `last`.
+    /// Forgets losses beyond a disk's last block, which is now `last`.
     pub(crate) fn forget_lost_beyond(&mut self, disk: DiskNo, last: BlockNo) {
         let d = self.disk_mut(disk);
         let inside = d.inside(last);
@@ -179,8 +180,8 @@ impl<M: Memory> Call<'_, M> {
         d.damaged.forget_beyond(last);
     }
 
-    /// Drops the damaged blocks of disks that have nothing else dirty on flash. In a pool of few segments they
-    /// can be all that keeps each of them from a disk that has none for what it has staged.
+    /// Drops the damaged blocks of disks that have nothing else dirty on flash. In a pool of few segments,
+    /// such blocks may be the only reason why another disk has no segment for its staged blocks.
     pub(crate) fn drop_damaged_for_space(&mut self) {
         for disk in self.disks.places() {
             if self.disks.contains(disk) && !self.is_dormant(disk) && self.only_damage_on_flash(disk) {
@@ -189,14 +190,14 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Whether what is dirty on flash is damaged, and the origin has the valid sectors.
+    /// Whether all dirty blocks on flash are damaged, and the origin has their valid sectors.
     fn only_damage_on_flash(&self, disk: DiskNo) -> bool {
         let idle = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
         self.store.disks[disk].dirty == self.damaged_slots(disk).filter(idle).count() as u64
     }
 
-    /// Drops what the cache has of damaged blocks, and forgets what was lost with devices. Asks for pages
-    /// that no longer call these blocks dirty.
+    /// Drops damaged blocks from the cache, and forgets what was lost with devices. Requests pages that no
+    /// longer list these blocks as dirty.
     pub(crate) fn drop_lost(&mut self, disk: DiskNo) {
         let given_up = self.lost_runs(disk);
         let slots: Vec<(SlotNo, Live)> = self.damaged_slots(disk).collect();

@@ -2,12 +2,13 @@
 //!
 //! Invariants
 //! - When a detach ends well, the disk has nothing staged, dirty or lost and no I/O in flight, and the record
-//!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin, but for
-//!   what was lost if that is accepted.
+//!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin, except for
+//!   lost data if the loss is accepted.
 //! - A job that gives up leaves the disk active and its dirty blocks in the cache.
 //! - An accepted loss is dropped only when everything else is done, no device is leaving that could bring
-//!   lost blocks back, and the record says that the disk has lost something: a crash from then on finds that,
-//!   or the end of the detach. And the detach ends only when no durable page calls what was dropped dirty.
+//!   lost blocks back, and the record says that the disk has lost something: a crash from then on finds
+//!   either that record or the end of the detach. The detach ends only when no durable page lists the dropped
+//!   blocks as dirty.
 
 use haversack_model::{DiskNo, Micros};
 
@@ -73,7 +74,7 @@ impl<M: Memory> Call<'_, M> {
         self.start_detach(now, disk, Loss::Refused)
     }
 
-    /// Detaches a disk, and gives up what is lost: once everything else is at the origin, lost sectors are as
+    /// Detaches a disk, and gives up lost data: once everything else is at the origin, lost sectors read as
     /// the origin has them.
     ///
     /// # Errors
@@ -139,7 +140,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that what is lost was dropped.
+    /// Notes that the lost data was dropped.
     fn advance_loss(&mut self, disk: DiskNo) {
         if let Some(JobKind::Detach { loss, .. }) = self.disk_mut(disk).job.as_mut().map(|job| &mut job.kind)
         {
@@ -148,7 +149,7 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Continues when no durable page calls dirty what was dropped.
+    /// Continues when no durable page lists the dropped blocks as dirty.
     fn end_of_loss(&mut self, disk: DiskNo) {
         let d = self.disk(disk);
         let listed = !d.rewriting.is_empty() || self.devices.leaves_any();
@@ -159,7 +160,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Makes the record say that nothing of the disk is dirty.
+    /// Makes the record say that the disk has no dirty data.
     fn record_detached(&mut self, disk: DiskNo) {
         let clean_seq = self.durability.last();
         let d = self.disk_mut(disk);

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A new device gets no blocks until the record durably lists it and it holds every mark of the intent
-//!   maps. A crash before that would lose blocks on it, or make clean blocks trusted that the origin has
-//!   overtaken.
+//!   maps. A crash before that would lose blocks on it, or clean blocks that the origin has overtaken would
+//!   be trusted.
 //! - In a redundant pool, when a device fails, the record says that the others stand alone before a flush
 //!   succeeds or the cleaner starts another round. It says so of the failed device only if it already did
 //!   before.
@@ -67,8 +67,8 @@ impl Core {
         !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
     }
 
-    /// Returns the numbers that a device which joins may have, in order. Empty if the pool has as many devices as it
-    /// can.
+    /// Returns the numbers that are available for a new device, in order. Empty if the pool has the maximum
+    /// number of devices.
     pub fn free_device_numbers(&self) -> Vec<DeviceNo> {
         self.devices.free_numbers().collect()
     }
@@ -108,7 +108,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Stops using a device. Clean blocks on it are gone; dirty ones continue with their mirrored copy.
+    /// Stops using a device. Clean blocks on it are gone; dirty ones are served from their mirrored copy from
+    /// then on.
     pub(crate) fn device_failed(&mut self, device: DeviceNo) {
         if !self.is_alive(device) {
             return;
@@ -150,7 +151,8 @@ impl<M: Memory> Call<'_, M> {
         self.wake_staging();
     }
 
-    /// Whether what is staged of a block has everything that a slot has, and knows what the slot has lost.
+    /// Whether the staged frame of a block has all sectors that a slot has, and records the sectors that the
+    /// slot has lost.
     fn is_staged_over(&self, disk: DiskNo, slot: Live) -> bool {
         let inside = self.disk(disk).inside(slot.block());
         self.resolve(disk, slot.block()).staged.is_some_and(|staged| {
@@ -159,8 +161,8 @@ impl<M: Memory> Call<'_, M> {
         })
     }
 
-    /// Returns the sectors that are lost with a dirty slot: those that are not staged. The origin has what the slot
-    /// lacked, unless that was lost before.
+    /// Returns the sectors that are lost with a dirty slot: those that are not staged. The origin has the
+    /// sectors that the slot lacked, unless they were lost before.
     fn lost_with(&self, disk: DiskNo, slot: Live) -> u8 {
         let inside = self.disk(disk).inside(slot.block());
         let staged = self.resolve(disk, slot.block()).staged.filter(|staged| staged.dirty);
@@ -228,7 +230,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Starts to use a device that joined: it is on record and has every mark. Before that, a crash would
-    /// lose what is on it, or make clean blocks on it trusted that the origin has overtaken.
+    /// lose the data on it, or clean blocks on it that the origin has overtaken would be trusted.
     pub(crate) fn use_device(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         self.restage_unmirrored();
@@ -270,8 +272,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a redundant pool cannot do without these devices until it is rebuilt. Returns true if that
-    /// is new for any of them.
+    /// Notes that a redundant pool needs these devices until it is rebuilt. Returns true if that is new for
+    /// any of them.
     fn stand_alone(&mut self, devices: Vec<DeviceNo>) -> bool {
         if !self.pool.is_redundant() {
             return false;

@@ -1,9 +1,10 @@
 //! Removal of a device in use: its segments are emptied and freed a few at a time, so that the device leaves
 //! with nothing on it.
 //!
-//! A segment's dirty blocks are staged again, to be committed on other devices; of a damaged block, what is
-//! valid and that the rest is lost. Then the segment is given up, as if another disk needed it: clean blocks
-//! are evicted, and pages are written until none lists anything that was in it.
+//! A segment's dirty blocks are staged again, to be committed on other devices; a damaged block is staged
+//! with its valid sectors and the information that the others are lost. Then the segment is given up, as if
+//! another disk needed it: clean blocks are evicted, and pages are written until none lists anything that was
+//! in it.
 //!
 //! Invariants
 //! - No new blocks go to the device, so a segment that is free stays free: one pass over the device is
@@ -17,8 +18,8 @@ use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
 
-/// Once this many restages have been asked for, no further segment is searched for dirty blocks in the same
-/// call. The last one may exceed it.
+/// After this many restages were requested, no further segment is searched for dirty blocks in the same call.
+/// The last segment may exceed the number.
 const BLOCKS_AT_A_TIME: u32 = 256;
 
 impl Core {
@@ -28,7 +29,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Empties some more of a device. Returns true when nothing is left on it.
+    /// Empties the next part of a device. Returns true when nothing is left on it.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
         if self.restages_all_disks() {
             return false;
@@ -77,7 +78,7 @@ impl<M: Memory> Call<'_, M> {
         self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
-    /// Asks for the dirty blocks of a segment to be staged again; returns how many.
+    /// Requests restages of a segment's dirty blocks; returns how many.
     fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
         let disk = DiskNo(self.store.segments[segment].owner);
         let mut asked = 0;
@@ -96,7 +97,7 @@ impl<M: Memory> Call<'_, M> {
         asked
     }
 
-    /// Keeps the device in use. Segments that are already being given up are given up all the same.
+    /// Keeps the device in use. Segments that are already being given up are still given up.
     pub(crate) fn stop_draining(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         let begun = std::mem::take(&mut self.devices.drain).take_segments();

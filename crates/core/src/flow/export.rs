@@ -1,9 +1,9 @@
-//! Copies of a disk's blocks for the host that is to own it next, or that owns it now.
+//! Copies of a disk's blocks for the host that will own it next, or that owns it now.
 //!
 //! Invariants
 //! - Reading a copy changes nothing: no admission, no hit, no statistics.
-//! - A copy has what the block has at some moment after the call. If the block changes from then on, the copy
-//!   counts as out of date.
+//! - A copy has the content of the block at some moment after the call. If the block changes after that, the
+//!   copy counts as out of date.
 //! - A host that does not own the disk gives away only what is in its cache: the origin may have newer data.
 
 use haversack_model::{BlockNo, DiskNo, Micros, SECTORS_PER_BLOCK};
@@ -17,7 +17,7 @@ use crate::locks::LockKind;
 use crate::memory::{Memory, RequestTag};
 use crate::store::slot::SlotNo;
 
-/// Slots that one step of [`Core::list_cached`] looks at.
+/// Slots that one step of [`Core::list_cached`] examines.
 const SLOTS_A_STEP: u32 = 4_096;
 
 /// A cached block, as [`Core::list_cached`] reports it.
@@ -29,7 +29,7 @@ pub struct CachedBlock {
     pub mask: u8,
     /// The origin does not have it.
     pub dirty: bool,
-    /// It was used again after it had entered.
+    /// It was used again after it had entered the cache.
     pub protected: bool,
     /// Its counter of hits, 0 to 3.
     pub hits: u8,
@@ -52,8 +52,8 @@ pub struct ListCursor(u32);
 
 impl Core {
     /// Reports the blocks that a disk has on flash, a part at a time, in no particular order; returns where
-    /// the next part begins, or `None` at the end. Blocks that move in the meantime may be missing or come
-    /// twice, and blocks that are staged are missing.
+    /// the next part begins, or `None` at the end. Blocks that move in the meantime may be missing or
+    /// reported twice, and staged blocks are missing.
     pub fn list_cached(
         &self,
         disk: DiskNo,
@@ -86,7 +86,7 @@ impl Core {
             || versions.flash.is_some_and(|(_, slot)| slot.protected() || slot.hits() > 0)
     }
 
-    /// Whether the last copy of a block that was read for the next owner still is what the block has.
+    /// Whether the last copy of a block that was read for the next owner is still up to date.
     pub fn is_copy_good(&self, disk: DiskNo, block: BlockNo) -> bool {
         let export = self.disks.get(disk).and_then(|d| d.moving.as_ref()?.export.as_ref());
         export.is_some_and(|export| export.is_good(block))
@@ -103,7 +103,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Starts to keep account of the copies of a disk's blocks that are sent to its next owner, or starts over.
+    /// Starts to track the copies of a disk's blocks that are sent to its next owner, or starts over.
     ///
     /// # Errors
     /// The disk is not attached.
@@ -123,7 +123,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Ends that account: no migration is under way any more.
+    /// Stops tracking: no migration is in progress any more.
     pub fn end_export(&mut self, now: Micros, disk: DiskNo) {
         self.now = now;
         if let Some(d) = self.disks.get_mut(disk)
@@ -136,10 +136,10 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Starts to read a copy of what the cache has of a block into the buffer of `tag`, one block long, each
-    /// sector at its place in the block. The end is reported like that of a request. Returns what it has;
-    /// `None` if the cache has none, or the block is being changed at the origin. `order` is the caller's
-    /// number of the copy: it rises from copy to copy.
+    /// Starts to read a copy of a block's cached sectors into the buffer of `tag`, one block long, each
+    /// sector at its place in the block. Completion is reported like that of a request. Returns what the copy
+    /// has; `None` if nothing is cached, or the block is being changed at the origin. `order` is the caller's
+    /// number of the copy, which increases from copy to copy.
     ///
     /// # Errors
     /// As for requests.

@@ -1,10 +1,10 @@
-//! Blocks that live at a peer, the owner before this host, come here: when a read needs them, when something
-//! waits for them, and in the background.
+//! Fetches blocks from a peer, the previous owner: when a read needs them, when something waits for them, and
+//! in the background.
 //!
 //! Invariants
-//! - What comes from the peer is staged as dirty under a lock of its block, and only in sectors that this host
-//!   does not have newer. So it loses against every write of the guest.
-//! - A block is read from the peer at most once at a time, and a staging frame is there before it is.
+//! - Data from the peer is staged as dirty while its block is locked, and only in sectors of which this host
+//!   has no newer version. So every write of the guest takes precedence.
+//! - A block is read from the peer at most once at a time, and only when a staging frame is available.
 //! - A request whose sectors cannot be read from the peer fails. The origin's older sectors are never returned
 //!   instead.
 
@@ -50,7 +50,7 @@ impl Core {
         self.peer(disk).is_some_and(|peer| peer.get(block).is_some()) && !planted(Bug::CleanUndrained)
     }
 
-    /// Asks for a block of the peer's before others, since something waits until the peer has forgotten it.
+    /// Requests a block of the peer before others, since something waits until the peer has forgotten it.
     /// Returns whether the peer may still list it.
     pub(crate) fn ask_peer(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         if !self.is_at_peer(disk, block) {
@@ -63,13 +63,13 @@ impl Core {
         true
     }
 
-    /// Returns the host that this one still needs blocks from, and how many.
+    /// Returns the host from which this one still needs blocks, and how many.
     pub fn dependence(&self, disk: DiskNo) -> Option<(HostId, usize)> {
         self.disks.get(disk)?;
         self.peer(disk).map(|peer| (peer.host, peer.len()))
     }
 
-    /// Returns blocks that are durable here and that the peer is to forget, at most this many.
+    /// Returns blocks that are durable here and that the peer should forget, at most this many.
     pub fn ready_to_forget(&self, disk: DiskNo, most: usize) -> Vec<BlockNo> {
         self.disks.get(disk).and_then(|_| self.peer(disk)).map_or_else(Vec::new, |peer| peer.ready(most))
     }
@@ -84,7 +84,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Sets how many blocks of the peer's are fetched at a time in the background; 0 stops that.
+    /// Sets how many of the peer's blocks are fetched at a time in the background; 0 stops fetching.
     pub fn set_fetch_window(&mut self, now: Micros, disk: DiskNo, blocks: u32) {
         self.now = now;
         if self.disks.contains(disk)
@@ -96,8 +96,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Sets how many more blocks may be fetched from the owner before in the background, late copies included; `None` for no
-    /// limit. Those that requests need are fetched nevertheless, and count.
+    /// Sets how many more blocks may be fetched from the previous owner in the background, including late
+    /// copies; `None` for no limit. Blocks that requests need are always fetched, and count.
     pub fn set_fetch_allowance(&mut self, now: Micros, disk: DiskNo, blocks: Option<u64>) {
         self.now = now;
         if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
@@ -171,7 +171,7 @@ impl<M: Memory> Call<'_, M> {
         moving.peer.as_mut()?.next(now, in_background)
     }
 
-    /// Passes on blocks that are durable here.
+    /// Marks blocks that are durable here as ready to be forgotten by the peer.
     fn settle_fetched(&mut self, disk: DiskNo) {
         let mut peer = self.peer_blocks(disk).map(|peer| std::mem::replace(peer, PeerBlocks::new(peer.host)));
         if let Some(peer) = &mut peer {
@@ -194,7 +194,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Starts to make what the peer has of a block dirty here: from a clean copy if there is one, otherwise
+    /// Starts to make the peer's sectors of a block dirty here: from a clean copy if there is one, otherwise
     /// from the peer.
     pub(crate) fn obtain(&mut self, disk: DiskNo, block: BlockNo) -> Result<(), Park> {
         if self.locks.get(disk, block).is_some() {
@@ -282,7 +282,7 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Fails the reads that wait for a block that cannot be had.
+    /// Fails the reads that wait for a block that is not available.
     fn fail_readers(&mut self, disk: DiskNo, block: BlockNo) {
         for at in 0..self.disk(disk).lock_waiters.len() {
             let request = self.disk(disk).lock_waiters[at];

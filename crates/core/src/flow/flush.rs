@@ -6,11 +6,11 @@
 //!
 //! Invariants
 //! - A flush succeeds only when every block that was staged before it is durable, on flash or at the origin,
-//!   and the origin holds nothing in its volatile cache alone that a guest was told is done.
+//!   and no write that was acknowledged to a guest is only in the origin's volatile cache.
 //! - While any device is in use, no flush succeeds as long as a device is leaving or the record does not yet
 //!   durably say which devices count.
 //! - A disk that has lost something, and has no lost sectors any more, is whole again once a flush that began
-//!   then has succeeded: what was written over them is durable.
+//!   after that has succeeded: the data written over the lost sectors is durable.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
 

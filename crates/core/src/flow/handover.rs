@@ -1,18 +1,19 @@
-//! Handing a disk over to another host that does not wait until it is clean: freeze, record the new owner, and
-//! keep the dirty blocks until the new owner has them.
+//! Handing over a disk to another host without waiting until it is clean: freeze the disk, record the new
+//! owner, and keep the dirty blocks until the new owner has them.
 //!
 //! Invariants
 //! - A disk is frozen only when it has no request and no I/O in flight, nothing staged, and everything in its
-//!   cache is durable: from then on nothing of it changes, here or at the origin, until it thaws.
-//! - The durable record is the point of no return. Before it the disk can thaw, afterwards it is never served
-//!   or cleaned here again, unless the new owner gives it back.
-//! - When a disk is frozen, durable pages call dirty only what is. So the list of blocks that the new owner needs
-//!   is the same after a crash here: it never has a block that was at the origin before.
-//! - What is clean when a disk is frozen is durable at the origin. Otherwise the new owner gets no clean blocks: its guest
-//!   could read data from such a copy that the origin has since lost, and older data once the copy is gone.
-//! - A dirty block goes only when the new owner says that it has it durably, and it counts as gone only when
-//!   no durable page calls it dirty. Until then it is listed: the new owner may ask for the list at any time, and a
-//!   crash here must not bring back a block that is not on it.
+//!   cache is durable: from then on it does not change, here or at the origin, until it thaws.
+//! - The durable record is the point of no return. Before that the disk can thaw; afterwards it is never
+//!   served or cleaned here again, unless the new owner gives it back.
+//! - When a disk is frozen, durable pages list only dirty blocks as dirty. So the list of blocks that the new
+//!   owner needs is the same after a crash here: it never has a block that was already at the origin.
+//! - Blocks that are clean when a disk is frozen are durable at the origin. Otherwise the new owner gets no
+//!   clean blocks: its guest could read data from such a copy that the origin has since lost, and older data
+//!   once the copy is gone.
+//! - A dirty block is dropped only when the new owner says that it has it durably, and it counts as gone only
+//!   when no durable page lists it as dirty. Until then it is listed: the new owner may ask for the list at
+//!   any time, and a crash here must not bring back a block that is not on it.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +50,8 @@ impl Core {
             .collect()
     }
 
-    /// Lists the dirty blocks, if that is not done. It takes time in proportion to the segments with dirty
-    /// blocks.
+    /// Lists the dirty blocks, if that was not done yet. It takes time in proportion to the segments with
+    /// dirty blocks.
     fn list_held(&mut self, disk: DiskNo) {
         if self.disk(disk).moving.as_ref().is_some_and(|moving| moving.held.is_some()) {
             return;
@@ -75,12 +76,13 @@ impl Core {
         self.disk_mut(disk).moving.get_or_insert_default().held = Some(held);
     }
 
-    /// Whether what is clean here of a frozen disk is durable at the origin, so that copies of it count.
+    /// Whether the clean blocks of a frozen disk are durable at the origin, so that copies of them count.
     pub fn is_origin_settled(&self, disk: DiskNo) -> bool {
         self.disks.get(disk).is_some_and(|d| d.origin.is_durable())
     }
 
-    /// Whether a disk is owned and detached, and the origin alone has everything: the record says that nothing of it is dirty.
+    /// Whether a disk is owned and detached, and the origin is complete: the record says that the disk has no
+    /// dirty data.
     pub(crate) fn is_left_clean(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         let is_clean = !d.may_be_dirty && self.dirty_blocks(disk) == 0;
@@ -88,7 +90,8 @@ impl Core {
         d.life.is_detached() && is_whole && (is_clean || planted(Bug::ReleaseLeftDirty))
     }
 
-    /// Returns how many blocks are being forgotten: asked for, and perhaps still in durable pages.
+    /// Returns how many blocks are being forgotten: their removal was requested, but durable pages may still
+    /// list them.
     pub fn forgetting(&self, disk: DiskNo) -> usize {
         self.disks.get(disk).and_then(|d| d.moving.as_ref()).map_or(0, |moving| moving.forgetting.len())
     }
@@ -140,8 +143,8 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Ok(()));
     }
 
-    /// Writes pages that call dirty what is clean. Returns true when none is left. The first call takes time in
-    /// proportion to the disk's segments.
+    /// Rewrites pages that list clean blocks as dirty. Returns true when none is left. The first call takes
+    /// time in proportion to the disk's segments.
     fn relist_clean(&mut self, disk: DiskNo) -> bool {
         let listed = self.disk_mut(disk).moving.get_or_insert_default().called_dirty.take();
         let mut listed = listed.unwrap_or_else(|| self.store.falsely_dirty(disk));
@@ -166,10 +169,10 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Err(error));
     }
 
-    /// Calls a handover off: the disk takes requests again.
+    /// Cancels a handover: the disk takes requests again.
     ///
     /// # Errors
-    /// The disk is not frozen, or the handover can no longer be called off.
+    /// The disk is not frozen, or the handover can no longer be cancelled.
     pub fn thaw(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
         self.now = now;
         if !self.known(disk)?.life.is_frozen() {
@@ -194,7 +197,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Makes another host the owner of a frozen disk, under a higher epoch. When the job has ended, that host
-    /// may be told.
+    /// may be notified.
     ///
     /// # Errors
     /// The disk is not frozen, has a job, or had that epoch already.
@@ -230,9 +233,10 @@ impl<M: Memory> Call<'_, M> {
         self.start_job(disk, JobKind::HandOver, Some(version))
     }
 
-    /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. That host needs none of the
-    /// blocks here, and is lent none: while the disk was detached, its origin may have been changed by other means, such as
-    /// a rollback to a snapshot. When the job has ended, it may be told.
+    /// Makes another host the owner of a detached disk that was left clean, under a higher epoch. That host
+    /// needs none of the blocks here, and is lent none: while the disk was detached, its origin may have been
+    /// changed by other means, such as a rollback to a snapshot. When the job has ended, that host may be
+    /// notified.
     ///
     /// # Errors
     /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already, or the pool has no device
@@ -319,7 +323,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
-    /// Drops blocks that the new owner has, and asks for pages that no longer call them dirty.
+    /// Drops blocks that the new owner has, and requests pages that no longer list them as dirty.
     pub(crate) fn drive_forgetting(&mut self, disk: DiskNo) {
         let Some(moving) = &mut self.disk_mut(disk).moving else { return };
         let count = moving.forgetting.len().min(FORGET_AT_A_TIME);
@@ -341,7 +345,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Drops a block; returns whether no durable page calls it dirty any more.
+    /// Drops a block; returns true if no durable page lists it as dirty any more.
     fn forget_one(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let versions = self.resolve(disk, block);
         if let Some(staged) = versions.staged {
@@ -375,7 +379,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Takes a disk back under a higher epoch from a host that never owned it: nothing was written since this
-    /// host handed it over, so all that is cached stays valid.
+    /// host handed it over, so all cached blocks stay valid.
     ///
     /// # Errors
     /// Blocks of the disk are not held for another host, or as for [`Call::attach`].
@@ -395,7 +399,7 @@ impl<M: Memory> Call<'_, M> {
         Ok((disk, self.start_job(disk, JobKind::Attach, Some(version))))
     }
 
-    /// Checks that a disk of which blocks are held for another host may be taken back.
+    /// Checks that a disk whose blocks are held for another host may be taken back.
     pub(crate) fn check_regain(
         &self,
         config: &DiskConfig,

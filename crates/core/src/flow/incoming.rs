@@ -1,12 +1,13 @@
-//! A disk that is about to move to this host: copies of its blocks arrive before it is owned, and count from
-//! the moment it is.
+//! A disk that is about to move to this host: copies of its blocks arrive before this host owns it, and count
+//! from the moment it does.
 //!
 //! Invariants
-//! - Copies are clean and belong to nobody until the disk is claimed: no request is served from them, and a
-//!   crash before the claim is recorded voids them all.
-//! - The claim is recorded only when every region in which a copy was dropped or replaced is durably marked: no
-//!   crash brings such a copy back. Copies need not be durable for that: one that a crash takes is only missing.
-//! - A copy that arrives replaces the one before it, including sectors that it lacks.
+//! - Copies are clean and not in use until the disk is claimed: no request is served from them, and a crash
+//!   before the claim is recorded voids them all.
+//! - The claim is recorded only when every region in which a copy was dropped or replaced is durably marked:
+//!   no crash brings such a copy back. Copies need not be durable for that: a copy lost in a crash is only
+//!   missing.
+//! - A copy that arrives replaces the previous copy, including sectors that the new one lacks.
 
 use haversack_model::{BlockNo, DiskNo, HostId, Micros, SECTOR_BYTES};
 
@@ -25,8 +26,8 @@ use crate::lifecycle::Event;
 use crate::memory::{Memory, RequestTag};
 
 impl<M: Memory> Call<'_, M> {
-    /// Prepares for a disk that may move here. Everything that the cache has of it becomes void. A disk that was expected
-    /// already keeps its target.
+    /// Prepares for a disk that may move here. All its cached blocks become void. A disk that was already
+    /// expected keeps its target.
     ///
     /// # Errors
     /// This host owns the disk or has dirty blocks of it for another host, it has a job, or the configuration
@@ -80,8 +81,9 @@ impl<M: Memory> Call<'_, M> {
         if d.life.is_incoming() { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
     }
 
-    /// Takes in a copy of a block from the buffer of `tag`, one block long, each sector at its place. It
-    /// replaces an older copy. What was used again is protected here as well, since nothing can hit it on probation. Returns false if there is no room: then this host has no copy of the block.
+    /// Stores a copy of a block from the buffer of `tag`, one block long, each sector at its place. It
+    /// replaces an older copy. A block that was used again is protected here as well: on probation nothing
+    /// could hit it before the disk comes. Returns false if there is no space: then this host has no copy.
     ///
     /// # Errors
     /// The disk is not expected, or is being claimed.
@@ -209,7 +211,7 @@ impl<M: Memory> Call<'_, M> {
         moving.peer.get_or_insert_with(|| PeerBlocks::new(host))
     }
 
-    /// Forgets what was listed: the list is to start over, since the host that holds the blocks has.
+    /// Forgets the list: the host that holds the blocks has started over, so the list must start over too.
     pub fn forget_peer_list(&mut self, disk: DiskNo) {
         if let Some(d) = self.disks.get_mut(disk)
             && !d.life.writes_origin()

@@ -2,9 +2,8 @@
 //! on flash.
 //!
 //! Before the origin is written past the cache, the region is marked durably. Recovery drops the clean blocks
-//! of marked regions. Marks are cleared from time to time: new writes are marked in a fresh map, the origin
-//! is flushed, the pages that list overtaken content are rewritten, and then the fresh map replaces the old
-//! one.
+//! of marked regions. Marks are cleared periodically: new writes are marked in a fresh map, the origin is
+//! flushed, the pages that list overtaken content are rewritten, and then the fresh map replaces the old one.
 //!
 //! Invariants
 //! - A region is marked durably before a write past the cache to it is started.

@@ -90,7 +90,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Stops a job that cleans: what is clean stays clean. Returns false if there is no such job.
+    /// Stops a job that cleans: blocks that are clean stay clean. Returns false if there is no such job.
     pub fn cancel(&mut self, now: Micros, job: JobId) -> bool {
         self.now = now;
         for disk in self.disks.places() {

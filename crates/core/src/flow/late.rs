@@ -1,11 +1,11 @@
-//! Late copies: clean blocks of the owner before this host come here after the claim, in the background or when a read
+//! Late copies: after the claim, clean blocks of the previous owner are read in the background or when a read
 //! needs them, from that host or from the origin.
 //!
 //! Invariants
-//! - A late copy is staged as clean under a lock of its block, and only if nothing of the block is cached. So no write of
-//!   the guest comes in between, and none is overwritten.
-//! - It is never needed: a read whose late copy cannot be had goes to the origin.
-//! - A disk that is to be released, resized or detached reads no more of them.
+//! - A late copy is staged as clean while its block is locked, and only if no part of the block is cached. So
+//!   no write of the guest can happen in between, and none is overwritten.
+//! - It is never required: a read whose late copy is not available goes to the origin.
+//! - A disk that is about to be released, resized or detached reads no more late copies.
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -27,22 +27,22 @@ impl Core {
         self.disks.get_mut(disk)?.moving.as_mut()?.late.as_mut()
     }
 
-    /// Returns how many late copies are known and not here; `None` if none will come.
+    /// Returns how many listed late copies have not arrived yet; `None` if no more are expected.
     pub fn late_copies(&self, disk: DiskNo) -> Option<usize> {
         self.late(disk).map(LateCopies::len)
     }
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Says that late copies will be listed for a disk that is about to be claimed: from the claim on, account is kept of
-    /// what is changed.
+    /// Announces that late copies will be listed for a disk that is about to be claimed: from the claim on,
+    /// changed blocks are tracked.
     pub fn await_late_copies(&mut self, disk: DiskNo, source: LateSource) {
         if let Some(d) = self.disks.get_mut(disk).filter(|d| d.life.is_incoming()) {
             d.moving.get_or_insert_default().late = Some(LateCopies::new(source));
         }
     }
 
-    /// Lists late copies, those that matter most first. With `last` the list is complete.
+    /// Lists late copies, the most valuable first. With `last` the list is complete.
     pub fn list_late_copies(&mut self, now: Micros, disk: DiskNo, blocks: &[(BlockNo, u8)], last: bool) {
         self.now = now;
         let Some(d) = self.disks.get(disk) else { return };
@@ -70,7 +70,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// No more late copies are read. Those that are being read still arrive.
+    /// Stops reading late copies. Those that are being read still arrive.
     pub fn end_late_copies(&mut self, disk: DiskNo) {
         if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
             moving.late = None;
@@ -96,13 +96,14 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Whether the disk has all that it should have: from then on, colder blocks would take the place of hotter ones.
+    /// Whether the disk has its full share: from then on, colder blocks would replace hotter ones.
     fn is_full_for_late(&self, disk: DiskNo) -> bool {
         let usage = self.store.disks[disk].live + u64::from(self.staging.lists[disk].len);
         usage >= self.target_blocks(disk)
     }
 
-    /// Whether the background may bring in another one: writes find frames, and the limit of the period is not reached.
+    /// Whether another one may be read in the background: frames are left for writes, and the limit of the
+    /// period is not reached.
     fn has_room_for_late(&self, disk: DiskNo) -> bool {
         let from_owner = self.late(disk).is_some_and(|late| late.source != LateSource::Origin);
         let allowed = self.disk(disk).moving.as_ref().is_some_and(|moving| moving.may_fetch());

@@ -1,8 +1,8 @@
 //! A device that leaves: it failed or was emptied, and is no longer used. It is gone when the record says so.
 //!
-//! Until then a crash may bring it back with everything that its pages list. So the store keeps that in its
-//! tables: no origin overtakes what is listed as dirty, and no page elsewhere drops an entry if an older
-//! version on the device would then pass for the newest.
+//! Until then a crash may bring it back with everything that its pages list. So the store keeps these entries
+//! in its tables: the origin does not overtake blocks that are listed as dirty, and no page elsewhere drops
+//! an entry if an older version on the device would then be taken for the newest.
 //!
 //! Invariants
 //! - The record says that a device is gone only when no page elsewhere lists as dirty a block of which the
@@ -10,14 +10,14 @@
 //!   such an older version at all, the record says not to trust clean blocks (see [`crate::flow::purge`]).
 //! - It also says so only when newer versions of the device's blocks, which were staged or on their way to
 //!   flash, are durable elsewhere, or the record says that their disk has lost something. Otherwise a power
-//!   loss could take the newer version, and nothing would show that an older one existed.
-//! - That wait is bounded, since the blocks may be waiting for the device: a segment that lists newer versions
-//!   of what the device lists is not free before it is gone.
+//!   loss could destroy the newer version, and nothing would show that an older one existed.
+//! - That wait is bounded, since the blocks may be waiting for the device: a segment that lists newer
+//!   versions of blocks that the device lists is not free before the device is gone.
 //! - In a redundant pool, from the failure on the record says that the other devices stand alone. It says so
 //!   of the failed device only if it already did before: it may be missing at the next start.
 //! - The store forgets what a device's pages list only when the record says that the device is gone.
 //! - A call takes a bounded number of segments out of the store, unless they have dirty blocks. The record
-//!   says that the device is gone only when all have been searched for what they overtook.
+//!   says that the device is gone only when all have been searched for the versions that they overtook.
 //! - While any device is in use, no flush is complete as long as a device is leaving, and flush marks do not
 //!   advance.
 
@@ -108,7 +108,7 @@ impl Core {
         self.durability.want(*leaving.committed_seq.get_or_insert(self.durability.last()))
     }
 
-    /// Makes the record say that the device is gone. Returns the version of the record that will.
+    /// Makes the record say that the device is gone. Returns the version of the record that will say so.
     fn retire(&mut self, device: DeviceNo) -> RecordVersion {
         let segments = self.store.devices[device].as_ref().map_or(0, |d| d.segments);
         self.devices.retire(device, segments);

@@ -18,7 +18,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Writes a page for the sake of its mark if one is due. Any page that is ready will do.
+    /// Writes a page to record a flush mark if one is due. Any page that is ready can be used.
     pub(crate) fn drive_mark(&mut self) -> bool {
         if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) {
             return false;

@@ -1,9 +1,9 @@
-//! A disk that cannot get a place for the mirrored copies of its dirty blocks works without the cache.
+//! A disk without space for the mirrored copies of its dirty blocks works without the cache.
 //!
 //! In a redundant pool a dirty block is written to two devices. Dirty blocks of a released disk stay until
 //! the disk is forgotten, and damaged blocks until they are written or given up. If their segments fill all
-//! devices but one, waiting for a second place would never end. A disk in this situation cleans what it has
-//! on flash, drops damaged blocks, gives up its segments, and then has its staged blocks cleaned, like a disk
+//! devices but one, waiting for a second place would never end. A disk in this situation cleans its blocks on
+//! flash, drops damaged blocks, gives up its segments, and then has its staged blocks cleaned, like a disk
 //! that gets no space at all. It returns to the cache when there are two places again.
 //!
 //! Invariant: staged blocks are cleaned past the cache only when the disk owns no segment. Then no page lists
@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::memory::Memory;
 use crate::store::segment::SegmentNo;
 
-/// Segments checked for two on different devices before checking for blocks of released disks.
+/// Number of segments searched for two on different devices before blocks of released disks are checked.
 const FIRST_LOOK: usize = 16;
 
 impl Core {
@@ -62,8 +62,8 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Starts to clean the disk's blocks on flash, and gives up its segments one by one. Damaged blocks do not
-    /// hold them.
+    /// Starts to clean the disk's blocks on flash, and gives up its segments one by one. Damaged blocks do
+    /// not prevent this.
     pub(crate) fn vacate_flash(&mut self, disk: DiskNo) {
         if !std::mem::replace(&mut self.disk_mut(disk).cleaner.space_needed, true) {
             self.queue(disk);

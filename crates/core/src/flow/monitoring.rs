@@ -20,8 +20,8 @@ impl Core {
     }
 
     /// Swaps a disk's records for an empty buffer: `into` receives what was recorded since the last call. The
-    /// buffer that is swapped in keeps its room if it has as much as the monitor was set to; otherwise this
-    /// allocates. Returns false, with `into` empty, if the disk is not monitored.
+    /// buffer that is swapped in is reused if its capacity is that of the monitor; otherwise this allocates.
+    /// Returns false, with `into` empty, if the disk is not monitored.
     pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) -> bool {
         into.clear();
         let known = self.disks.get_mut(disk);
@@ -30,7 +30,7 @@ impl Core {
         true
     }
 
-    /// Returns the share of a disk's room for records that is used, from 0 to 1; 0 if it is not monitored.
+    /// Returns the used share of a disk's record buffer, from 0 to 1; 0 if the disk is not monitored.
     pub fn records_fill(&self, disk: DiskNo) -> f64 {
         let known = self.disks.get(disk);
         known.and_then(|disk| disk.monitor.as_ref()).map_or(0.0, |monitor| monitor.fill())

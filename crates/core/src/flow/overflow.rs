@@ -1,12 +1,12 @@
-//! Overflow: writes that would make more of a disk's share dirty than its limit.
+//! Overflow: writes that would make more of a disk's share dirty than its limit allows.
 //!
-//! Such a write goes past the cache to the origin, up to the first of its blocks that is dirty: otherwise it
-//! would wait for the cleaner to write other blocks there first. The origin must not get a dirty block before it
-//! is clean; that block is staged, which makes nothing else dirty.
+//! Such a write bypasses the cache up to its first dirty block: otherwise it would wait until the cleaner has
+//! written other blocks to the origin. A dirty block must not be written to the origin before it is clean;
+//! that block is staged, which does not make any other block dirty.
 //!
 //! Invariants, for modes that defer the origin
-//! - No request fails because the cache chose to go to the origin. What the origin refuses is staged as soon
-//!   as there is room. This holds for overflow, the sequential cut-off, admission, discards and zeroes.
+//! - No request fails because the cache chose to go to the origin. Data that the origin refuses is staged as
+//!   soon as there is space. This holds for overflow, the sequential cut-off, admission, discards and zeroes.
 //! - A write past the cache is durable at the origin when it is acknowledged, so that no flush of the guest
 //!   needs the origin.
 

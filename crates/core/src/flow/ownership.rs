@@ -174,7 +174,7 @@ impl<M: Memory> Call<'_, M> {
         self.change_admission(disk, config.admission);
     }
 
-    /// Whether every mark that the disk needs before its first request is durable.
+    /// Whether all marks that the disk needs before its first request are durable.
     pub(crate) fn may_serve(&self, disk: DiskNo) -> bool {
         self.alive_devices().next().is_none() || self.disk(disk).intents.is_durably_marked()
     }
@@ -187,8 +187,8 @@ impl<M: Memory> Call<'_, M> {
         self.settle_origin(disk);
     }
 
-    /// Flushes the origin if it may hold volatile writes that a guest was told of. Returns true if it holds
-    /// none.
+    /// Flushes the origin if it may hold volatile writes that were acknowledged to a guest. Returns true if
+    /// it holds none.
     pub(crate) fn settle_origin(&mut self, disk: DiskNo) -> bool {
         let settled = self.disk(disk).origin.is_durable();
         if !settled {

@@ -1,10 +1,11 @@
 //! Jobs of the pool: a device joins, a device is emptied and leaves, the pool stops.
 //!
 //! Invariants
-//! - There is one at a time, and none starts once the pool is to stop. A stop cancels the removal of a device
-//!   unless the device is empty: the device stays in use. It waits for any other job.
+//! - Only one runs at a time, and none starts once the pool is about to stop. A stop cancels the removal of a
+//!   device unless the device is empty: the device stays in use. It waits for any other job.
 //! - A job is done only when the record that says so is durable. The loss of a device ends its removal early.
-//! - The record calls a stop clean only when no request is in flight and what was staged is durable.
+//! - The record says that a stop was clean only when no request is in flight and all staged blocks are
+//!   durable.
 
 use std::ops::ControlFlow;
 

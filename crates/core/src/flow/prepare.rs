@@ -2,14 +2,14 @@
 //! says so, and only then may a disk take them. So a pool is created and an unused part of it opened without
 //! touching its segments (lazy initialisation).
 //!
-//! Recovery reads the pages of prepared segments alone. They must verify, or they are damaged; what is in the
-//! others comes from before the pool, and counts for nothing.
+//! Recovery reads only the pages of prepared segments. A page of a prepared segment that does not verify is
+//! damaged; the content of the other segments is older than the pool and is ignored.
 //!
 //! Invariants
-//! - A segment is used only when the record durably calls it prepared, and the record does so only when both of
-//!   its pages are durable.
-//! - The core does not stop, and a device is not removed, before the writes have been answered: none may land in a
-//!   later opening.
+//! - A segment is used only when the record durably lists it as prepared, and the record does so only when
+//!   both of its pages are durable.
+//! - The core does not stop, and a device is not removed, before these writes have completed: none may
+//!   complete during a later opening.
 
 use haversack_model::DeviceNo;
 
@@ -31,7 +31,7 @@ impl Core {
         self.devices.preparation.run.is_some()
     }
 
-    /// Returns the next segments to prepare: of a device that has few free ones that are.
+    /// Returns the next segments to prepare: on a device that has few free prepared ones.
     fn next_to_prepare(&self) -> Option<Run> {
         let most = self.config.prepare_segments.max(1);
         let wants = |device: DeviceNo| {
@@ -111,7 +111,7 @@ impl<M: Memory> Call<'_, M> {
         self.write_device(io, device, offset_bytes);
     }
 
-    /// Asks for the record that calls the segments prepared, once all of their pages are durable.
+    /// Requests a record that lists the segments as prepared, once all of their pages are durable.
     fn record_prepared(&mut self, seq: u64) -> bool {
         let run = self.devices.preparation.run.as_ref().expect("segments are being prepared");
         let unwritten = run.next < run.segments.end && !planted(Bug::PrepareNothing);

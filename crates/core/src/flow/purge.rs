@@ -31,16 +31,16 @@ impl Core {
         self.devices.purge.add(slots, self.durability.last());
     }
 
-    /// Starts the purge of what a lone device has overtaken, since a degraded pool is about to have second
-    /// copies again.
+    /// Starts the purge of versions that a lone device has overtaken, since a degraded pool is about to have
+    /// second copies again.
     pub(crate) fn purge_before_whole(&mut self) {
         if self.pool.is_degraded() && !planted(Bug::WholeTooEarly) {
             self.devices.purge.add(self.store.overtaken_from_elsewhere(), self.durability.last());
         }
     }
 
-    /// Notes that a purge is due but not done, since the pool stops: it is not whole until the next opening
-    /// has done it.
+    /// Notes that a purge is due but not done, since the pool is stopping: the pool is not whole until the
+    /// next opening has done it.
     pub(crate) fn owe_purge(&mut self) {
         if self.pool.is_degraded() {
             self.devices.purge.owe();

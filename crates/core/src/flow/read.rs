@@ -9,12 +9,12 @@
 //! Invariants
 //! - Data from flash reaches a reader only if it matches the checksum that its entry had when the read was
 //!   issued.
-//! - Sectors are fetched from the origin, and staged as clean, under a lock of their block, so that no write
-//!   comes in between.
-//! - A block that a read brings into the cache is fetched whole, whatever part of it was asked for. Sectors
-//!   that were not asked for do not make the read fail.
+//! - Sectors are fetched from the origin, and staged as clean, while their block is locked, so that no write
+//!   happens in between.
+//! - A block that a read brings into the cache is fetched whole, whichever part of it was requested. Sectors
+//!   that were not requested do not make the read fail.
 //! - Where dirty sectors are lost, the read fails. The origin's older sectors are never returned instead.
-//! - Requests leave the reserved transfer frames to the core's own work. All frames that a block needs are
+//! - Requests leave the reserved transfer frames for the core's own work. All frames that a block needs are
 //!   available before its first I/O is described.
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, SECTOR_BYTES, SectorNo};
@@ -317,8 +317,8 @@ impl<M: Memory> Call<'_, M> {
         self.event(Event::Corruption { disk, sector, device, offset_bytes, lost });
     }
 
-    /// Handles a dirty block whose first copy is bad and mirrored copy is good: both are written again. A newer
-    /// version, committed during the read, is in other slots, and nothing is known against those.
+    /// Handles a dirty block whose first copy is bad and mirrored copy is good: both are rewritten. A newer
+    /// version, committed during the read, is in other slots, which are not suspect.
     fn repair(&mut self, disk: DiskNo, mirrored: &FlashPart) {
         if let Some((slot_no, slot)) = self.resolve(disk, mirrored.block).flash_of(mirrored.seq) {
             self.report_corruption(disk, slot_no, false);
@@ -361,7 +361,7 @@ impl<M: Memory> Call<'_, M> {
         self.read_on(number);
     }
 
-    /// Continues a read of which an I/O has ended.
+    /// Continues a read after one of its I/Os has ended.
     fn read_on(&mut self, number: u32) {
         if self.requests[number].retries.is_empty() {
             self.finish_if_done(number);

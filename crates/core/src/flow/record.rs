@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - The two copies on a device are never written at the same time: the second is written only when the first
-//!   is durable. So one of them is whole after any crash.
-//! - As long as any device is in use, a version is durable only when both copies on every device in use are.
+//!   is durable. So one of them is intact after any crash.
+//! - As long as any device is in use, a version is durable only when both copies on every such device are
+//!   durable.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
 use crate::core::{Call, Core};
@@ -76,7 +77,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Writes a copy to all devices; returns its sequence number. Without enough frames it is put off.
+    /// Writes a copy to all devices; returns its sequence number. If there are not enough frames, the write
+    /// is postponed.
     fn write_record(&mut self, write: RecordWrite) -> Option<u64> {
         let devices: Vec<_> = self.alive_devices().collect();
         if !self.frames.suffices(write.pages().len().min(RESERVED_FRAMES)) {

@@ -1,9 +1,9 @@
 //! Changing the size of an attached disk.
 //!
-//! Growing: first no page and no staging descriptor may list anything beyond the old end, which an earlier,
-//! larger size may have left; then the record says the new size. Shrinking: requests beyond the new end are
-//! refused and those in flight end; then the record says the new size; then everything beyond it is dropped.
-//! Opening the pool drops it too.
+//! Growing: first, pages and staging descriptors are rewritten until none lists anything beyond the old end,
+//! which an earlier, larger size may have left; then the new size is recorded. Shrinking: requests beyond the
+//! new end are refused and those in flight end; then the new size is recorded; then everything beyond it is
+//! dropped. Opening the pool also drops it.
 //!
 //! Invariants
 //! - A crash finds one of the two sizes, complete: until the record is durable, the old size holds for
@@ -116,8 +116,8 @@ impl<M: Memory> Call<'_, M> {
         true
     }
 
-    /// Drops what a slot has beyond the end, which is behind the sectors `inside` of block `last`. Dead slots
-    /// count: an evicted block is as good as the origin's until the origin ends before it.
+    /// Drops a slot's content beyond the end, which comes after the sectors `inside` of block `last`. This
+    /// includes dead slots: an evicted block equals the origin's until the origin ends before it.
     fn cut_slot(&mut self, disk: DiskNo, number: SlotNo, last: BlockNo, inside: u8) {
         let slot = self.store.slot(number);
         if slot.status() == Status::Blank || slot.block() < last {

@@ -2,10 +2,10 @@
 //! rebuilds mirrored copies, empties devices and repairs damaged first copies.
 //!
 //! Invariants
-//! - Only what was verified, is still dirty in the same version, and has no staged frame is staged again. So
-//!   a restage never replaces newer data.
-//! - A damaged block is staged again with its valid sectors, even if there are none: that its other sectors
-//!   are lost gets the same copies as data.
+//! - A block is staged again only if it was verified, is still dirty in the same version, and has no staged
+//!   frame. So a restage never replaces newer data.
+//! - A damaged block is staged again with its valid sectors, even if there are none: the information that its
+//!   other sectors are lost gets as many copies as data.
 //! - A pool counts as rebuilt only when every dirty block durably has its mirrored copy, no device is leaving
 //!   and the purge is over.
 
@@ -23,7 +23,7 @@ use crate::store::slot::SlotNo;
 const AT_A_TIME: u32 = 16;
 
 impl Core {
-    /// Whether dirty blocks should get mirrored copies that they lost with a device.
+    /// Whether dirty blocks should get new mirrored copies to replace those lost with a device.
     pub(crate) fn rebuilding(&self) -> bool {
         self.pool.is_degraded() && self.store.usable_devices().count() >= 2
     }
@@ -77,7 +77,7 @@ impl<M: Memory> Call<'_, M> {
         self.durability.want(seq)
     }
 
-    /// Wakes restages of disks that are not attached, since cleaning can make room for their copies and no
+    /// Wakes restages of disks that are not attached, since cleaning can free space for their copies and no
     /// timer drives them.
     pub(crate) fn wake_dormant_restages(&mut self) {
         if !self.rebuilding() {

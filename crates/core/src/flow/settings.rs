@@ -15,7 +15,7 @@ use crate::jobs::JobKind;
 use crate::memory::Memory;
 
 impl<M: Memory> Call<'_, M> {
-    /// Changes the write mode. Nothing is lost or read again.
+    /// Changes the write mode. No cached data is lost or reread.
     ///
     /// # Errors
     /// The disk is not attached, has a job, or has persistence `none` while the mode defers writes.

@@ -67,7 +67,7 @@ impl Core {
         false
     }
 
-    /// Returns how many blocks a disk has that are not its own by its target: as sharers see it, or others.
+    /// Returns by how many blocks a disk exceeds its target, computed for sharers or for other disks.
     fn excess(&self, disk: DiskNo, seen_by_sharer: bool) -> i64 {
         let has = self.store.disks[disk].live as i64;
         match self.disk(disk).target {
@@ -80,8 +80,8 @@ impl Core {
         }
     }
 
-    /// Returns the blocks that the disk would have room for with one segment less. A disk that keeps within a
-    /// lower target than before has free slots that others need.
+    /// Returns the number of blocks that would fit in the disk's segments if it had one segment less. A disk
+    /// whose target was lowered may have free slots that others need.
     fn room_with_one_less(&self, disk: DiskNo) -> i64 {
         let segments = self.store.disks[disk].segments.len() as i64;
         (segments - 1) * i64::from(SLOTS_PER_SEGMENT)
@@ -126,8 +126,8 @@ impl<M: Memory> Call<'_, M> {
         ready.then_some([first, second])
     }
 
-    /// Finds a segment for a batch. A small batch of a block that is rewritten often goes where its page
-    /// write drops an old version.
+    /// Finds a segment for a batch. A small batch with a block that is often rewritten goes to a segment
+    /// whose page write drops an old version.
     fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if wanted <= SMALL_BATCH {
             let block = self.staging.get(self.batches.first_picked()?).block;
@@ -207,7 +207,7 @@ impl<M: Memory> Call<'_, M> {
         None
     }
 
-    /// Whether a disk keeps within its target although space is free.
+    /// Whether a disk stays within its target even if space is free.
     fn is_capped(&self, disk: DiskNo) -> bool {
         match self.disk(disk).target {
             Target::Shared { .. } => false,

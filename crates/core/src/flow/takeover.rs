@@ -1,10 +1,11 @@
-//! Taking a disk over from a host that is dead for good, and being told that another host has.
+//! Taking over a disk from a permanently dead host, and learning that another host has done so.
 //!
 //! Invariants
-//! - What this host has of the disk and the origin may lack is kept. Clean blocks are kept only if no other host can
-//!   have written the origin since.
-//! - Sectors that only the dead host had are read as the origin's older ones only if that was accepted. Otherwise
-//!   they count as lost, and the record says so before it says that this host needs no other one.
+//! - This host's blocks that the origin may lack are kept. Clean blocks are kept only if no other host can
+//!   have written to the origin since.
+//! - Sectors that only the dead host had are read from the origin, which has older ones, only if that was
+//!   accepted. Otherwise they count as lost, and the record says so before it says that this host needs no
+//!   other host.
 //! - A disk that was taken over by another host is never served or cleaned here again, and its dirty blocks stay
 //!   until it is forgotten by name.
 
@@ -20,12 +21,12 @@ use crate::jobs::JobKind;
 use crate::lifecycle::Event;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 
-/// What is done about sectors that only a dead host had.
+/// How sectors that only a dead host had are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerLoss {
     /// They are lost: reads of them fail until they are written.
     Recorded,
-    /// From now on they are as the origin has them.
+    /// From now on they read as the origin has them.
     Accepted,
 }
 
@@ -62,8 +63,8 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Makes this host independent of the one that owned the disk before and is dead, under a higher epoch. Of what is to
-    /// come from there, copies that are here become dirty; the rest is lost.
+    /// Makes this host independent of the dead previous owner, under a higher epoch. Blocks still expected
+    /// from there become dirty if this host has a copy; the others are lost.
     ///
     /// # Errors
     /// The disk is not attached, has a job, needs no other host, or had that epoch.
@@ -127,8 +128,8 @@ impl<M: Memory> Call<'_, M> {
         true
     }
 
-    /// Takes what this host has of a disk for what the dead host had listed: of a disk that is not attached and still
-    /// depends on it, nobody else knows which blocks the origin lacks.
+    /// Uses this host's blocks of a disk in place of the dead host's list: if the disk is not attached and
+    /// still depends on that host, no other host knows which blocks the origin lacks.
     ///
     /// # Errors
     /// The disk is not one that depends on a host, is attached, or has a job.
@@ -153,9 +154,9 @@ impl<M: Memory> Call<'_, M> {
         self.list_peer_blocks(now, disk, on, &blocks, true)
     }
 
-    /// Takes a disk back under a higher epoch from a host that owned it and is dead. The dirty blocks that this host has kept
-    /// for it are the newest that are left; clean ones may be older than the origin's, and are dropped. What this host has
-    /// lost itself must be accepted.
+    /// Takes a disk back under a higher epoch from a host that owned it and is dead. The dirty blocks that
+    /// this host has kept for it are the newest remaining versions; clean blocks may be older than the
+    /// origin's, and are dropped. Losses of this host itself must be accepted.
     ///
     /// # Errors
     /// Blocks of the disk are not held for another host, or as for [`Call::regain`].
@@ -214,8 +215,8 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Notes that another host has taken the disk over under a higher epoch. From now on it is not served, and its origin
-    /// not written; what is dirty stays.
+    /// Notes that another host has taken the disk over under a higher epoch. From now on the disk is not
+    /// served and its origin is not written; dirty blocks stay.
     ///
     /// # Errors
     /// The disk has a job, is about to be handed over, or had that epoch.

@@ -1,4 +1,4 @@
-//! Recounts the store, for tests: all counts, and the order of dirty segments, must be what the slots say.
+//! Recounts the store, for tests: all counts, and the order of dirty segments, must match the slots.
 
 use super::Store;
 use super::segment::{SegmentNo, SegmentState};

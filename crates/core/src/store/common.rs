@@ -1,19 +1,20 @@
-//! Disks that share one pool: the two hands go over the segments of all of them as if they were one disk's.
+//! Disks that share one pool: the two hands visit the segments of all of them as if they belonged to one
+//! disk.
 //!
-//! The probation hand takes the oldest batch of all sharers. The main hand goes round the segments of all
-//! equally often: the next is one of the disk whose segments it went round least. So blocks of all sharers are
+//! The probation hand takes the oldest batch of all sharers. The main hand sweeps the segments of all sharers
+//! equally often: next is a segment of the disk that it has swept least often. So blocks of all sharers are
 //! compared by the same measure: whether they were hit in the time that a block can stay. A segment still
-//! belongs to one disk, and what the hands free in it is that disk's.
+//! belongs to one disk, and slots that the hands free in it belong to that disk.
 //!
-//! The ghost list is common too: a sharer's addresses are in the chunks of all segments of sharers. So a disk
-//! that has little of the pool remembers for as long as all others do.
+//! The ghost list is also common: a sharer's addresses are in the chunks of all segments of sharers. So a
+//! disk with a small part of the pool remembers addresses for as long as all others do.
 //!
 //! Invariants
 //! - `segments` holds exactly the segments of sharers, each at its `common_place`, and the counts are sums
 //!   over the sharers.
 //! - `oldest` has exactly the sharers with batches on probation, each with the number of its oldest; `laps` has
 //!   exactly those with segments.
-//! - What a disk has within its reservation is not evicted for others.
+//! - A disk's blocks within its reservation are not evicted for others.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -27,27 +28,27 @@ use super::stay::Stay;
 use super::{DiskSpace, Store};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 
-/// One of this many slots of a disk is not to spare, nor are those that a batch needs.
+/// One of this many slots of a disk is not counted as spare, nor are those that a batch needs.
 const KEPT_FREE: u64 = 32;
 const KEPT_FOR_A_BATCH: u64 = 128;
-/// A disk's own blocks make room for it before their turn if no more than this many fourths of the queue of
-/// batches, or of the main hand's round, are before them.
+/// A disk's own blocks are evicted before their turn if at most this many quarters of the queue of batches,
+/// or of the main hand's round, are ahead of them.
 const EARLY: u64 = 3;
-/// The main hand's way round all segments.
+/// One round of the main hand over all segments.
 const LAP: u64 = 1 << 32;
-/// Most live blocks that are given up with a segment.
+/// Maximum number of live blocks that are given up with a segment.
 const MOST_GONE: u8 = 128;
-/// Disks that are asked for a segment to spare.
+/// Number of disks that are asked for a spare segment.
 const GIVERS_TRIED: usize = 16;
-/// Batches of a disk whose segments may be overdue, and how many such segments are looked at.
+/// Batches of a disk whose segments may be overdue, and the number of such segments that are examined.
 const BATCHES_LOOKED_AT: usize = 32;
 const OVERDUE_TRIED: usize = 4;
-/// Such a segment is before the asker's blocks by more than one of this many parts of the queue.
+/// Such a segment is ahead of the requesting disk's blocks by more than one of this many parts of the queue.
 const MARGIN: u64 = 3;
-/// Segments of such a disk that are looked at, twice.
+/// Number of segments of such a disk that are examined, twice.
 const LOOKED_AT: usize = 32;
 
-/// What the sharers have together. See the module.
+/// The combined state of the sharers. See the module.
 #[derive(Default)]
 pub struct Common {
     /// Their segments.
@@ -66,7 +67,7 @@ pub struct Common {
     pub(super) stay: Stay,
     /// The oldest batch on probation of each sharer: its sequence number, and the disk.
     pub(super) oldest: BTreeSet<(u64, DiskNo)>,
-    /// The sharers with segments, by how often the main hand went round their segments, in parts of [`LAP`].
+    /// The sharers with segments, by how often the main hand has swept their segments, in parts of [`LAP`].
     pub(super) laps: BTreeSet<(u64, DiskNo)>,
 }
 
@@ -90,7 +91,7 @@ impl Store {
         }
     }
 
-    /// Adds what a sharer has to the common counts, or takes it away.
+    /// Adds a sharer's counts to the common counts, or subtracts them.
     fn count_common(&mut self, disk: DiskNo, sign: i64) {
         let (space, common) = (&self.disks[disk], &mut self.common);
         let add = |sum: &mut u64, count: u64| {
@@ -155,7 +156,7 @@ impl Store {
         }
     }
 
-    /// Evicts `wanted` blocks of one sharer, as long as it is its turn or soon will be. What is reserved stays.
+    /// Evicts `wanted` blocks of one sharer, as long as it is its turn or soon will be. Reserved blocks stay.
     pub fn evict_in_turn(&mut self, disk: DiskNo, wanted: u64) {
         let space = &self.disks[disk];
         if space.segments.is_empty() || space.is_reserved() {
@@ -205,7 +206,7 @@ impl Store {
         evicted.into()
     }
 
-    /// Notes that the main hand went over one of a sharer's segments.
+    /// Notes that the main hand has swept one of a sharer's segments.
     fn count_lap(&mut self, disk: DiskNo) {
         let space = &mut self.disks[disk];
         self.common.laps.remove(&(space.laps, disk));
@@ -213,9 +214,10 @@ impl Store {
         self.common.laps.insert((space.laps, disk));
     }
 
-    /// Returns the segment that another sharer than the asker can best do without: of the disks with the most
-    /// slots to spare, but at least `least_slots`, the segment with the fewest live blocks, and before one that a
-    /// failed device holds. The last segment of a disk goes only if it is empty and no blocks of the disk wait for it.
+    /// Returns the segment that a sharer other than the requesting disk needs least: among the disks with the
+    /// most spare slots, at least `least_slots`, the segment with the fewest live blocks; one that a failed
+    /// device holds is the last choice. The last segment of a disk is given up only if it is empty and no
+    /// blocks of the disk wait for it.
     pub fn spare_segment(
         &mut self,
         asker: DiskNo,
@@ -252,8 +254,9 @@ impl Store {
         found
     }
 
-    /// Returns a segment of another sharer whose blocks are, on average, before the asker's oldest batch in the
-    /// queue of the probation hand. Protected blocks and those that were hit count as the newest.
+    /// Returns a segment of another sharer whose blocks are, on average, ahead of the requesting disk's
+    /// oldest batch in the queue of the probation hand. Protected blocks and those that were hit count as the
+    /// newest.
     pub fn overdue_segment(&self, asker: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let (oldest, _) = *self.common.oldest.first().filter(|_| self.is_probation_turn())?;
         let newest = self.newest_filled.max(oldest);
@@ -283,7 +286,7 @@ impl Store {
         found.map(|(_, number)| number)
     }
 
-    /// Whether the segment's owner has what is reserved for it without the segment, too.
+    /// Whether the segment's owner would still have its reservation without the segment.
     fn keeps_reserved_without(&self, number: SegmentNo) -> bool {
         let segment = &self.segments[number];
         let owner = &self.disks[DiskNo(segment.owner)];
@@ -302,7 +305,7 @@ impl Store {
             + oldest
     }
 
-    /// Returns the disk's segments with the most free slots, and some that are looked at in turn.
+    /// Returns the disk's segments with the most free slots, and some that are examined in turn.
     fn likely_empty(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
         let space = &self.disks[disk];
         let count = space.segments.len();
@@ -311,7 +314,7 @@ impl Store {
         space.free_lists.most_free(&self.segments).take(LOOKED_AT).chain(in_turn)
     }
 
-    /// Recounts what the sharers have. For tests; slow.
+    /// Recounts the blocks of the sharers. For tests; slow.
     pub(super) fn check_common(&self) {
         let sharers = || self.disks.iter().filter(|disk| disk.shares);
         let sum = |count: fn(&DiskSpace) -> u64| sharers().map(count).sum::<u64>();
@@ -336,7 +339,7 @@ impl Store {
 }
 
 impl DiskSpace {
-    /// Whether nothing of it may be evicted for others.
+    /// Whether none of its blocks may be evicted for others.
     fn is_reserved(&self) -> bool {
         self.live <= self.reserved_blocks
     }

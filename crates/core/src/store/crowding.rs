@@ -1,9 +1,9 @@
 //! Blocks with too many versions. A block that is rewritten often leaves obsolete versions behind, in slots
-//! that become free only with the next page of their segment. In a cache with room no disk needs these slots,
-//! but every search for the block passes all of its versions.
+//! that become free only with the next page of their segment. In a cache with free space no disk needs these
+//! slots, but every search for the block must skip all of its versions.
 //!
-//! Invariant: the oldest version of a block may always leave its page. So there is always a page whose write
-//! helps.
+//! Invariant: the oldest version of a block may always leave its page. So there is always a page that can
+//! usefully be written.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
@@ -54,7 +54,7 @@ impl Store {
         (shed >= WORTH_A_PAGE).then_some(segment)
     }
 
-    /// Returns a segment with room for `room` blocks whose page, which must be written with them anyway,
+    /// Returns a segment with space for `room` blocks whose page, which must be written with them anyway,
     /// drops the oldest version of a block that has too many.
     pub fn crowded_with_room(
         &self,

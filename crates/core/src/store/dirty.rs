@@ -1,5 +1,5 @@
-//! Since when blocks are dirty. A disk's segments with dirty blocks are ordered by their longest dirty block, so
-//! that the cleaner finds it without searching all segments of a large cache.
+//! Records when blocks became dirty. A disk's segments with dirty blocks are ordered by their longest dirty
+//! block, so that the cleaner finds it without searching all segments of a large cache.
 //!
 //! Invariants
 //! - A segment with dirty slots has the time of each of them; `dirty_since_us` is the earliest.
@@ -20,8 +20,8 @@ pub type DirtySegments = BTreeSet<(Micros, SegmentNo)>;
 
 /// When the dirty slots of a segment became dirty.
 pub struct DirtyTimes {
-    /// By slot. What it says of slots that are not dirty means nothing, but superseded ones keep their time: they
-    /// are dirty again if the batch with the newer version fails.
+    /// By slot. Values of slots that are not dirty have no meaning, but superseded slots keep their time:
+    /// they are dirty again if the batch with the newer version fails.
     since_us: [Micros; SLOTS_PER_SEGMENT as usize],
     /// Dirty slots that have been so since the segment's `dirty_since_us`.
     longest: u8,
@@ -38,18 +38,18 @@ impl Store {
         set.range((start, Bound::Unbounded)).next().map(|(_, number)| *number)
     }
 
-    /// Returns since when the disk's longest dirty block on flash has been dirty.
+    /// Returns the time at which the disk's longest dirty block on flash became dirty.
     pub fn dirty_since_us(&self, disk: DiskNo) -> Option<Micros> {
         self.disks[disk].dirty_segments.first().map(|(since_us, _)| *since_us)
     }
 
-    /// Returns since when a slot has been dirty, or was when it was superseded.
+    /// Returns the time at which a slot became dirty; for a superseded slot, the time that it had then.
     pub fn slot_dirty_since_us(&self, number: SlotNo) -> Micros {
         let times = self.dirty_times[number.segment()].as_ref().expect("a dirty slot has a time");
         times.since_us[number.in_segment()]
     }
 
-    /// Notes since when a slot has been dirty. Its segment does not count it as dirty yet.
+    /// Records the time at which a slot became dirty. Its segment does not count it as dirty yet.
     pub(super) fn note_dirty(&mut self, number: SlotNo, since_us: Micros) {
         let at = number.segment();
         let segment = &mut self.segments[at];
@@ -108,7 +108,7 @@ impl Store {
         )
     }
 
-    /// Gives a segment with dirty slots another time in the order.
+    /// Changes the position of a segment with dirty slots in the order.
     fn reorder(&mut self, at: SegmentNo, since_us: Micros) {
         let segment = &mut self.segments[at];
         let set = &mut self.disks[DiskNo(segment.owner)].dirty_segments;

@@ -47,7 +47,7 @@ impl Ghosts {
         }
     }
 
-    /// Returns the bytes of memory that the chunks take once all were used.
+    /// Returns the bytes of memory that the chunks take once all have been used.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.0[..])
     }

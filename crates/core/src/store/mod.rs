@@ -1,6 +1,6 @@
 //! What the cache holds: slots, segments, index and ghost lists, and the transitions between a slot's states.
 //!
-//! No I/O happens here. Each transition keeps all counts consistent, so that the flows only say which blocks
+//! No I/O happens here. Each transition keeps all counts consistent, so the flows only specify which blocks
 //! are installed, superseded, cleaned, evicted or invalidated.
 //!
 //! Invariants
@@ -62,7 +62,7 @@ pub struct DeviceSpace {
     pub first_segment: SegmentNo,
     /// Number of its segments.
     pub segments: u32,
-    /// Its first segments, this many, are prepared for use.
+    /// Number of segments, from the first, that are prepared for use.
     pub prepared: u32,
     /// Prepared segments that belong to no disk.
     pub free_segments: Vec<SegmentNo>,
@@ -84,7 +84,7 @@ impl DeviceSpace {
     }
 }
 
-/// What a disk has in the cache. The counts are of blocks; mirrored copies are counted separately.
+/// A disk's blocks in the cache. The counts are in blocks; mirrored copies are counted separately.
 #[derive(Default)]
 pub struct DiskSpace {
     /// Its segments.
@@ -103,9 +103,9 @@ pub struct DiskSpace {
     pub pending: u64,
     /// It shares the common pool.
     shares: bool,
-    /// If it does: blocks that are not evicted for others.
+    /// If it shares the pool: blocks that are not evicted for others.
     reserved_blocks: u64,
-    /// If it does: how often the main hand went round its segments.
+    /// If it shares the pool: how often the main hand has swept its segments.
     laps: u64,
     /// Its segments that may take a batch, by their number of free slots.
     free_lists: FreeLists,
@@ -115,11 +115,11 @@ pub struct DiskSpace {
     filled: VecDeque<(SegmentNo, u64)>,
     /// Index in `segments` of the main hand of replacement.
     hand: usize,
-    /// Index in `segments` where the last search for one to give to another disk ended.
+    /// Index in `segments` where the last search for a segment to give to another disk ended.
     giving_hand: usize,
     /// Index in `segments` where the last search for a page worth rewriting ended.
     rewrite_hand: usize,
-    /// If it does not share: how long its blocks stay.
+    /// If it does not share the pool: how long its blocks stay.
     stay: Stay,
 }
 
@@ -136,14 +136,15 @@ pub struct Store {
     /// By segment: addresses that its owner evicted lately.
     ghosts: Ghosts,
     pub disks: Table<DiskNo, DiskSpace>,
-    /// What the disks that share one pool have together.
+    /// The combined state of the disks that share one pool.
     pub common: Common,
     /// Number of the newest batch with blocks on probation.
     newest_filled: u64,
     pub devices: Table<DeviceNo, Option<DeviceSpace>>,
-    /// Free segments were taken or new ones came to a device since it was last looked whether more are to be prepared.
+    /// Free segments were taken, or a device got new ones, since the last check whether more must be
+    /// prepared.
     pub free_changed: bool,
-    /// Segments that are being emptied to change hands.
+    /// Segments that are being emptied for a new owner.
     reclaim: Reclaim,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
@@ -210,8 +211,8 @@ impl Store {
         });
     }
 
-    /// Makes room in the tables for this many segments. Only what is in use is copied: the rest of the tables takes no
-    /// memory until it is written to.
+    /// Enlarges the tables for this many segments. Only the used part is copied: the rest of the tables takes
+    /// no memory until it is written to.
     fn enlarge_tables(&mut self, segments: usize) {
         let slots = std::mem::replace(&mut self.slots, Slots::new(segments));
         let ghosts = std::mem::replace(&mut self.ghosts, Ghosts::new(segments));
@@ -317,7 +318,7 @@ impl Store {
         });
     }
 
-    /// Returns a slot of the block that a durable page may call dirty.
+    /// Returns a slot of the block that a durable page may list as dirty.
     pub fn durably_dirty(&self, disk: DiskNo, block: BlockNo) -> Option<SlotNo> {
         let mut found = None;
         self.entries(disk, block, |number, slot| {

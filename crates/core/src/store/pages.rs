@@ -1,8 +1,9 @@
-//! Metadata pages: what they list, and what happens when a page becomes durable.
+//! Metadata pages: their entries, and what happens when a page becomes durable.
 //!
 //! A dead slot leaves its page in two cases. Either no older version of its block is listed elsewhere, which
-//! would then pass for the newest. Or a newer version on the same device is durable, which wins in any case;
-//! that one stays listed: of the durable versions on a device, the newest leaves only after all older ones.
+//! would then be taken for the newest. Or a newer version on the same device is durable, which takes
+//! precedence in any case and stays listed: of the durable versions on a device, the newest leaves its page
+//! only after all older ones.
 //!
 //! Invariants
 //! - A slot becomes blank only when a page that leaves it out is durable, or when its device is forgotten.
@@ -10,7 +11,7 @@
 //! - A version on one device never makes it safe to drop a version on another: it could be lost with its
 //!   device.
 //! - A slot counts as durably clean only if it was clean when a page that is now durable was composed.
-//! - Of two copies of a version, neither leaves its page while a durable page calls the other one dirty,
+//! - Of two copies of a version, neither leaves its page while a durable page lists the other one as dirty,
 //!   unless a newer version on its own device is durable.
 
 use haversack_model::{DeviceNo, DiskNo};
@@ -22,7 +23,7 @@ use crate::bugs::{Bug, planted};
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
 
-/// Segments checked to find the page that is best to write.
+/// Number of segments checked to find the best page to write.
 const MOST_LOOKED_INTO: u32 = 16;
 /// A page that frees this many slots is good enough: the search ends.
 const FREES_ENOUGH: u32 = SLOTS_PER_SEGMENT / 4;
@@ -44,11 +45,11 @@ pub struct PageWrite {
 }
 
 impl Store {
-    /// Whether `entry`, in another segment, would wrongly be trusted if `slot` were no longer listed. That
-    /// is so for an older version, and for a mirrored copy of the same version that a durable page calls dirty:
-    /// without its sibling, that copy would pass for a commit of which only one half landed, or would still
-    /// be trusted to be dirty. (Two copies that are both obsolete leave in three steps: one is listed as
-    /// clean, the other leaves, the first leaves.)
+    /// Whether `entry`, in another segment, would wrongly be trusted if `slot` were no longer listed. That is
+    /// so for an older version, and for a mirrored copy of the same version that a durable page lists as
+    /// dirty: without its sibling, that copy would be taken for a half-written commit, or would still be
+    /// trusted as dirty. (Two copies that are both obsolete leave in three steps: one is listed as clean, the
+    /// other leaves, the first leaves.)
     pub(super) fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         entry.status() != Status::Blank
             && (entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty())
@@ -74,9 +75,9 @@ impl Store {
         has
     }
 
-    /// Whether `entry` is on the same device, is durable, wins over `slot` wherever that matters, and stays
-    /// listed as long as any older version: then it does not matter whether `slot` is listed. An entry on
-    /// another device does not qualify: it may be lost with that device.
+    /// Whether `entry` is on the same device, is durable, takes precedence over `slot` wherever that matters,
+    /// and stays listed as long as any older version: then it does not matter whether `slot` is listed. An
+    /// entry on another device does not qualify: it may be lost with that device.
     fn overtakes(&self, entry: Slot, slot: Slot, same_device: bool) -> bool {
         let listed = match entry.view() {
             View::Live(_) | View::Superseded(_) => true,
@@ -217,7 +218,7 @@ impl Store {
         self.slots_of(segment).any(|number| self.shrinks(number))
     }
 
-    /// Whether its segment's next page would leave a slot out, or stop calling it dirty.
+    /// Whether its segment's next page would leave a slot out, or stop listing it as dirty.
     pub(super) fn shrinks(&self, number: SlotNo) -> bool {
         match self.slot(number).view() {
             View::Dead(slot) => {
@@ -229,7 +230,8 @@ impl Store {
         }
     }
 
-    /// Returns the slots of a disk that durable pages may call dirty although their blocks are clean or gone.
+    /// Returns the slots of a disk that durable pages may list as dirty although their blocks are clean or
+    /// gone.
     pub fn falsely_dirty(&self, disk: DiskNo) -> Vec<SlotNo> {
         let owned = self.segments.numbered().filter(|(_, s)| s.owner == disk.0).map(|(number, _)| number);
         owned.flat_map(|segment| self.slots_of(segment)).filter(|n| self.is_falsely_dirty(disk, *n)).collect()

@@ -1,4 +1,4 @@
-//! Segments that are being emptied so that someone else can have them.
+//! Segments that are being emptied for another owner.
 //!
 //! Invariant: a segment in the list was given up. It leaves the list when it is free.
 

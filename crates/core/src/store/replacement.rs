@@ -1,5 +1,5 @@
-//! The two hands of replacement: which blocks of a disk make room. This is the idea of S3-FIFO without its
-//! copying.
+//! The two hands of replacement, which choose the blocks of a disk to evict. This is the idea of S3-FIFO
+//! without copying.
 //!
 //! New blocks are on probation. The *probation hand* visits batches in the order in which they were written,
 //! when more than a tenth of the disk's blocks are on probation. Blocks that have not been hit by then are
@@ -36,8 +36,8 @@ impl Store {
     }
 
     /// Evicts at least `wanted` blocks of the disk. Not all of their slots are free at once: those that a
-    /// durable page calls dirty wait for the next page. Stops early when whole rounds of the main hand found
-    /// nothing to evict: everything left is dirty or too new.
+    /// durable page lists as dirty wait for the next page. Stops early when whole rounds of the main hand
+    /// found nothing to evict: everything left is dirty or too new.
     pub fn evict_blocks(&mut self, disk: DiskNo, wanted: u64) {
         let (mut evicted, mut fruitless) = (0, 0);
         while evicted < wanted {
@@ -85,7 +85,7 @@ impl Store {
         Some(evicted)
     }
 
-    /// Whether at least half of the blocks that make room together with the disk's are protected.
+    /// Whether at least half of the blocks that are evicted together with the disk's are protected.
     fn has_protected(&self, disk: DiskNo) -> bool {
         let (space, common) = (&self.disks[disk], &self.common);
         let (probation, live) =

@@ -34,8 +34,8 @@ pub enum SegmentState {
     Owned,
     /// Is being emptied and becomes free then.
     Leaving,
-    /// Its device is no longer used. Until the device is forgotten, a crash may bring back what the segment's
-    /// page lists.
+    /// Its device is no longer used. Until the device is forgotten, a crash may bring back the entries in the
+    /// segment's page.
     Dead,
 }
 
@@ -62,7 +62,7 @@ pub struct Segment {
     pub cleaned_since: bool,
     /// A durable page may list content that the origin has overtaken.
     pub stale: bool,
-    /// Since when its longest dirty slot has been dirty. It means nothing if none is.
+    /// The time at which its longest dirty slot became dirty. It has no meaning if no slot is dirty.
     pub dirty_since_us: Micros,
     /// Live slots.
     pub live: u8,

@@ -51,7 +51,7 @@ impl SlotNo {
 /// The status of a slot's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// Nothing here, and no durable page says otherwise.
+    /// Empty, and no durable page lists it.
     Blank = 0,
     /// The block's cached content.
     Live = 1,
@@ -198,7 +198,7 @@ impl Slot {
         self
     }
 
-    /// Whether a durable page may call it dirty.
+    /// Whether a durable page may list it as dirty.
     pub fn durable_dirty(self) -> bool {
         self.has(DURABLE_DIRTY)
     }
@@ -313,7 +313,7 @@ impl Superseded {
         self.has(DIRTY)
     }
 
-    /// Returns it as live again: the newer version did not get to flash.
+    /// Returns it as live again: the newer version did not reach flash.
     pub fn revive(self) -> Live {
         Live(self.with_status(Status::Live))
     }
@@ -351,7 +351,7 @@ impl Dead {
         self.has(LISTED_DIRTY)
     }
 
-    /// Returns it with what the page just composed says: left out, or listed as dirty or not.
+    /// Returns it with its state in the page just composed: left out, or listed as dirty or not.
     pub fn with_page(self, omitted: bool, listed_dirty: bool) -> Dead {
         Dead(self.with(OMITTED, omitted).with(LISTED_DIRTY, listed_dirty))
     }

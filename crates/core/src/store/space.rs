@@ -1,7 +1,7 @@
 //! Ownership of segments: disks take free ones, give them up, and lose them with a device.
 //!
 //! Invariants
-//! - A segment is in its owner's list, at index `place`, exactly as long as it has an owner.
+//! - A segment is in its owner's list, at index `place`, if and only if it has an owner.
 //! - A segment becomes free only when all of its slots are blank and its last page is durable: no page lists
 //!   anything in it.
 //! - No disk takes a segment of a device that is being emptied, not on record yet, or no longer used, or one that
@@ -19,10 +19,10 @@ use super::{DeviceSpace, Store, hash};
 use crate::format::page::NO_OWNER;
 use crate::table::Table;
 
-/// What a lost device leaves behind.
+/// The remains of a lost device.
 #[derive(Default)]
 pub struct LostDevice {
-    /// Older versions elsewhere that pages may list, so far.
+    /// Older versions elsewhere that pages may list, as found so far.
     pub overtaken: Vec<SlotNo>,
     /// Its segments without dirty blocks: [`Store::lose_clean`] is to be called for each.
     pub clean: Vec<SegmentNo>,
@@ -184,10 +184,10 @@ impl Store {
         }
     }
 
-    /// Stops using a device: nothing on it is live any more. Dirty blocks with a mirrored copy elsewhere
-    /// continue with that. `lost` is called with each dirty block that had none. Clean blocks are not found any
-    /// more; the caller takes them out of the tables. What the device's pages list stays known until
-    /// [`Store::forget_segment`].
+    /// Stops using a device: nothing on it is live any more. Dirty blocks with a mirrored copy elsewhere are
+    /// served from it from then on. `lost` is called with each dirty block that had none. Lookups no longer
+    /// find clean blocks; the caller removes them from the tables. The entries in the device's pages stay
+    /// known until [`Store::forget_segment`].
     pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> LostDevice {
         let mut result = LostDevice::default();
         let Some(space) = self.devices[device].as_mut() else { return result };
@@ -330,7 +330,7 @@ impl Store {
     }
 
     /// Picks up to `wanted` slots of a segment that a batch may write. Dead slots that recovery may still
-    /// need are put aside.
+    /// need are skipped.
     pub fn pick_slots(&mut self, segment: SegmentNo, wanted: usize, picked: &mut Vec<SlotNo>) {
         let disk = DiskNo(self.segments[segment].owner);
         for number in self.slots_of(segment) {
@@ -378,7 +378,7 @@ impl Store {
             || self.owned_elsewhere(disk, other_than).next().is_some()
     }
 
-    /// Whether a flush gives the disk room on a device other than `other_than`.
+    /// Whether a flush gives the disk space on a device other than `other_than`.
     pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         self.owned_elsewhere(disk, other_than).any(|number| {
             let s = &self.segments[number];
@@ -435,8 +435,8 @@ impl Store {
         self.set(number, slot.with_mask(slot.mask() & inside));
     }
 
-    /// Adds a live entry that recovery found and trusts. The segment's owner is known. Since when it has been
-    /// dirty is not known any more: it counts from the pool's opening.
+    /// Adds a live entry that recovery found and trusts. The segment's owner is known. The time at which it
+    /// became dirty is no longer known: the time of the pool's opening is used.
     pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
         self.adopt_entry(number, slot.into());
         if slot.dirty() {

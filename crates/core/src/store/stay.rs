@@ -1,19 +1,20 @@
-//! How long blocks stay after their last use: the characteristic time of the cache, which admission goes by.
+//! How long blocks stay after their last use: the characteristic time of the cache, which admission uses.
 //!
-//! Time is counted in accesses of the pool. A hash sample of the blocks is remembered with the time of their last
-//! use. When one of them makes room, its age counts; the mean over the last evictions is how long a block stays.
-//! While nothing is evicted, blocks stay at least as long as that has been so. Blocks on probation go sooner, and
-//! count only if hardly any other are left. Disks that share the pool have one
-//! such time, every other disk has its own.
+//! Time is counted in accesses of the pool. A hash sample of the blocks is remembered with the time of their
+//! last use. When one of them is evicted, its age is recorded; the mean over the last evictions is how long a
+//! block stays. While nothing is evicted, blocks stay at least for the time since the last eviction. Blocks
+//! on probation are evicted sooner, and count only if hardly any others are left. Disks that share the pool
+//! have one such time together; every other disk has its own.
 //!
-//! The price of space is what evicted blocks would have saved. A sampled block that is used again soon after it made
-//! room, within a quarter of the time that blocks stay, would have been a hit for so much more space. What such hits
-//! would have saved, for each eviction and a whole stay, is what a block must save to be worth its space. What blocks
-//! that were kept out or evicted would have saved also says how strict admission is to be ([`super::strictness`]).
+//! The price of space is the saving that evicted blocks would have brought. A sampled block that is used
+//! again soon after its eviction, within a quarter of the time that blocks stay, would have been a hit with
+//! that much more space. The savings of such hits, for each eviction and a whole stay, are the amount that a
+//! block must save to be worth its space. The savings that rejected or evicted blocks would have brought also
+//! determine how strict admission should be ([`super::strictness`]).
 //!
 //! Invariants
-//! - Nothing is known before the first evictions, unless it is from before a restart and the pool is full. Until the
-//!   pool is full, blocks stay for ever.
+//! - Nothing is known before the first evictions, unless it was learned before a restart and the pool is
+//!   full. Until the pool is full, blocks stay for ever.
 
 use haversack_model::{BlockNo, DiskNo};
 
@@ -25,18 +26,18 @@ use super::{Store, hash};
 const REMEMBERED: usize = 1 << 16;
 /// The sample is so small that all its blocks in the cache take one of this many places.
 const PLACES_EACH: usize = 2;
-/// The mean is over about this many evictions.
+/// The mean covers about this many evictions.
 const MEAN_OVER: u64 = 128;
 
-/// So many evictions are needed for a first mean.
+/// Number of evictions needed for a first mean.
 const LEAST_COUNTED: u64 = 16;
 
-/// How much longer a block would have had to stay for its next use to tell the price of space, as a share of a stay.
+/// Time after an eviction in which a use counts for the price of space, as a share of a stay.
 const LONGER: f64 = 0.25;
-/// The price of space is over about this many evictions.
+/// The price of space covers about this many evictions.
 const PRICE_OVER: f32 = 512.0;
 
-/// The last use of a block; or when it was kept out or evicted, if it was since.
+/// The time of a block's last use; or of its rejection or eviction, if that was later.
 #[derive(Clone, Copy, Default)]
 struct Use {
     hash: u64,
@@ -49,7 +50,7 @@ const KEPT_OUT: u64 = 1 << 62;
 const TIME: u64 = KEPT_OUT - 1;
 
 impl Use {
-    /// Returns why the block is gone, if it is, and since when.
+    /// Returns why and since when the block is gone, if it is.
     fn gone(&self) -> Option<(Gone, u64)> {
         let why = match self.at & !TIME {
             0 => return None,
@@ -60,15 +61,15 @@ impl Use {
     }
 }
 
-/// What an access is told.
+/// The information returned for an access.
 pub struct Noted {
     /// The time, in accesses of the pool.
     pub now: u64,
     /// How long a block of the disk stays, if it is known.
     pub stay: Option<u64>,
-    /// What a block must save to stay for so long, in microseconds.
+    /// The amount that a block must save to stay for that time, in microseconds.
     pub space_us: f32,
-    /// By what the bounds of admission are to be multiplied.
+    /// The factor for the bounds of admission.
     pub strictness: f32,
 }
 
@@ -108,7 +109,7 @@ pub(super) struct Stay {
     mean: f64,
     counted: u64,
     evicted_at: u64,
-    /// What evicted blocks would have saved by staying longer, for each eviction.
+    /// The savings that evicted blocks would have brought by staying longer, per eviction.
     regret_us: f32,
     strictness: Strictness,
 }
@@ -140,9 +141,9 @@ impl Stay {
     }
 }
 
-/// How long blocks stay, as bytes: the mean in accesses of the pool (f64), what blocks saved that were evicted (f32), the
-/// number of evictions in the mean (u16), and how strict admission is, in ten-thousandths (u16; 0 if it is not known),
-/// little-endian.
+/// How long blocks stay, as bytes: the mean in accesses of the pool (f64), the savings that evicted blocks
+/// would have brought (f32), the number of evictions in the mean (u16), and how strict admission is, in
+/// ten-thousandths (u16; 0 if it is not known), little-endian.
 pub const STAY_BYTES: usize = 16;
 
 impl Store {
@@ -166,7 +167,8 @@ impl Store {
         bytes
     }
 
-    /// Continues from that, if nothing is known yet and the pool is full. While it is not, blocks stay for ever.
+    /// Continues from that state, if nothing is known yet and the pool is full. While the pool is not full,
+    /// blocks stay for ever.
     pub fn resume_stay(&mut self, disk: DiskNo, saved: &[u8; STAY_BYTES]) {
         let mean = f64::from_le_bytes(saved[..8].try_into().expect("it has 16 bytes"));
         let regret_us = f32::from_le_bytes(saved[8..12].try_into().expect("it has 16 bytes"));
@@ -185,7 +187,7 @@ impl Store {
         }
     }
 
-    /// Notes an access to a block, cached or not, that saves this if it is a hit.
+    /// Notes an access to a block, cached or not, with its saving if it is a hit.
     #[inline]
     pub fn note_use(&mut self, disk: DiskNo, block: BlockNo, saved_us: f32) -> Noted {
         let last = &mut self.last_uses;
@@ -212,7 +214,7 @@ impl Store {
         if space.shares { &mut self.common.stay } else { &mut space.stay }
     }
 
-    /// Notes that a block makes room for others.
+    /// Notes that a block is evicted for others.
     pub(super) fn note_eviction(&mut self, number: SlotNo) {
         if self.last_uses.uses.is_empty() {
             return;
@@ -234,7 +236,7 @@ impl Store {
         }
     }
 
-    /// Notes that admission keeps a block out whose use was just noted.
+    /// Notes that admission rejects a block whose use was just noted.
     pub fn note_kept_out(&mut self, disk: DiskNo, block: BlockNo) {
         let hash = hash(disk, block);
         let Some(place) = self.last_uses.place(hash) else { return };

@@ -1,23 +1,24 @@
-//! How strict admission is: what it keeps out is compared with what makes room for the rest.
+//! How strict admission is: the blocks that it rejects are compared with the blocks that are evicted.
 //!
-//! A block that was kept out would have taken space on probation for a short time. A block that was evicted would have
-//! taken as much space had it stayed for that time longer. Each that is used again within it would have been a hit. If
-//! what was kept out would have saved more, admission asks for less; otherwise for more. What is let in costs a flash
-//! write, so it must save half as much again as what was evicted. While hardly anything is kept out there is nothing to
-//! compare, and admission slowly returns to what it asks for by itself.
+//! A rejected block would have taken space on probation for a short time. An evicted block would have taken
+//! the same space if it had stayed for that time longer. Each block that is used again within that time would
+//! have been a hit. If the rejected blocks would have saved more, admission becomes less strict; otherwise
+//! stricter. An admitted block costs a flash write, so it must save half as much again as an evicted one.
+//! While hardly any blocks are rejected there is nothing to compare, and admission slowly returns to its own
+//! bounds.
 //!
 //! Invariants
-//! - Admission asks for at least a tenth of what it asks for by itself: it never lets everything in.
+//! - Admission requires at least a tenth of its own bounds: it never admits everything.
 
 /// The time in which a use counts, as a share of the time that blocks stay.
 pub(super) const WITHIN: f64 = 0.125;
 
-/// What was kept out has to save this many times what was evicted would have saved.
+/// Rejected blocks must save this many times the saving of evicted blocks.
 const FLASH_WRITES: f32 = 1.5;
 
-/// The two are compared when this many sampled blocks were kept out; then both count half.
+/// The two are compared when this many sampled blocks were rejected; then both counts are halved.
 const COMPARED_AT: f32 = 256.0;
-/// When this many sampled blocks were evicted and fewer were kept out, what is known counts half.
+/// When this many sampled blocks were evicted and fewer were rejected, the counts are halved.
 const MOST_COUNTED: f32 = 16.0 * COMPARED_AT;
 const STEP: f32 = 0.05;
 const LEAST: f32 = 0.1;
@@ -34,9 +35,9 @@ pub(super) enum Gone {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Strictness {
     factor: f32,
-    /// Sampled blocks that were kept out, and that were evicted.
+    /// Sampled blocks that were rejected, and that were evicted.
     blocks: [f32; 2],
-    /// What those of them that were used again soon would have saved, in microseconds.
+    /// The savings that those of them that were used again soon would have brought, in microseconds.
     saved_us: [f32; 2],
 }
 
@@ -52,12 +53,12 @@ impl Strictness {
         Strictness { factor: factor.clamp(LEAST, MOST), blocks: [0.0; 2], saved_us: [0.0; 2] }
     }
 
-    /// Returns by what the bounds of admission are multiplied.
+    /// Returns the factor for the bounds of admission.
     pub(super) fn factor(&self) -> f32 {
         self.factor
     }
 
-    /// Notes that a sampled block is not in the cache, or not any more.
+    /// Notes that a sampled block is not in the cache, or no longer.
     pub(super) fn gone(&mut self, why: Gone) {
         self.blocks[why as usize] += 1.0;
         if self.blocks[Gone::KeptOut as usize] >= COMPARED_AT {
@@ -91,7 +92,7 @@ impl Strictness {
 mod tests {
     use super::*;
 
-    /// What becomes of as many blocks of either kind, of which these shares are used again soon.
+    /// Simulates equal numbers of blocks of either kind, of which these shares are used again soon.
     fn after(kept_out: f32, evicted: f32) -> f32 {
         let mut strictness = Strictness::default();
         for _ in 0..10_000 {

@@ -1,8 +1,8 @@
 //! No allocation: one pool shared by all disks. Any disk gets space, and the coldest blocks of all disks are
 //! evicted.
 //!
-//! Reservations and limits are enforced at replacement; priorities have no effect. All other rules are compared
-//! with this one, and it is the best for disks that are all alike.
+//! Reservations and limits are enforced at replacement; priorities have no effect. All other rules are
+//! compared with this one, and it is the best for disks with identical loads.
 //!
 //! Source: "global LRU" of vCacheShare, "no allocation" of CloudCache.
 

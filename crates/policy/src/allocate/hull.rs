@@ -1,9 +1,9 @@
 //! Takes the steepest steps first, on the concave hulls of all curves.
 //!
-//! This greedy method is optimal on concave curves. For curves with cliffs the hull is an upper bound. So the
-//! sum on the hulls, with the last step taken in part, cannot be exceeded by any division; it is the bound from
-//! which every solver's gap is reported. Steps that no longer fit in full are skipped. The units that are then
-//! left go, one by one, to the largest gain per unit that still fits.
+//! This greedy method is optimal on concave curves. For curves with cliffs the hull is an upper bound. So no
+//! division can exceed the sum on the hulls with the last step taken in part; every solver's gap is reported
+//! relative to this bound. Steps that no longer fit in full are skipped. The remaining units go, one by one,
+//! to the largest gain per unit that still fits.
 //!
 //! Sources: Stone, Turek and Wolf, "Optimal partitioning of cache memory", IEEE ToC 1992, for greedy; Beckmann and
 //! Sanchez, "Talus", HPCA'15, for the hull. ECI-Cache calls equation 2 convex; its curves are steps, so it is not.

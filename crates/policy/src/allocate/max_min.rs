@@ -1,10 +1,10 @@
 //! Weighted max-min fairness from tenants to VMs to disks, in chunks.
 //!
-//! The pool is divided among tenants by weight, each tenant's part among its VMs, and each VM's part among its
-//! disks. None gets more than its demand while others have less than theirs; what is not demanded is spare.
-//! Above its reservation a part consists of whole chunks, unless it ends at a demand or limit. In a pool of few
-//! chunks the chunks are smaller, so that parts do not round to nothing. Reservations of disks hold at every
-//! level.
+//! The pool is divided among tenants by weight, each tenant's part among its VMs, and each VM's part among
+//! its disks. None gets more than its demand while others have less than theirs; space that is not demanded
+//! is spare. Above its reservation a part consists of whole chunks, unless it ends at a demand or limit. In a
+//! pool of few chunks the chunks are smaller, so that parts are not rounded to zero. Reservations of disks
+//! hold at every level.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 3.3 and
 //! 4.2, figure 7, equation 3. The paper's C_i = w_i / sum w * C is the result if all demand more than they get.

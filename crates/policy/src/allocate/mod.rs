@@ -62,9 +62,9 @@ pub struct Claim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// A part of the pool of its own, and more while no other disk needs the space.
+    /// Its own part of the pool, and more while no other disk needs the space.
     Blocks(u64),
-    /// A part of the pool of its own, and no more: what is left stays idle.
+    /// Its own part of the pool, and no more: the rest stays idle.
     Capped(u64),
     /// A place in the part shared by all disks with this kind of target, never evicted below the first size nor
     /// grown above the second.
@@ -89,7 +89,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Target {
-    /// Returns the size of a part of its own.
+    /// Returns the size of the disk's own part, if it has one.
     pub fn own_blocks(self) -> Option<u64> {
         match self {
             Target::Blocks(blocks) | Target::Capped(blocks) => Some(blocks),
@@ -97,13 +97,13 @@ impl Target {
         }
     }
 
-    /// Returns the same target as a cap, if it is a part of its own.
+    /// Returns the same target as a cap, if the disk has its own part.
     #[must_use]
     pub fn capped(self) -> Target {
         self.own_blocks().map_or(self, Target::Capped)
     }
 
-    /// Returns what is promised to the disk.
+    /// Returns the space promised to the disk.
     pub fn promised_blocks(self) -> u64 {
         match self {
             Target::Blocks(blocks) | Target::Capped(blocks) => blocks,
@@ -144,11 +144,11 @@ pub trait Allocator {
     /// Divides a pool of this many blocks.
     ///
     /// # Errors
-    /// A claim contradicts itself, reservations exceed the pool, or there are no weights.
+    /// A claim is inconsistent, reservations exceed the pool, or there are no weights.
     fn allocate(&self, pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError>;
 }
 
-/// Refuses claims that no division can meet or weigh, as every rule does first.
+/// Refuses claims that no division can satisfy or weigh, as every rule does first.
 pub(crate) fn check(pool_blocks: u64, claims: &[Claim]) -> Result<(), PolicyError> {
     for claim in claims {
         if claim.limit_blocks < claim.reservation_blocks {

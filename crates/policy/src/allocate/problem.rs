@@ -21,7 +21,7 @@ pub struct Problem {
     pub unit_blocks: u64,
     /// The worth of each disk at 0, 1, 2, ... units; has at least the value for 0 units and never decreases.
     pub worth: Vec<Vec<f64>>,
-    /// What no division in blocks can exceed, however fine; 0 if it is not known.
+    /// An upper bound for any division in blocks, however fine; 0 if it is not known.
     pub bound_in_blocks: f64,
 }
 
@@ -70,8 +70,8 @@ impl Problem {
         claims.iter().zip(&solution.units).map(blocks).collect()
     }
 
-    /// Returns how close a solution is to what no division can exceed, in blocks as well as in units: an optimum in units is
-    /// not one in blocks.
+    /// Returns how close a solution is to the upper bound of any division, in blocks as well as in units: an
+    /// optimum in units is not one in blocks.
     pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
         let bound = Hull.bound(self).max(self.bound_in_blocks).max(solution.worth);
         let relative = if bound > 0.0 { (bound - solution.worth) / bound } else { 0.0 };

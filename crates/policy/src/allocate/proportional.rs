@@ -1,7 +1,7 @@
 //! Each disk gets its demand; if there is not enough, disks share in proportion to demand and priority.
 //!
 //! Source: CloudCache (Arteaga), sections 3.4.3 and 4.4. If space is short, the paper migrates VMs away, and
-//! divides in proportion where it cannot.
+//! divides in proportion if it cannot.
 
 use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, Spare, check, targets};

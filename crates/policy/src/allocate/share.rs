@@ -1,13 +1,13 @@
-//! Sharing in proportion to weights, with a minimum and a maximum for each share: the arithmetic under every
-//! rule.
+//! Sharing in proportion to weights, with a minimum and a maximum for each share: the arithmetic used by
+//! every rule.
 //!
 //! There is one level at which the sum is right: any share that would be below its minimum gets the minimum,
 //! and any that would be above its maximum gets the maximum. This is weighted max-min fairness with floors.
 //!
 //! Invariants
 //! - least <= share <= most for all; the sum is at most the whole.
-//! - A share is the minimum plus whole units, or the maximum. What is less than a unit, or may go to no share
-//!   with a weight, is left over.
+//! - A share is the minimum plus whole units, or the maximum. Less than a unit, or space that no share with a
+//!   weight may take, is left over.
 
 /// A participant.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -34,7 +34,8 @@ pub fn share(whole: u64, unit: u64, all: &[Share]) -> Vec<u64> {
     shares
 }
 
-/// Takes back what floating-point rounding has added to the sum, from the first shares that can spare it.
+/// Removes the excess that floating-point rounding has added to the sum, from the first shares that can spare
+/// it.
 fn take_back_rounding(whole: u64, all: &[Share], shares: &mut [u64]) {
     let mut over = shares.iter().sum::<u64>().saturating_sub(whole);
     for (got, share) in shares.iter_mut().zip(all) {

@@ -5,10 +5,10 @@
 //! straight line from the shortest window to the longest, with a logarithmic time axis and both axes scaled
 //! to 1. If it is less than [`CLEAR`] above the line, there is no clear knee, and the shortest window is chosen.
 //!
-//! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to flatten
-//! out"; without one "the window size should be set to a small value". The knee is found by the rule of Satopaa
-//! et al., "Finding a Kneedle in a Haystack", 2011, without its smoothing. If the largest window gains less
-//! than [`FLAT`], there is nothing to choose.
+//! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to
+//! flatten out"; without one "the window size should be set to a small value". The knee is found by the rule
+//! of Satopaa et al., "Finding a Kneedle in a Haystack", 2011, without its smoothing. If the hit ratio gains
+//! less than [`FLAT`] over all lengths, there is nothing to choose.
 
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};

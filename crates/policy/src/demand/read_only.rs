@@ -1,4 +1,4 @@
-//! Demand is what reads alone would hit: reuse distances counted as if there were no writes.
+//! Demand follows from the hits of reads alone: reuse distances are counted as if there were no writes.
 //!
 //! Source: vCacheShare (Meng, Zhou, Ma, Uttamchandani, Liu, ATC'14), sections 4.1 and 4.2: "only read accesses are
 //! counted", in 4 KiB blocks, large requests split.

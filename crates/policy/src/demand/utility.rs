@@ -1,4 +1,4 @@
-//! What hits are worth: vCacheShare's cache utility.
+//! The worth of hits: vCacheShare's cache utility.
 //!
 //! CU_i(c) = l_i * RR_i * (H_i(c) + alpha * RI_i / max RI), where l is the mean latency of the origin, RR the
 //! share of reads, H the hit ratio of reads, and RI the reuse intensity: S_total / (t_w * S_unique), the blocks

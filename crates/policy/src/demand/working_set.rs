@@ -1,4 +1,4 @@
-//! Demand is what was used (WSS), or what was used again (RWSS_N).
+//! Demand is the blocks that were used (WSS), or used again (RWSS_N).
 //!
 //! The working set holds the distinct blocks accessed in the window. The reuse working set RWS_N holds those of
 //! them that were reused at least N times, that is, accessed at least N+1 times. RWS_0 is the working set.

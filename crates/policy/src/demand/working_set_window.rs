@@ -40,7 +40,7 @@ pub struct WorkingSetWindow {
     reuses: Lru,
     /// One block in 2^shift is counted.
     shift: u32,
-    /// It is never less than this: only that many blocks are shown to it.
+    /// The minimum of `shift`: only one block in 2^`least_shift` is passed in.
     least_shift: u32,
 }
 
@@ -62,14 +62,14 @@ impl WorkingSetWindow {
         Ok(WorkingSetWindow { length_us, start_us, reuses: Lru::new(places), shift: 0, least_shift: 0 })
     }
 
-    /// Takes accesses to one block in 2^`shift` from now on, those that [`spread`] puts first. What was counted so far is
-    /// dropped. Sizes are still those of all blocks.
+    /// From now on expects accesses to one block in 2^`shift`, those that [`spread`] puts first. Counts so
+    /// far are dropped. Sizes are still those of all blocks.
     pub fn thin_out(&mut self, shift: u8) {
         (self.shift, self.least_shift) = (shift.into(), shift.into());
         while self.reuses.pop_oldest().is_some() {}
     }
 
-    /// As [`thin_out`](Self::thin_out), from the beginning.
+    /// Same as [`thin_out`](Self::thin_out), from the beginning.
     #[must_use]
     pub fn sampled(mut self, shift: u8) -> WorkingSetWindow {
         self.thin_out(shift);
@@ -149,7 +149,7 @@ mod tests {
         assert!(WorkingSetWindow::new(0, 0, 16).is_err());
     }
 
-    /// Of sampled blocks as many are told of as there are, whether the table is large enough for them or not.
+    /// Sizes are those of all blocks, whether or not the table is large enough for the sampled ones.
     #[test]
     fn samples_are_scaled_once() {
         for places in [1 << 16, 1 << 10] {

@@ -1,4 +1,4 @@
-//! Predicts a disk's demand in the next window from that in earlier ones: one method per file.
+//! Predicts a disk's demand in the next window from its demand in earlier ones: one method per file.
 //!
 //! Each method takes one observation per window and keeps a bounded history. [`Scored`] tracks the error of a
 //! method; [`Best`] runs all of them and uses the one with the smallest error.
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 /// A forecasting method.
 pub trait Forecast {
-    /// Takes what was observed in the window that has ended.
+    /// Takes the observation from the window that has ended.
     fn observe(&mut self, value: f64);
 
     /// Returns the prediction for the next window, never below 0; `None` before the first observation.

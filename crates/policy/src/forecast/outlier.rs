@@ -1,4 +1,4 @@
-//! Replaces an observation that is far beyond the usual before it is used for a forecast.
+//! Replaces an observation that is far above the usual before it is used for a forecast.
 //!
 //! If the newest observation is more than lambda times the mean of the last n, including itself, it is replaced
 //! by that mean, in the history too. Among n observations, none can be more than n times their mean, so the

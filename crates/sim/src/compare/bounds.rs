@@ -1,7 +1,9 @@
-//! What no system can exceed on a mix: a cache without limit, one that knows the future, and the best static split.
+//! Bounds that no system can exceed on a mix: a cache without limit, one that knows the future, and the best
+//! static split.
 //!
-//! The static split is found by exact search on the true LRU curves of all disks. It bounds static divisions of LRU
-//! caches alone: a system that follows phases, or a disk's cache that is better than LRU, may beat it.
+//! The static split is found by exact search on the true LRU curves of all disks. It is a bound only for
+//! static divisions of LRU caches: a system that follows phases, or a replacement better than LRU, may exceed
+//! it.
 
 use haversack_analyze::{Histogram, Kind, Stack};
 use haversack_policy::allocate::Claim;
@@ -19,9 +21,9 @@ use crate::settings::{Settings, Sizes};
 use crate::sweep::{self, Progress};
 use crate::tape::Tape;
 
-/// Units that the search cuts the pool into.
+/// Number of units into which the search divides the pool.
 const UNITS: u64 = 2048;
-/// Points of a curve between a size and twice that size.
+/// Number of points of a curve between a size and twice that size.
 const POINTS_AN_OCTAVE: usize = 64;
 
 /// The best static split of a pool among LRU caches.
@@ -38,19 +40,19 @@ pub struct StaticSplit {
 pub struct Bounds {
     /// Seed of generated loads.
     pub seed: u64,
-    /// Size of the pool as a part of the footprint.
+    /// Size of the pool as a fraction of the footprint.
     pub fraction: f64,
     /// Blocks of the pool.
     pub blocks: u64,
-    /// Of a cache without limit.
+    /// Hits of a cache without limit.
     pub unlimited: f64,
-    /// Of a cache that knows the future.
+    /// Hits of a cache that knows the future.
     pub min: f64,
-    /// Of one LRU cache for all: no bound, but what the papers compare with.
+    /// Hits of one LRU cache for all: not a bound, but the baseline of the papers.
     pub global_lru: f64,
-    /// What that cache writes to flash, for each block read or written.
+    /// Flash writes of that cache, per block read or written.
     pub global_lru_flash_writes: f64,
-    /// Of the best static split.
+    /// Hits of the best static split.
     pub static_split: StaticSplit,
 }
 

@@ -1,8 +1,9 @@
-//! Results of simulated pools kept in a file, a JSON object a line, so that a sweep that was interrupted goes on.
+//! Results of simulated pools kept in a file, one JSON object per line, so that an interrupted sweep can
+//! continue.
 //!
 //! Invariants
-//! - A line counts for exactly the build, the mix, the seed and the settings that it was made with.
-//! - A line that was cut short counts as absent.
+//! - A line counts only for the build, the mix, the seed and the settings with which it was made.
+//! - A truncated line counts as absent.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +18,7 @@ use super::system::Variant;
 use crate::error::SimError;
 use crate::mix::Mix;
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Held {

@@ -1,5 +1,6 @@
-//! Systems on equal terms: every allocator with every admission filter, every choice of write modes and every length
-//! of windows, on mixes of loads, in pools of several sizes and with several seeds, beside what no system can exceed.
+//! Systems on equal terms: every allocator with every admission filter, every choice of write modes and every
+//! length of windows, on mixes of loads, in pools of several sizes and with several seeds, together with
+//! bounds that no system can exceed.
 //!
 //! [`compare`] simulates one mix; [`verdict`](verdict::verdict) judges one system, the subject, against all others on
 //! several of them.
@@ -37,10 +38,10 @@ pub use statistics::Estimate;
 pub use summary::{Summary, summaries};
 pub use system::{OWN, System};
 
-/// Pools that are simulated side by side for each thread. Results are kept when all of them are done.
+/// Number of pools simulated side by side per thread. Results are kept when all of them are done.
 const POOLS_A_THREAD: usize = 4;
 
-/// What is compared.
+/// The choices to compare.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choices {
     /// The system that is judged. It runs with its own windows.
@@ -49,17 +50,17 @@ pub struct Choices {
     pub allocators: Vec<String>,
     /// Their admission filters by name, or `own`.
     pub admissions: Vec<String>,
-    /// `wb`, `wi` and so on for all disks, `auto` for each as its writes ask for, or `own`.
+    /// `wb`, `wi` and so on for all disks, `auto` for a choice per disk by its writes, or `own`.
     pub write_modes: Vec<String>,
-    /// What replaces blocks.
+    /// The replacement.
     pub replacement: Replacement,
-    /// Seconds of their windows; empty for the mix's own.
+    /// Lengths of their windows in seconds; empty for the mix's own.
     pub windows_s: Vec<f64>,
-    /// A budget of flash writes that all systems have. A burst may use a fiftieth of it.
+    /// A budget of flash writes for all systems. A burst may use a fiftieth of it.
     pub write_budget: Option<Endurance>,
     /// Whether the subject is simulated with its rivals' flash writes as budgets as well.
     pub equal_writes: bool,
-    /// What takes time.
+    /// The model of time.
     pub latency: LatencyModel,
     /// Seeds of all random numbers: those of latencies and of generated loads. The loads of seed 1 are the mix's own.
     pub seeds: Vec<u64>,
@@ -86,7 +87,7 @@ impl Default for Choices {
     }
 }
 
-/// A mix under all systems.
+/// A mix with all systems.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
     /// The mix.
@@ -99,7 +100,7 @@ pub struct Comparison {
     pub bounds: Vec<Bounds>,
 }
 
-/// Simulates a mix under all systems. What `kept` has is not simulated again.
+/// Simulates a mix with all systems. Results in `kept` are not simulated again.
 ///
 /// # Errors
 /// The mix or a choice is invalid, or a trace cannot be read.
@@ -145,7 +146,7 @@ struct Round<'a> {
     choices: &'a Choices,
     seed: u64,
     is_first: bool,
-    /// Simulates the subject with these budgets instead of all systems without.
+    /// Simulates the subject with these budgets, instead of all systems without a budget.
     budgets: Option<&'a [(f64, f64)]>,
 }
 
@@ -178,7 +179,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// The bounds of all sizes, which are worked out together if any is missing.
+    /// The bounds of all sizes, which are computed together if any is missing.
     fn add_bounds(
         &self,
         tape: &Tape<'_>,

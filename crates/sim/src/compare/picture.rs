@@ -5,10 +5,10 @@ use haversack_report::{Axis, LineChart, Unit};
 use super::summary::{MeanBounds, Summary};
 use super::system::System;
 
-/// Most systems with lines of their own; the others are dots.
+/// Maximum number of systems with their own lines; the others are dots.
 const NAMED: usize = 7;
 
-/// Mean latency over flash writes. What lies further left and further down is better.
+/// Mean latency over flash writes. Points further left and further down are better.
 pub fn latency(title: &str, summaries: &[&Summary], subject: Option<&System>) -> LineChart {
     let unit = Unit::Named("blocks");
     let chart = LineChart::new(
@@ -19,7 +19,7 @@ pub fn latency(title: &str, summaries: &[&Summary], subject: Option<&System>) ->
     draw(chart, summaries, subject, |summary| summary.mean_us.mean / 1e6)
 }
 
-/// Hits over flash writes, with the bounds. What lies further left and further up is better.
+/// Hits over flash writes, with the bounds. Points further left and further up are better.
 pub fn hits(title: &str, summaries: &[&Summary], subject: Option<&System>, bounds: &MeanBounds) -> LineChart {
     let most = summaries.iter().map(|summary| summary.flash_write_ratio.mean).fold(0.0, f64::max);
     let chart = LineChart::new(

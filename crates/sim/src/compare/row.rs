@@ -1,4 +1,4 @@
-//! What one simulated pool did.
+//! The results of one simulated pool.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::counts::ratio;
 use crate::governor::TargetSample;
 use crate::outcome::{Row, VolumeRow};
 
-/// A disk under a system.
+/// A disk with a system.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DiskRow {
     /// Its name.
@@ -18,7 +18,7 @@ pub struct DiskRow {
     pub hit_ratio: f64,
     /// Mean latency of its reads and writes.
     pub mean_us: f64,
-    /// 95th percentile of it.
+    /// 95th percentile of latency.
     pub p95_us: f64,
     /// Blocks written to flash.
     pub flash_writes: u64,
@@ -50,13 +50,13 @@ pub struct Combination {
     /// The system.
     #[serde(flatten)]
     pub system: System,
-    /// Seconds of a window of its control loop.
+    /// Length of a window of its control loop in seconds.
     pub window_s: f64,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Size of the pool as a part of the footprint.
+    /// Size of the pool as a fraction of the footprint.
     pub fraction: f64,
-    /// Its budget of flash writes, in blocks for each block accessed.
+    /// Its budget of flash writes, in blocks per block accessed.
     pub write_budget: Option<f64>,
     /// Blocks of the pool.
     pub blocks: u64,
@@ -66,11 +66,11 @@ pub struct Combination {
     pub hit_ratio: f64,
     /// Mean latency of requests.
     pub mean_us: f64,
-    /// 95th percentile of it.
+    /// 95th percentile of latency.
     pub p95_us: f64,
     /// Blocks written to flash, whatever the cause.
     pub flash_writes: u64,
-    /// The same for each block read or written.
+    /// The same per block read or written.
     pub flash_write_ratio: f64,
     /// Bytes read from and written to the origins.
     pub origin_bytes: u64,
@@ -80,14 +80,14 @@ pub struct Combination {
     pub decision_ms: f64,
     /// Each disk.
     pub disks: Vec<DiskRow>,
-    /// What each disk was given over time; kept for the first size and seed alone.
+    /// The shares of each disk over time; kept only for the first size and seed.
     pub targets: Vec<TargetSample>,
-    /// Why nothing could be decided, if that happened.
+    /// Why no decision was possible, if that happened.
     pub refusal: Option<String>,
 }
 
 impl Combination {
-    /// What a simulated pool did.
+    /// The results of a simulated pool.
     pub(super) fn of(variant: &Variant, row: &Row) -> Combination {
         let governed =
             row.production.as_ref().and_then(|production| production.control.clone()).unwrap_or_default();

@@ -52,7 +52,7 @@ pub fn table(comparison: &Comparison) -> Table {
     table
 }
 
-/// How the subject does by each measure.
+/// The subject's result for each measure.
 pub fn verdict_table(verdict: &Verdict) -> Table {
     let mut table = Table::new(["measure", "goal", "found", "reached"]).words(1).words(2).words(3);
     for measure in &verdict.measures {
@@ -105,7 +105,7 @@ fn points_table(verdict: &Verdict) -> Table {
     table
 }
 
-/// What no system can exceed, size by size.
+/// The bounds, size by size.
 pub fn bounds_table(comparison: &Comparison) -> Table {
     let mut table = Table::new(["pool", "unlimited", "MIN", "best static split", "global LRU", "the split"]);
     let first = comparison.bounds.first().map(|bound| bound.seed);
@@ -154,10 +154,11 @@ fn of_disks(comparison: &Comparison, figure: impl Fn(&DiskRow) -> String) -> Tab
     table
 }
 
-/// Most systems whose shares are drawn.
+/// Maximum number of systems whose shares are drawn.
 const DRAWN_SHARES: usize = 9;
 
-/// Shares over time of the systems that differ from the first rival in nothing but the allocator, and of the subject.
+/// Shares over time of the systems that differ from the first rival only in the allocator, and of the
+/// subject.
 fn shares(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
     let subject = verdict.map(|verdict| &verdict.subject);
     let rival = first_round(comparison).find(|row| Some(&row.system) != subject);
@@ -182,7 +183,7 @@ fn shares(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
     section
 }
 
-/// The pictures of a mix, for each size.
+/// The charts of a mix, for each size.
 fn pictures(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
     let subject = verdict.map(|verdict| &verdict.subject);
     let all = summaries(comparison);

@@ -1,13 +1,13 @@
-//! Means with their confidence, and medians.
+//! Means with their confidence intervals, and medians.
 
 use serde::Serialize;
 
-/// A mean over seeds, and how sure it is.
+/// A mean over seeds with its confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Estimate {
     /// The mean.
     pub mean: f64,
-    /// Half the width of its 95 % confidence interval; none with a single seed.
+    /// Half the width of its 95 % confidence interval; `None` with a single seed.
     pub half_width: Option<f64>,
 }
 
@@ -16,11 +16,11 @@ const STUDENT: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
-/// The same for more.
+/// The same for more degrees of freedom.
 const NORMAL: f64 = 1.96;
 
 impl Estimate {
-    /// Of a sample with at least one value.
+    /// The estimate from a sample with at least one value.
     pub fn of(values: &[f64]) -> Estimate {
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -42,7 +42,7 @@ impl Estimate {
     }
 }
 
-/// The median; none of nothing.
+/// The median; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -12,11 +12,11 @@ pub struct Summary {
     /// The system.
     #[serde(flatten)]
     pub system: System,
-    /// Seconds of a window.
+    /// Length of a window in seconds.
     pub window_s: f64,
-    /// Size of the pool as a part of the footprint.
+    /// Size of the pool as a fraction of the footprint.
     pub fraction: f64,
-    /// Its budget of flash writes, in blocks for each block accessed.
+    /// Its budget of flash writes, in blocks per block accessed.
     pub write_budget: Option<f64>,
     /// Seeds.
     pub seeds: usize,
@@ -28,7 +28,7 @@ pub struct Summary {
     pub mean_us: Estimate,
     /// 95th percentile of latency.
     pub p95_us: Estimate,
-    /// Blocks written to flash for each block read or written.
+    /// Blocks written to flash per block read or written.
     pub flash_write_ratio: Estimate,
     /// Processor time of the longest decision in milliseconds.
     pub decision_ms: f64,
@@ -82,15 +82,15 @@ pub fn summaries(comparison: &Comparison) -> Vec<Summary> {
 /// The bounds of a size over all seeds: hits, and the flash writes of one LRU cache.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct MeanBounds {
-    /// Of a cache without limit.
+    /// Hits of a cache without limit.
     pub unlimited: f64,
-    /// Of one that knows the future.
+    /// Hits of a cache that knows the future.
     pub min: f64,
-    /// Of the best static split.
+    /// Hits of the best static split.
     pub static_split: f64,
-    /// Of one LRU cache for all.
+    /// Hits of one LRU cache for all.
     pub global_lru: f64,
-    /// What that writes to flash for each block access.
+    /// Flash writes of that cache per block access.
     pub global_lru_flash_writes: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A system and what can be set of it: one simulated pool is a system with one setting of its parameters.
+//! A system and its parameters: one simulated pool is a system with one setting of its parameters.
 
 use haversack_control::budget::DAY_US;
 use haversack_control::endurance::Endurance;
@@ -12,20 +12,20 @@ use crate::mix::{Mix, windows};
 use crate::settings::{Pool, Settings, Sizes};
 use crate::tape::Survey;
 
-/// The word for an admission filter or a choice of write modes that a system brings along.
+/// The name for a system's own admission filter or choice of write modes.
 pub const OWN: &str = "own";
 
-/// What a burst may use of a budget, as a part of the trace.
+/// The part of a budget that a burst may use, as a fraction of the trace.
 const BURST_PART: f64 = 0.02;
 
-/// Who divides the pool, what may enter it, and how write modes are chosen.
+/// How the pool is divided, what is admitted, and how write modes are chosen.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct System {
     /// The allocator by its system's name.
     pub allocator: String,
     /// The admission filter by name, or `own`.
     pub admission: String,
-    /// A write mode for all disks, `auto` for each as its writes ask for, or `own`.
+    /// A write mode for all disks, `auto` for a choice per disk by its writes, or `own`.
     pub write_mode: String,
 }
 
@@ -60,7 +60,7 @@ impl System {
         Ok(config)
     }
 
-    /// Returns the write mode that disks begin with.
+    /// Returns the initial write mode of disks.
     fn first_mode(&self) -> Result<WriteMode, SimError> {
         match self.write_mode.as_str() {
             OWN | "auto" => Ok(WriteMode::WriteBack),
@@ -85,18 +85,19 @@ fn unfit(error: impl std::fmt::Display) -> SimError {
 pub struct Variant {
     /// The system.
     pub system: System,
-    /// Seconds of a window of its control loop.
+    /// Length of a window of its control loop in seconds.
     pub window_s: f64,
-    /// Size of the pool as a part of the footprint.
+    /// Size of the pool as a fraction of the footprint.
     pub fraction: f64,
-    /// Its budget of flash writes, in blocks for each block accessed.
+    /// Its budget of flash writes, in blocks per block accessed.
     pub write_budget: Option<f64>,
     /// Everything that the simulator needs.
     pub settings: Settings,
 }
 
 impl Variant {
-    /// Fits the budget to a trace: what is written for each access becomes bytes a day, and a burst is a part of the trace.
+    /// Adapts the budget to a trace: the writes per access become bytes per day, and a burst is a fraction of
+    /// the trace.
     pub fn fit(&mut self, survey: &Survey) {
         let pool = &mut self.settings.pool;
         let span_us = (survey.span_seconds * 1e6).max(1.0);
@@ -108,7 +109,7 @@ impl Variant {
     }
 }
 
-/// The subject with budgets of flash writes: for each size, blocks for each block accessed.
+/// The subject with budgets of flash writes: for each size, in blocks per block accessed.
 ///
 /// # Errors
 /// As for [`variants`].
@@ -131,7 +132,7 @@ pub fn budgeted(
 /// which may.
 ///
 /// # Errors
-/// A name is not known, or settings contradict each other.
+/// A name is unknown, or settings contradict each other.
 pub fn variants(mix: &Mix, choices: &Choices, seed: u64) -> Result<Vec<Variant>, SimError> {
     let own_windows = [None];
     let windows_s: Vec<Option<f64>> = choices.windows_s.iter().copied().map(Some).collect();

@@ -1,7 +1,8 @@
-//! How good the subject is beside its rivals: at each point, which is a mix and a size, and over all points.
+//! Compares the subject with its rivals: at each point, which is a mix and a size, and over all points.
 //!
-//! Rivals may tune: each length of windows is a rival of its own. Figures are means over seeds. What the subject reaches
-//! with so many flash writes is the best of its simulated pools that wrote no more than that, not an interpolation.
+//! Rivals may be tuned: each window length is a separate rival. Figures are means over seeds. The subject's
+//! result for a number of flash writes is the best of its simulated pools that wrote no more than that, not
+//! an interpolation.
 
 use serde::Serialize;
 
@@ -12,15 +13,15 @@ use super::{Comparison, System};
 /// Flash writes that differ by less than this part count as equal.
 const EQUAL_WRITES: f64 = 0.02;
 
-/// A rival, and how the subject's latency compares at no more flash writes than it has.
+/// A rival, and the subject's relative latency with no more flash writes than the rival.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct AtEqualWrites {
     /// The rival.
     pub rival: System,
-    /// Seconds of its windows.
+    /// Length of its windows in seconds.
     pub window_s: f64,
-    /// The subject's mean latency relative to the rival's, less one: negative if the subject is faster. None if no
-    /// simulated pool of the subject wrote so little.
+    /// The subject's mean latency relative to the rival's, minus one: negative if the subject is faster.
+    /// `None` if no simulated pool of the subject wrote so little.
     pub latency_difference: Option<f64>,
 }
 
@@ -37,15 +38,15 @@ pub struct Point {
     pub dominated_by: Vec<System>,
     /// The rival with the most hits.
     pub best_rival: Summary,
-    /// The subject's hits with at most half of that rival's flash writes, relative to that rival's hits. None if no
-    /// simulated pool of the subject wrote so little.
+    /// The subject's hits with at most half of that rival's flash writes, relative to that rival's hits.
+    /// `None` if no simulated pool of the subject wrote so little.
     pub hits_at_half_writes: Option<f64>,
     /// Every rival at equal flash writes.
     pub at_equal_writes: Vec<AtEqualWrites>,
-    /// The subject's hit ratio less that of one LRU cache for all.
+    /// The subject's hit ratio minus that of one LRU cache for all.
     pub over_global_lru: f64,
-    /// The part of the distance between the best rival's hits and those of the best static split that the subject covers.
-    /// None if the rival already has as many hits as the split.
+    /// The fraction of the distance between the best rival's hits and those of the best static split that the
+    /// subject covers. `None` if the rival already has as many hits as the split.
     pub distance_closed: Option<f64>,
     /// The bounds.
     pub bounds: MeanBounds,
@@ -56,11 +57,11 @@ pub struct Point {
 pub struct Measure {
     /// What is measured.
     pub measure: &'static str,
-    /// What is aimed at.
+    /// The goal.
     pub goal: &'static str,
-    /// What was found, in words.
+    /// The result, in words.
     pub found: String,
-    /// Whether the goal is reached; none if it could not be measured.
+    /// Whether the goal is reached; `None` if it could not be measured.
     pub reached: Option<bool>,
 }
 
@@ -75,9 +76,9 @@ pub struct Verdict {
     pub measures: Vec<Measure>,
 }
 
-/// Budgets with which the subject shows what it reaches with its rivals' flash writes, for each size: what each rival
-/// writes that no other rival beats in both latency and writes, and half of what the rival with the most hits writes.
-/// Budgets that the subject keeps anyway are left out.
+/// Budgets for comparing the subject at its rivals' flash writes, for each size: the writes of each rival
+/// that no other rival beats in both latency and writes, and half of the writes of the rival with the most
+/// hits. Budgets that the subject does not exceed anyway are left out.
 pub(super) fn budgets(comparison: &Comparison, subject: &System) -> Vec<(f64, f64)> {
     let mut budgets = Vec::new();
     for fraction in &comparison.mix.fractions {
@@ -95,7 +96,7 @@ pub(super) fn budgets(comparison: &Comparison, subject: &System) -> Vec<(f64, f6
     budgets
 }
 
-/// Judges the subject. None if it or its rivals were not simulated.
+/// Judges the subject. `None` if it or its rivals were not simulated.
 pub fn verdict(comparisons: &[Comparison], subject: &System) -> Option<Verdict> {
     let mut points = Vec::new();
     for comparison in comparisons {

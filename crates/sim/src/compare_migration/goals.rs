@@ -1,4 +1,4 @@
-//! How the methods do by the goals of migration.
+//! Checks the methods against the goals of migration.
 
 use haversack_migrate::Method;
 use serde::Serialize;
@@ -7,18 +7,18 @@ use super::MigrationComparison;
 use super::summary::{CaseSummary, summaries_of};
 use crate::compare::Estimate;
 
-/// A goal, and what was found over all sizes, links and seeds.
+/// A goal, and the results over all sizes, links and seeds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Goal {
     /// What is measured.
     pub measure: &'static str,
-    /// What is wanted.
+    /// The target.
     pub goal: &'static str,
-    /// The best figure found.
+    /// The best figure.
     pub best: String,
-    /// The worst one.
+    /// The worst figure.
     pub worst: String,
-    /// Whether the worst one reaches the goal; none if the simulation does not tell.
+    /// Whether the worst figure reaches the goal; `None` if the simulation cannot measure it.
     pub reached: Option<bool>,
 }
 
@@ -27,10 +27,10 @@ const MOST_OVER_NEEDED: f64 = 1.1;
 const MOST_STALL_MS: f64 = 50.0;
 const LEAST_IOPS_AHEAD: f64 = -0.05;
 const MOST_RISE: f64 = 0.1;
-/// FirepanIF's own method over `none` in the first 400 s with a cache of 10 GB, by its table 1.
+/// FirepanIF's own method relative to `none` in the first 400 s with a cache of 10 GB, from its table 1.
 const PAPER_OVER_NONE: f64 = 0.1668;
 
-/// How a figure is written.
+/// The format of a figure.
 type Text = fn(f64) -> String;
 
 fn percent(part: f64) -> String {
@@ -125,13 +125,13 @@ fn judge(seeds: &[Vec<CaseSummary>]) -> Vec<Goal> {
     ]
 }
 
-/// Seconds until the hit ratio had recovered; infinite if that was not seen.
+/// Seconds until the hit ratio had recovered; infinite if it did not.
 fn recovered(summary: &CaseSummary) -> f64 {
     summary.recovered_seconds.as_ref().map_or(f64::INFINITY, mean)
 }
 
-/// How soon the cache serves as before. Reaching the goal proves something only where `none`, looked at for long enough,
-/// misses it.
+/// The time until the cache serves as before. Reaching the goal proves something only if `none`, measured for
+/// long enough, misses it.
 fn recovery(seeds: &[Vec<CaseSummary>], found: &[f64]) -> Goal {
     let (measure, goal) = ("90 % of the hit ratio before, pre-copy", "after at most 5 s");
     let is_late = |s: &CaseSummary| {
@@ -142,7 +142,7 @@ fn recovery(seeds: &[Vec<CaseSummary>], found: &[f64]) -> Goal {
     Goal { reached: goal.reached.filter(|reached| is_proof || !reached), ..goal }
 }
 
-/// IOPS over none, over those of the best other method of the same case, less 1.
+/// IOPS relative to `none`, divided by those of the best other method in the same case, minus 1.
 fn over_best_other(summaries: &[CaseSummary], ours: &CaseSummary) -> Option<f64> {
     let is_rival = |s: &&CaseSummary| s.is_alike(ours) && s.method != ours.method && s.method != Method::None;
     let rivals = summaries.iter().filter(is_rival).filter_map(|s| s.iops_over_none.as_ref().map(mean));

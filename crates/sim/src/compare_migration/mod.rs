@@ -29,14 +29,14 @@ pub use show::{
 };
 pub use summary::{CaseSummary, summaries};
 
-/// What is compared.
+/// The choices to compare.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MigrationChoices {
     /// Methods.
     pub methods: Vec<Method>,
-    /// Speeds of the link; empty for the mix's own.
+    /// Speeds of the link; empty for the mix's own speed.
     pub links: Vec<Speed>,
-    /// What takes time, instead of what the mix says.
+    /// The model of time, instead of the mix's.
     pub latency: Option<LatencyModel>,
     /// Seeds of all random numbers. The loads of seed 1 are the mix's own.
     pub seeds: Vec<u64>,
@@ -59,9 +59,9 @@ impl Default for MigrationChoices {
 /// A simulated migration.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Move {
-    /// Size of each pool as a part of the footprint of all loads.
+    /// Size of each pool as a fraction of the footprint of all loads.
     pub fraction: f64,
-    /// What came of it.
+    /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -75,19 +75,19 @@ pub struct MigrationComparison {
     pub trace: Survey,
     /// The migrations: method by method, for each seed, speed and size.
     pub moves: Vec<Move>,
-    /// What took time.
+    /// The model of time.
     #[serde(skip)]
     pub latency: LatencyModel,
 }
 
 impl Move {
-    /// Whether another one differs in nothing but the method and the seed.
+    /// Whether another one differs only in the method and the seed.
     fn is_alike(&self, other: &Move) -> bool {
         self.fraction == other.fraction && self.outcome.link == other.outcome.link
     }
 }
 
-/// Moves together that are the same in some respect, in the order of the first of each.
+/// Groups the migrations that are equal in some respect, in the order of the first one of each group.
 fn grouped<'a>(
     moves: impl Iterator<Item = &'a Move>,
     is_same: impl Fn(&Move, &Move) -> bool,
@@ -115,7 +115,7 @@ pub fn table_of(mix: &Mix) -> Result<&MigrationTable, SimError> {
     })
 }
 
-/// One migration that is to be simulated.
+/// One migration to simulate.
 struct Case {
     method: Method,
     speed: Speed,

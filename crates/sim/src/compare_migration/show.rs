@@ -82,7 +82,7 @@ const COLUMNS: &str = "Hits: of the blocks that the moving VM reads, in the wind
     once when the VM stopped. Independent: when the source was no longer needed. P99 ahead: that of the worst neighbour on the \
     source and on the destination while memory is copied, over that with none; p99 after: the same in the second window.";
 
-/// The goals, with the best and the worst of all sizes, links and seeds. The worst counts.
+/// The goals, with the best and the worst over all sizes, links and seeds. The worst counts.
 pub fn goals_table(goals: &[Goal]) -> Table {
     let mut table =
         Table::new(["measure", "goal", "best", "worst", "reached"]).words(1).words(2).words(3).words(4);
@@ -112,7 +112,7 @@ fn figures_row(table: &mut Table, vm: &VmOutcome, when: &str, figures: &Figures)
     ]);
 }
 
-/// Every VM of one migration, before it, while copies are sent ahead, and from the stop on.
+/// Every VM of one migration: before it, while copies are sent ahead, and from the stop on.
 pub fn outcome_table(outcome: &Outcome) -> Table {
     let mut table =
         Table::new(["VM", "host", "when", "IOPS", "hits %", "mean us", "p50 us", "p95 us", "p99 us"])
@@ -126,7 +126,7 @@ pub fn outcome_table(outcome: &Outcome) -> Table {
     table
 }
 
-/// What a migration cost.
+/// The cost of a migration.
 pub fn facts_table(outcome: &Outcome) -> Table {
     let mut table = Table::new(["what", "how much"]);
     let seconds =
@@ -175,7 +175,8 @@ pub fn outcome_page(title: &str, outcome: &Outcome) -> Page {
         .section(Section::new("VMs").table(outcome_table(outcome)))
 }
 
-/// FirepanIF's model beside the simulation: requests per second of a VM on each host, before and after.
+/// FirepanIF's model compared with the simulation: requests per second of a VM on each host, before and
+/// after.
 pub fn neighbours_table(comparison: &MigrationComparison) -> Option<Table> {
     let is_default = |one: &&Move| one.outcome.method == Method::default();
     let one = comparison.moves.iter().find(is_default).or(comparison.moves.first())?;
@@ -208,7 +209,7 @@ pub fn neighbours_table(comparison: &MigrationComparison) -> Option<Table> {
     Some(table)
 }
 
-/// The migrations of a size and a link, with the first seed.
+/// The migrations with one size and link, with the first seed.
 fn groups(comparison: &MigrationComparison) -> Vec<Vec<&Move>> {
     let seed = comparison.moves.first().map(|one| one.outcome.seed);
     grouped(comparison.moves.iter().filter(|one| Some(one.outcome.seed) == seed), Move::is_alike)
@@ -241,7 +242,7 @@ fn of_load(outcome: &Outcome, figure: impl Fn(&LoadSample) -> f64) -> Vec<(f64, 
     outcome.samples.iter().map(|sample| (sample.time_seconds, figure(sample))).collect()
 }
 
-/// The pictures of the first size and link, by name.
+/// The charts of the first size and link, by name.
 pub fn first_pictures(comparison: &MigrationComparison) -> Vec<(&'static str, LineChart)> {
     groups(comparison).first().map(|moves| pictures(&outcomes(moves))).unwrap_or_default()
 }
@@ -250,7 +251,7 @@ fn outcomes<'a>(moves: &[&'a Move]) -> Vec<&'a Outcome> {
     moves.iter().map(|one| &one.outcome).collect()
 }
 
-/// The pictures of migrations that differ in nothing but the method, by name.
+/// The charts of migrations that differ only in the method, by name.
 fn pictures(moves: &[&Outcome]) -> Vec<(&'static str, LineChart)> {
     let hits = |o: &Outcome| {
         let samples = o.moving().samples.iter();

@@ -16,51 +16,52 @@ pub struct CaseSummary {
     pub method: Method,
     /// The link.
     pub link: Speed,
-    /// Size of each pool as a part of the footprint.
+    /// Size of each pool as a fraction of the footprint.
     pub fraction: f64,
     /// Seeds.
     pub seeds: usize,
-    /// Hits of the VM that moves, before anything travels.
+    /// Hits of the VM that moves, before anything is sent.
     pub hits_before: Estimate,
     /// From its stop on.
     pub hits_after: Estimate,
-    /// Seconds from its stop on for which it was looked at.
+    /// Seconds from its stop on for which it was measured.
     pub window_seconds: f64,
-    /// Seconds until its hit ratio was 90 % of what it was; none if that was not seen with every seed.
+    /// Seconds until its hit ratio was back at 90 % of the earlier one; `None` if that did not happen with
+    /// every seed.
     pub recovered_seconds: Option<Estimate>,
-    /// Requests done in the window from its stop on, over those with `none`, less 1; none without `none`, and of a VM whose
-    /// requests come at their times, however it is served.
+    /// Requests completed in the window from its stop on, relative to `none`, minus 1; `None` without `none`,
+    /// and for a VM whose requests arrive at fixed times, however it is served.
     pub iops_over_none: Option<Estimate>,
-    /// The same of requests done while copies are sent ahead.
+    /// The same for requests completed while copies are sent ahead.
     pub iops_ahead: Option<Estimate>,
     /// Mean latency from its stop on.
     pub mean_us: Estimate,
-    /// 90th percentile of that.
+    /// 90th percentile of latency.
     pub p90_us: Estimate,
     /// 99th percentile.
     pub p99_us: Estimate,
-    /// What the cache adds to the hypervisor's downtime.
+    /// The time that the cache adds to the hypervisor's downtime.
     pub stall_ms: Estimate,
     /// The longest of these.
     pub longest_stall_ms: f64,
     /// Bytes on the wire.
     pub wire_bytes: Estimate,
-    /// These, over what was dirty or had been used more than once when it stopped.
+    /// These bytes, relative to the bytes that were dirty or had been used more than once when it stopped.
     pub wire_over_needed: Estimate,
     /// Bytes read from the origin from the stop on, by all VMs.
     pub origin_read_bytes: Estimate,
-    /// Seconds until the source was needed no more; none if that was not seen with every seed.
+    /// Seconds until the source was no longer needed; `None` if that did not happen with every seed.
     pub alone_seconds: Option<Estimate>,
-    /// The worst neighbour's 99th percentile while copies are sent ahead, over that with `none`, less 1: on the source, on
-    /// the destination.
+    /// The worst neighbour's 99th percentile while copies are sent ahead, relative to `none`, minus 1: on the
+    /// source, on the destination.
     pub neighbours_ahead: [Option<Estimate>; 2],
     /// The same from the stop on.
     pub neighbours_after: [Option<Estimate>; 2],
-    /// Copies for which the destination had no room.
+    /// Copies for which the destination had no space.
     pub refused_copies: Estimate,
 }
 
-/// One less than a quotient; none of nothing.
+/// A quotient minus one; `None` if a value is missing.
 fn more(now: f64, before: f64) -> Option<f64> {
     (before > 0.0).then(|| now / before - 1.0)
 }
@@ -74,7 +75,7 @@ fn all(values: impl Iterator<Item = Option<f64>>) -> Option<Estimate> {
 const HOSTS: [char; 2] = ['a', 'b'];
 
 impl CaseSummary {
-    /// Whether another one differs in nothing but the method.
+    /// Whether another one differs only in the method.
     pub fn is_alike(&self, other: &CaseSummary) -> bool {
         self.fraction == other.fraction && self.link == other.link
     }
@@ -137,7 +138,7 @@ pub fn summaries(comparison: &MigrationComparison) -> Vec<CaseSummary> {
     summaries_of(comparison.moves.iter())
 }
 
-/// The same of some migrations.
+/// The same for some migrations.
 pub(super) fn summaries_of<'a>(moves: impl Iterator<Item = &'a Move>) -> Vec<CaseSummary> {
     let is_same = |a: &Move, b: &Move| a.is_alike(b) && a.outcome.method == b.outcome.method;
     let groups = grouped(moves, is_same);

@@ -1,4 +1,4 @@
-//! How long a device takes for one I/O.
+//! The time that a device takes for one I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use haversack_model::random::Random;
 /// A distribution of times, in microseconds.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Distribution {
-    /// Always the same.
+    /// Constant.
     Constant(f64),
     /// Exponential.
     Exponential {
@@ -26,7 +26,7 @@ pub enum Distribution {
         /// Standard deviation of the time's natural logarithm.
         sigma: f64,
     },
-    /// Measured: quantiles from 0 to 1 and their times, both rising; linear between them.
+    /// Measured: quantiles from 0 to 1 and their times, both increasing; linear in between.
     Quantiles(Vec<(f64, f64)>),
 }
 
@@ -34,7 +34,7 @@ impl Distribution {
     /// A measured distribution.
     ///
     /// # Errors
-    /// [`SimError::Settings`] unless quantiles go from 0 to 1 and neither they nor the times fall.
+    /// [`SimError::Settings`] unless quantiles go from 0 to 1 and neither they nor the times decrease.
     pub fn measured(quantiles: Vec<(f64, f64)>) -> Result<Self, SimError> {
         let ends = (quantiles.first().map(|q| q.0), quantiles.last().map(|q| q.0));
         let sorted = quantiles.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
@@ -60,7 +60,7 @@ impl Distribution {
         }
     }
 
-    /// A time of this distribution.
+    /// A random time from this distribution.
     pub fn draw_us(&self, rng: &mut Random) -> f64 {
         match self {
             Distribution::Constant(us) => *us,
@@ -78,7 +78,7 @@ fn interpolate(quantiles: &[(f64, f64)], at: f64) -> f64 {
 }
 
 impl fmt::Display for Distribution {
-    /// As it is read.
+    /// The form in which it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Distribution::Constant(us) => write!(f, "constant:{us}"),

@@ -1,4 +1,4 @@
-//! Latencies counted in buckets: powers of two, each split in 64, so that a percentile is right within 1 %.
+//! Latencies counted in buckets: powers of two, each split into 64, so percentiles are accurate within 1 %.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct Histogram {
     sum_ns: u128,
 }
 
-/// What is told of a distribution of latencies, in microseconds.
+/// The summary of a distribution of latencies, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Summary {
     /// Requests.
@@ -63,7 +63,7 @@ impl Histogram {
         self.sum_ns += u128::from(ns);
     }
 
-    /// The latency that this share of all do not exceed.
+    /// The latency that this share of all requests does not exceed.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let wanted = (self.count as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -76,7 +76,7 @@ impl Histogram {
         0.0
     }
 
-    /// What is told of them.
+    /// The summary.
     pub fn summary(&self) -> Summary {
         let [p50_us, p90_us, p95_us, p99_us] = [0.5, 0.9, 0.95, 0.99].map(|share| self.quantile_us(share));
         let mean_us = self.sum_ns as f64 / self.count.max(1) as f64 / 1000.0;

@@ -1,6 +1,6 @@
 //! The mean of latencies since a point in time.
 
-/// A mean in the making.
+/// A running mean.
 #[derive(Clone, Copy, Default)]
 pub struct Mean {
     sum_ns: u64,
@@ -14,7 +14,7 @@ impl Mean {
         self.count += 1;
     }
 
-    /// Returns the mean in microseconds; none of nothing.
+    /// Returns the mean in microseconds; `None` without latencies.
     pub fn us(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64 / 1000.0)
     }

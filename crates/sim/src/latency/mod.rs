@@ -1,9 +1,10 @@
-//! What the simulator knows about time: a cache device, a network and an origin, each a queue before servers.
+//! The simulator's model of time: a cache device, a network and an origin, each a queue with servers.
 //!
-//! An I/O of the cache device waits for one of the device's servers, which then takes a drawn service time and the
-//! time of the transfer. An I/O of the origin first goes through the network, which moves one transfer after the
-//! other, then waits for one of the origin's servers; half a round trip is added before and after. All disks share
-//! the one origin, and a pool's devices are alike. Several hosts have devices and networks of their own.
+//! An I/O to the cache device waits for one of the device's servers, which then takes a random service time
+//! plus the time of the transfer. An I/O to the origin first passes through the network, which handles one
+//! transfer at a time, then waits for one of the origin's servers; half a round trip is added before and
+//! after. All disks share one origin, and a pool's devices are identical. Each of several hosts has its own
+//! devices and network.
 
 pub mod distribution;
 pub mod histogram;
@@ -15,7 +16,7 @@ pub use mean::Mean;
 
 use haversack_model::random::Random;
 
-/// A device or store: service times, and how much it does at a time.
+/// A device or store: service times, and the number of parallel I/Os.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StationModel {
     /// Time of a read, without the transfer.
@@ -24,7 +25,7 @@ pub struct StationModel {
     pub write: Distribution,
     /// Time of a flush.
     pub flush: Distribution,
-    /// I/Os served side by side, at least 1.
+    /// I/Os served in parallel, at least 1.
     pub servers: u32,
     /// Speed of a transfer, for each server.
     pub bytes_per_second: f64,
@@ -37,17 +38,17 @@ pub struct LatencyModel {
     pub device: StationModel,
     /// The origin, as a whole.
     pub origin: StationModel,
-    /// There and back, without the transfer.
+    /// Round-trip time, without the transfer.
     pub network_round_trip_us: f64,
     /// Speed of the network.
     pub network_bytes_per_second: f64,
-    /// What every request costs on the host, whatever it needs.
+    /// The time that every request takes on the host.
     pub host_us: f64,
 }
 
 impl Default for LatencyModel {
-    /// An NVMe device, 10 Gbit/s Ethernet, and a disk array with some cache of its own. Figures of the kind, not of a
-    /// product: give your own.
+    /// An NVMe device, 10 Gbit/s Ethernet, and a disk array with its own cache. The figures are typical, not
+    /// those of a product: use your own.
     fn default() -> Self {
         LatencyModel {
             device: StationModel {
@@ -71,7 +72,7 @@ impl Default for LatencyModel {
     }
 }
 
-/// What an I/O does.
+/// The kind of an I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoKind {
     /// A read.
@@ -86,7 +87,7 @@ fn nanoseconds(us: f64) -> u64 {
     (us * 1000.0) as u64
 }
 
-/// Servers behind one queue.
+/// Servers with one queue.
 struct Station {
     model: StationModel,
     /// When each server is free again.
@@ -113,7 +114,7 @@ impl Station {
     }
 }
 
-/// The model at work: it remembers what is busy until when.
+/// The running model: it tracks until when each part is busy.
 pub struct Stations {
     devices: Vec<Station>,
     origin: Station,
@@ -144,17 +145,17 @@ impl Stations {
         }
     }
 
-    /// When an I/O of a cache device is done.
+    /// When an I/O to a cache device is done.
     pub fn device(&mut self, now_ns: u64, device: usize, kind: IoKind, bytes: u64) -> u64 {
         self.devices[device].serve(now_ns, kind, bytes, &mut self.rng)
     }
 
-    /// When an I/O of the origin is done that the first host asks for.
+    /// When an I/O of the first host to the origin is done.
     pub fn origin(&mut self, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
         self.origin_from(0, now_ns, kind, bytes)
     }
 
-    /// When an I/O of the origin is done that a host asks for.
+    /// When an I/O of a host to the origin is done.
     pub fn origin_from(&mut self, host: usize, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
         let transfer_ns = (bytes as f64 * self.network_ns_per_byte) as u64;
         let free_ns = &mut self.networks_free_ns[host];
@@ -162,7 +163,7 @@ impl Stations {
         self.origin.serve(*free_ns, kind, bytes, &mut self.rng) + self.half_trip_ns
     }
 
-    /// What every request costs on the host.
+    /// The time that every request takes on the host.
     pub fn host_ns(&self) -> u64 {
         self.host_ns
     }

@@ -1,5 +1,5 @@
-//! Checks that reads return what was written last: the version of each sector that had been acknowledged when the read came,
-//! or a newer one. Concurrent writes of a sector may be carried out in any order.
+//! Checks that reads return the last write: for each sector the version that had been acknowledged when the
+//! read arrived, or a newer one. Concurrent writes of a sector may be carried out in any order.
 
 use haversack_model::SectorNo;
 use haversack_trace::VolumeNo;
@@ -7,7 +7,7 @@ use haversack_trace::VolumeNo;
 use super::content::{Block, SECTORS, Version, places};
 use crate::key::{Key, NumberMap};
 
-/// What is known of each sector of a block.
+/// The known versions of each sector of a block.
 #[derive(Clone, Copy, Default)]
 struct Known {
     /// The oldest version that a read may return.
@@ -28,7 +28,7 @@ pub struct Checker {
     pub checked_sectors: u64,
 }
 
-/// A read returned a version that it must not.
+/// A read returned a version that is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("sector {sector} has version {found}, expected one from {oldest} to {newest}")]
 pub struct Wrong {
@@ -43,7 +43,7 @@ pub struct Wrong {
 }
 
 impl Checker {
-    /// A write begins; returns its version.
+    /// Records the start of a write; returns its version.
     pub fn begins_write(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) -> Version {
         self.versions += 1;
         for (key, at) in places(volume, first, sectors) {
@@ -57,7 +57,7 @@ impl Checker {
         self.versions
     }
 
-    /// A write was answered.
+    /// Records the completion of a write.
     pub fn ends_write(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) {
         for (key, at) in places(volume, first, sectors) {
             let known = self.blocks.entry(key).or_default();
@@ -66,14 +66,14 @@ impl Checker {
         }
     }
 
-    /// A write was refused and will be submitted again.
+    /// Records that a write was refused and will be submitted again.
     pub fn takes_back_write(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) {
         for (key, at) in places(volume, first, sectors) {
             self.blocks.entry(key).or_default().in_flight[at] -= 1;
         }
     }
 
-    /// Sectors were discarded, or are about to be: their content is undefined.
+    /// Records that sectors were discarded, or are about to be: their content is undefined.
     pub fn discarded(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) {
         for (key, at) in places(volume, first, sectors) {
             if let Some(known) = self.blocks.get_mut(&key) {
@@ -82,13 +82,13 @@ impl Checker {
         }
     }
 
-    /// A read begins; returns the oldest versions allowed, for [`Checker::ends_read`].
+    /// Records the start of a read; returns the oldest versions allowed, for [`Checker::ends_read`].
     pub fn begins_read(&self, volume: VolumeNo, first: SectorNo, sectors: usize) -> Vec<Version> {
         let oldest = |(key, at): (u64, usize)| self.blocks.get(&key).map_or(0, |known| known.oldest[at]);
         places(volume, first, sectors).map(oldest).collect()
     }
 
-    /// A read was answered with these versions.
+    /// Checks a read that returned these versions.
     ///
     /// # Errors
     /// The first sector that is wrong.
@@ -110,7 +110,8 @@ impl Checker {
         Ok(())
     }
 
-    /// The blocks of a volume that were ever written, with the oldest version of each sector that a read may return now.
+    /// The blocks of a volume that were ever written, with the oldest version that a read of each sector may
+    /// return now.
     pub fn answered(&self, volume: VolumeNo) -> impl Iterator<Item = (u64, Block)> + '_ {
         let blocks = self.blocks.iter().map(|(key, known)| (Key(*key), known.oldest));
         blocks.filter(move |(key, _)| key.volume() == volume).map(|(key, oldest)| (key.block(), oldest))

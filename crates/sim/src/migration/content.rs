@@ -1,8 +1,9 @@
-//! The content of blocks, for checking: each sector has the number of the write that it comes from.
+//! The content of blocks, for checking: each sector has the number of the write that produced it.
 //!
 //! Invariants
-//! - Writes are numbered from 1 on; 0 stands for zeroes.
-//! - Data moves exactly as bytes would, so that a block in the wrong place or of the wrong age is seen.
+//! - Writes are numbered from 1; 0 stands for zeroes.
+//! - Data moves exactly as bytes would, so that a block in the wrong place or with an old version is
+//!   detected.
 
 use haversack_core::{DESCRIPTOR_BYTES, FrameNo, Memory, Piece, RequestTag};
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
@@ -14,12 +15,12 @@ use crate::production::memory::SimMemory;
 /// Sectors of a block.
 pub const SECTORS: usize = SECTORS_PER_BLOCK as usize;
 
-/// The write that a sector comes from.
+/// The write that produced a sector.
 pub type Version = u32;
 /// A block's sectors.
 pub type Block = [Version; SECTORS];
 
-/// The sectors of a volume from one on, as places in blocks.
+/// The sectors of a volume from a given one on, as places in blocks.
 pub fn places(volume: VolumeNo, first: SectorNo, sectors: usize) -> impl Iterator<Item = (u64, usize)> {
     let sectors = first.0..first.0 + sectors as u64;
     sectors.map(move |sector| {
@@ -28,7 +29,7 @@ pub fn places(volume: VolumeNo, first: SectorNo, sectors: usize) -> impl Iterato
     })
 }
 
-/// What the origin has.
+/// The content of the origin.
 #[derive(Default)]
 pub struct OriginContent(NumberMap<Block>);
 
@@ -47,16 +48,16 @@ impl OriginContent {
     }
 }
 
-/// The buffer of a request, or of a block that travels.
+/// The buffer of a request, or of a block that is sent.
 #[derive(Clone, Debug)]
 pub enum Buffer {
-    /// A write: all its sectors are of this version.
+    /// A write: all its sectors have this version.
     Write(Version),
     /// Sectors that are read into it or taken from it.
     Sectors(Vec<Version>),
 }
 
-/// Frames and buffers. Metadata is written and never read again, so that all its pages may share one.
+/// Frames and buffers. Metadata is written but never read, so all its pages may share one.
 pub struct ContentMemory {
     staging_frames: u32,
     frames: Vec<Block>,
@@ -71,7 +72,7 @@ fn sectors(bytes: usize) -> usize {
 }
 
 impl ContentMemory {
-    /// Keeps a buffer, and names it.
+    /// Stores a buffer; returns its tag.
     pub fn put(&mut self, buffer: Buffer) -> RequestTag {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.buffers.push(Buffer::Write(0));
@@ -81,13 +82,13 @@ impl ContentMemory {
         RequestTag(u64::from(slot))
     }
 
-    /// Takes a buffer back.
+    /// Removes a buffer and returns it.
     pub fn take_back(&mut self, tag: RequestTag) -> Buffer {
         self.free.push(tag.0 as u32);
         std::mem::replace(&mut self.buffers[tag.0 as usize], Buffer::Write(0))
     }
 
-    /// What an I/O writes.
+    /// The content that an I/O writes.
     pub fn gather(&self, pieces: impl Iterator<Item = Piece>) -> Vec<Version> {
         let mut all = Vec::new();
         for piece in pieces {
@@ -97,7 +98,7 @@ impl ContentMemory {
         all
     }
 
-    /// What an I/O reads.
+    /// The content that an I/O reads.
     pub fn scatter(&mut self, pieces: &[Piece], versions: &[Version]) {
         let mut rest = versions;
         for piece in pieces {
@@ -193,7 +194,7 @@ pub fn to_bytes(versions: &[Version]) -> Vec<u8> {
     bytes
 }
 
-/// The block that the bytes of a message stand for.
+/// The block encoded in the bytes of a message.
 pub fn from_bytes(bytes: &[u8]) -> Vec<Version> {
     let first = |sector: &[u8]| sector.first_chunk().map_or(0, |bytes| Version::from_le_bytes(*bytes));
     bytes.chunks_exact(SECTOR_BYTES).map(first).collect()

@@ -19,25 +19,25 @@ pub fn host_id(place: usize) -> HostId {
 /// A request of a VM, or of the final check.
 #[derive(Clone, Copy)]
 pub struct Arrived {
-    /// The VM; none for the final check.
+    /// The VM; `None` for the final check.
     pub vm: Option<usize>,
     /// The disk.
     pub volume: VolumeNo,
     /// The request. Its disk and tag are set when it is submitted.
     pub request: Request,
-    /// When it came.
+    /// When it arrived.
     pub time_ns: u64,
 }
 
-/// What a buffer is for.
+/// The purpose of a buffer.
 pub enum Purpose {
     /// A request and, for a read, the oldest versions that it may return.
     Guest(Arrived, Vec<Version>),
     /// A copy of a block that is read for the other host.
     Copy {
-        /// The mover's place.
+        /// The mover's index.
         mover: usize,
-        /// What it is for.
+        /// Its purpose.
         ticket: CopyTicket,
         /// What it will have, once that is known.
         copied: Option<Copied>,
@@ -72,7 +72,7 @@ pub struct Host {
     devices: Vec<Vec<Version>>,
     /// By tag.
     purposes: Vec<Option<Purpose>>,
-    /// Requests that the core has no room for yet, in the order of arrival.
+    /// Requests that the core has not accepted yet, in the order of arrival.
     pub waiting: VecDeque<Arrived>,
     /// Requests to disks that are not served here yet.
     pub held: Vec<Arrived>,
@@ -85,7 +85,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with a new pool and no disk.
+    /// Creates a host with a new pool and no disks.
     ///
     /// # Errors
     /// The pool is refused.
@@ -178,7 +178,7 @@ impl Host {
         }
     }
 
-    /// Stores a buffer and what it is for.
+    /// Stores a buffer and its purpose.
     pub fn put(&mut self, buffer: Buffer, purpose: Purpose) -> RequestTag {
         let tag = self.memory.put(buffer);
         let at = tag.0 as usize;
@@ -189,7 +189,7 @@ impl Host {
         tag
     }
 
-    /// Changes what a buffer is for.
+    /// Changes the purpose of a buffer.
     pub fn set_purpose(&mut self, tag: RequestTag, purpose: Purpose) {
         self.purposes[tag.0 as usize] = Some(purpose);
     }
@@ -199,16 +199,16 @@ impl Host {
         self.devices.len()
     }
 
-    /// Takes a buffer and its purpose back.
+    /// Removes a buffer and returns it with its purpose.
     ///
     /// # Panics
-    /// When the tag is not in use.
+    /// If the tag is not in use.
     pub fn take_back(&mut self, tag: RequestTag) -> (Buffer, Purpose) {
         let purpose = self.purposes[tag.0 as usize].take().expect("a tag in use");
         (self.memory.take_back(tag), purpose)
     }
 
-    /// Whether no request is in flight or waits.
+    /// Whether no request is in flight or waiting.
     pub fn is_idle(&self) -> bool {
         let is_guest = |purpose: &Option<Purpose>| matches!(purpose, Some(Purpose::Guest(..)));
         self.waiting.is_empty() && self.held.is_empty() && !self.purposes.iter().any(is_guest)

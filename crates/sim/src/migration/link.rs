@@ -1,6 +1,6 @@
-//! The link between two hosts: in each direction one frame goes after the other, control before answers before copies
-//! that are sent ahead, as `haversack-link` does it. A frame arrives half a round trip after its last byte has left. Frames
-//! are those of the daemon, without what TCP and TLS add.
+//! The link between two hosts: in each direction one frame is sent at a time, control messages first, then
+//! answers, then copies sent ahead, as in `haversack-link`. A frame arrives half a round trip after its last
+//! byte was sent. Frames are those of the daemon, without the overhead of TCP and TLS.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use haversack_migrate::Message;
 use haversack_model::{BLOCK_BYTES, DiskId};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of frames with data that wait for a host.
+/// Maximum number of bytes of waiting frames with data for a host.
 const MOST_WAITING_BYTES: u64 = 7 << 20;
-/// What a copy takes at most.
+/// The maximum size of a copy.
 const COPY_BYTES: u64 = 128 + BLOCK_BYTES as u64;
 
-/// Bits that a link carries in a second.
+/// Speed of a link in bits per second.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Speed(pub f64);
@@ -60,12 +60,12 @@ impl std::fmt::Display for Speed {
     }
 }
 
-/// What a link is like.
+/// The properties of a link.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct LinkModel {
     /// Speed of each direction.
     pub speed: Speed,
-    /// There and back, without the transfer.
+    /// Round-trip time, without the transfer.
     pub round_trip_us: f64,
 }
 
@@ -80,19 +80,19 @@ impl Default for LinkModel {
 pub struct Traffic {
     /// Questions, lists, ownership.
     pub control_bytes: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub answer_bytes: u64,
     /// Copies sent ahead.
     pub copy_bytes: u64,
 }
 
 impl Traffic {
-    /// All together.
+    /// The total.
     pub fn bytes(&self) -> u64 {
         self.control_bytes + self.answer_bytes + self.copy_bytes
     }
 
-    /// With others.
+    /// Adds other bytes.
     #[must_use]
     pub fn plus(self, other: Traffic) -> Traffic {
         Traffic {
@@ -103,7 +103,7 @@ impl Traffic {
     }
 }
 
-/// What goes before what.
+/// The priorities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     Control,
@@ -158,7 +158,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Nothing on its way.
+    /// An idle direction.
     pub fn new(model: LinkModel) -> Direction {
         Direction {
             model,
@@ -169,17 +169,17 @@ impl Direction {
         }
     }
 
-    /// A frame waits to be sent.
+    /// Queues a frame to be sent.
     ///
     /// # Panics
-    /// When the daemon would refuse to send it.
+    /// If the daemon would refuse to send it.
     pub fn push(&mut self, parcel: Parcel) {
         let bytes = frame_bytes(&parcel).expect("what the protocol says can be sent");
         self.waiting_bytes += bytes;
         self.queues[class(&parcel.message) as usize].push_back((bytes, parcel));
     }
 
-    /// How many copies may be read and sent now: beyond that they would wait.
+    /// How many copies may be read and sent now; more would have to wait.
     pub fn copy_room(&self) -> usize {
         (MOST_WAITING_BYTES.saturating_sub(self.waiting_bytes) / COPY_BYTES) as usize
     }
@@ -203,7 +203,7 @@ impl Direction {
         Some(Departure { free_ns, arrives_ns, parcel })
     }
 
-    /// The last frame has left.
+    /// Notes that the last frame has been sent.
     pub fn departed(&mut self) {
         self.is_busy = false;
     }

@@ -1,5 +1,5 @@
-//! What is measured of each VM: before anything travels, while the cache travels ahead of the VM, and after the VM has
-//! stopped at the source; and over time.
+//! The measurements of each VM: before anything is sent, while the cache is sent ahead of the VM, after the
+//! VM has stopped at the source, and over time.
 
 use serde::Serialize;
 
@@ -9,9 +9,9 @@ use crate::latency::histogram::{Histogram, Summary};
 /// Blocks read, those of them that were cached, and blocks written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reads {
-    /// That were cached.
+    /// Blocks read that were cached.
     pub hits: u64,
-    /// All.
+    /// All blocks read.
     pub all: u64,
     /// Blocks written.
     pub written: u64,
@@ -32,10 +32,10 @@ impl Reads {
     }
 }
 
-/// A stretch of time.
+/// A period of the migration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stretch {
-    /// Before anything travels.
+    /// Before anything is sent.
     Before,
     /// While copies are sent ahead.
     Ahead,
@@ -43,15 +43,15 @@ pub enum Stretch {
     After,
 }
 
-/// All stretches, in order.
+/// All periods, in order.
 const STRETCHES: [Stretch; 3] = [Stretch::Before, Stretch::Ahead, Stretch::After];
 
-/// A VM in a stretch of time.
+/// A VM in a period.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Figures {
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
-    /// Requests done in a second.
+    /// Requests per second.
     pub iops: f64,
     /// Hits among the blocks read.
     pub hit_ratio: f64,
@@ -61,14 +61,14 @@ pub struct Figures {
     pub latency: Summary,
 }
 
-/// A VM in a short time.
+/// A VM in a short sample.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Sample {
     /// Its end, in seconds from the time at which the VM stops at the source.
     pub time_seconds: f64,
-    /// Requests done in a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Hits among the blocks read; none if none was read.
+    /// Hits among the blocks read; `None` if no block was read.
     pub hit_ratio: Option<f64>,
     /// Mean latency.
     pub mean_us: f64,
@@ -80,7 +80,7 @@ pub struct Sample {
 #[derive(Default)]
 pub struct VmMeter {
     latencies: [Histogram; 3],
-    /// Reads at the beginning of each stretch, and at the end of the last one.
+    /// Reads at the beginning of each period, and at the end of the last one.
     marks: Vec<Reads>,
     interval: Histogram,
     /// Reads at its beginning.
@@ -89,7 +89,7 @@ pub struct VmMeter {
 }
 
 impl VmMeter {
-    /// A request is done.
+    /// Records a completed request.
     pub fn record(&mut self, stretch: Option<Stretch>, ns: u64) {
         self.interval.record(ns);
         if let Some(stretch) = stretch {
@@ -97,12 +97,12 @@ impl VmMeter {
         }
     }
 
-    /// A stretch begins, or the last one ends.
+    /// Starts a period, or ends the last one.
     pub fn mark(&mut self, reads: Reads) {
         self.marks.push(reads);
     }
 
-    /// A sample ends, and the next one begins. The first call only begins one.
+    /// Ends a sample and starts the next one. The first call only starts one.
     pub fn sample(&mut self, time_seconds: f64, length_seconds: f64, reads: Reads) {
         if let Some(earlier) = self.interval_reads {
             let latency = self.interval.summary();
@@ -118,7 +118,7 @@ impl VmMeter {
         (self.interval, self.interval_reads) = (Histogram::default(), Some(reads));
     }
 
-    /// What was measured: each stretch, and over time. `seconds` are the stretches' lengths.
+    /// The measurements of each period, and over time. `seconds` are the lengths of the periods.
     pub fn end(self, seconds: [f64; 3]) -> ([Figures; 3], Vec<Sample>) {
         let figures = STRETCHES.map(|stretch| {
             let at = stretch as usize;
@@ -135,9 +135,10 @@ impl VmMeter {
     }
 }
 
-/// When the hit ratio was again at least this share of what it was before, in seconds after the VM has stopped at the source:
-/// the end of the first of three samples in a row that reach it. Samples have one length, one of them ends at the stop, and only
-/// those after it count, from the one in which the VM runs again: at `from_seconds`.
+/// When the hit ratio was again at least this share of the earlier one, in seconds after the VM has stopped
+/// at the source: the end of the first of three consecutive samples that reach it. All samples have the same
+/// length, one of them ends at the stop, and only later samples count, from the one in which the VM runs
+/// again: at `from_seconds`.
 pub fn recovered_seconds(samples: &[Sample], before: f64, share: f64, from_seconds: f64) -> Option<f64> {
     const IN_A_ROW: usize = 3;
     let is_after = |sample: &&Sample| sample.time_seconds > from_seconds.max(0.0);

@@ -1,10 +1,11 @@
 //! A VM that moves between two hosts with its cache, in simulated time.
 //!
-//! Each host has a pool with `haversack-core`, and the two speak `haversack-migrate`, both exactly as the daemon runs them.
-//! Devices, the origin, the link and the time are simulated. Every read is checked.
+//! Each host has a pool with `haversack-core`, and the two hosts use the protocol of `haversack-migrate`,
+//! both exactly as in the daemon. Devices, the origin, the link and the time are simulated. Every read is
+//! checked.
 //!
 //! - [`MigrationTable`], [`MigrationPlan`]: what moves, when and how.
-//! - [`Setup`], [`simulate`]: the VMs and their loads; what comes of it is an [`Outcome`].
+//! - [`Setup`], [`simulate`]: the VMs and their loads; the result is an [`Outcome`].
 //! - [`neighbours`]: FirepanIF's model of how VMs share a host's flash and the storage.
 
 mod checker;
@@ -41,9 +42,9 @@ pub use outcome::{LoadSample, OriginTraffic, Outcome, VmOutcome};
 pub use plan::{LatencyTable, MigrationPlan, MigrationTable};
 pub use vm::{OpenLoad, Role};
 
-/// Samples in a window.
+/// Number of samples in a window.
 const SAMPLES_A_WINDOW: u64 = 50;
-/// The share of the hit ratio before that counts as recovered.
+/// The share of the earlier hit ratio that counts as recovered.
 const RECOVERED_SHARE: f64 = 0.9;
 
 /// A VM to simulate.
@@ -52,23 +53,23 @@ pub struct VmSetup<'a> {
     pub name: String,
     /// Whether a volume of that name is one of its disks.
     pub owns: Box<dyn Fn(&str) -> bool + 'a>,
-    /// What it does.
+    /// Its role.
     pub role: Role,
-    /// Requests that it keeps in flight; none if they come at their times.
+    /// Requests that it keeps in flight; `None` if they arrive at fixed times.
     pub depth: Option<u32>,
     /// Its load.
     pub open: OpenLoad<'a>,
 }
 
-/// What is simulated.
+/// The setup of a simulation.
 pub struct Setup<'a> {
     /// The VMs.
     pub vms: Vec<VmSetup<'a>>,
     /// All their loads together.
     pub survey: &'a Survey,
-    /// Pools and disks. Both hosts have a pool of the first of its sizes.
+    /// Pools and disks. Each host has a pool with the first of its sizes.
     pub settings: &'a Settings,
-    /// What takes time.
+    /// The model of time.
     pub latency: &'a LatencyModel,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Setup<'a> {
         own.map(|(volume, number)| (volume.name.clone(), VolumeNo(number))).collect()
     }
 
-    /// How long the load of a VM is that does not begin again, in simulated time.
+    /// Checks that the loads that do not repeat are long enough for the plan.
     fn check_length(&self, plan: &MigrationPlan) -> Result<(), SimError> {
         let end_ns = plan.marks_ns()[3];
         let moving = self.vms.iter().find(|vm| vm.role == Role::Moves);
@@ -137,7 +138,7 @@ impl<'a> Setup<'a> {
 /// Simulates a migration.
 ///
 /// # Errors
-/// The settings make no sense, a load cannot be read, or the migration goes wrong: then the error says how.
+/// The settings are invalid, a load cannot be read, or the migration goes wrong: then the error says how.
 pub fn simulate(setup: &Setup<'_>, plan: &MigrationPlan, seed: u64) -> Result<Outcome, SimError> {
     setup.check()?;
     setup.check_length(plan)?;

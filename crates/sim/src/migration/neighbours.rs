@@ -1,14 +1,14 @@
 //! FirepanIF's model of how VMs share a host's flash and the storage, to compare with a simulation (section 4.3.1).
 //!
-//! A VM gets from flash what its hits ask for, but at most an equal share of what the device can do; and from the storage
-//! what its misses ask for, but at most an equal share of what the storage can do, or what the network carries. The smaller
-//! limit applies to a shared device; the paper prints the larger.
+//! A VM gets from flash the requests of its hits, but at most an equal share of the device's rate; and from
+//! the storage those of its misses, but at most an equal share of the storage's rate, or the network's rate.
+//! The smaller limit applies to a shared device; the paper prints the larger.
 
 use haversack_model::BLOCK_BYTES;
 
 use crate::latency::{LatencyModel, StationModel};
 
-/// What the hardware can do, in I/Os per second.
+/// The maximum rates of the hardware, in I/Os per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Hardware {
     /// A cache device: F.
@@ -50,7 +50,7 @@ impl Hardware {
         }
     }
 
-    /// Requests per second of a VM of which flash serves the share `from_flash`.
+    /// Requests per second of a VM, of which flash serves the share `from_flash`.
     pub fn iops(&self, from_flash: f64, vms_of_host: usize, all_vms: usize) -> f64 {
         let flash = (self.flash / vms_of_host as f64).min(from_flash * self.flash_of_vm);
         let storage =

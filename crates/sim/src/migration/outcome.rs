@@ -1,4 +1,4 @@
-//! What a simulated migration gave.
+//! The result of a simulated migration.
 
 use haversack_migrate::Method;
 use serde::Serialize;
@@ -12,13 +12,14 @@ use super::vm::{Role, Vm};
 pub struct VmOutcome {
     /// Its name.
     pub name: String,
-    /// The host on which it is at first: `a`, the source, or `b`, the destination.
+    /// The host on which it starts: `a`, the source, or `b`, the destination.
     pub host: char,
     /// It moves.
     pub moves: bool,
-    /// Requests that it keeps in flight; none if they come at the times of its load, however it is served.
+    /// Requests that it keeps in flight; `None` if they arrive at the times of its load, however it is
+    /// served.
     pub depth: Option<u32>,
-    /// Before anything travels.
+    /// Before anything is sent.
     pub before: Figures,
     /// While its memory is copied.
     pub ahead: Figures,
@@ -37,7 +38,7 @@ impl VmOutcome {
     }
 }
 
-/// Bytes that the hosts read from the origin and wrote to it in a stretch of time.
+/// Bytes that the hosts read from the origin and wrote to it in a period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct OriginTraffic {
     /// Read.
@@ -55,21 +56,21 @@ impl OriginTraffic {
     }
 }
 
-/// What the link and the origin carried in a short time.
+/// The traffic of the link and the origin in a short sample.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct LoadSample {
     /// Its end, in seconds from the time at which the VM stops at the source.
     pub time_seconds: f64,
-    /// Bytes a second on the link, both directions.
+    /// Bytes per second on the link, both directions.
     pub link_bytes_per_second: f64,
-    /// Bytes a second read from the origin and written to it.
+    /// Bytes per second read from the origin and written to it.
     pub origin_bytes_per_second: f64,
 }
 
 /// See the module.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
-    /// What travelled.
+    /// The method.
     pub method: Method,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -83,29 +84,30 @@ pub struct Outcome {
     pub drain_us: u64,
     /// How long the VM was stopped for its memory.
     pub downtime_us: u64,
-    /// From its start at the destination until its disks were served there: what its cache adds.
+    /// From its start at the destination until its disks were served there: the stall that the cache adds.
     pub stall_us: u64,
-    /// From its stop until the source had nothing left that it needs; none if that was not seen.
+    /// From its stop until the source had nothing left that it needs; `None` if that did not happen.
     pub alone_seconds: Option<f64>,
-    /// From its stop until its hit ratio was 90 % of what it was; none if that was not seen.
+    /// From its stop until its hit ratio was back at 90 % of the earlier one; `None` if that did not happen.
     pub recovered_seconds: Option<f64>,
-    /// Before the stop, a switchover would have left little to do.
+    /// Whether a switchover before the stop would have left little to do.
     pub was_ready: bool,
     /// Bytes from the source to the destination.
     pub there: Traffic,
     /// Bytes back.
     pub back: Traffic,
-    /// Copies for which the destination had no room.
+    /// Copies for which the destination had no space.
     pub refused_copies: u64,
-    /// What was cached when the VM stopped.
+    /// Bytes of blocks cached when the VM stopped.
     pub cached_bytes: u64,
-    /// Of that, what had been used more than once.
+    /// Of these, bytes of blocks used more than once.
     pub reused_bytes: u64,
-    /// What was dirty then.
+    /// Of these, bytes of dirty blocks.
     pub dirty_bytes: u64,
-    /// What was dirty or used more than once, each block once: the least that has to travel for a warm and complete cache.
+    /// Of these, bytes of blocks that were dirty or used more than once, each counted once: the minimum that
+    /// has to be sent for a warm and complete cache.
     pub needed_bytes: u64,
-    /// The origin before anything travels.
+    /// The origin before anything is sent.
     pub origin_before: OriginTraffic,
     /// While memory is copied.
     pub origin_ahead: OriginTraffic,
@@ -113,7 +115,7 @@ pub struct Outcome {
     pub origin_after: OriginTraffic,
     /// The link and the origin over time.
     pub samples: Vec<LoadSample>,
-    /// Sectors read that were compared with what was written, all right.
+    /// Sectors read and compared with the written data, all correct.
     pub checked_sectors: u64,
 }
 
@@ -121,7 +123,7 @@ impl Outcome {
     /// The VM that moves.
     ///
     /// # Panics
-    /// Never: a simulation has one.
+    /// Never: a simulation always has one.
     pub fn moving(&self) -> &VmOutcome {
         self.vms.iter().find(|vm| vm.moves).expect("a VM moves")
     }

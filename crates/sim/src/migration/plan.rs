@@ -1,4 +1,4 @@
-//! What moves, when and how: a mix's `[migration]` table, which the command line can override.
+//! The plan of a migration: a mix's `[migration]` table, which the command line can override.
 
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ impl MigrationTable {
 /// A migration in simulated time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MigrationPlan {
-    /// What travels.
+    /// The method.
     pub method: Method,
     /// When the VM stops at the source.
     pub at_ns: u64,

@@ -1,4 +1,5 @@
-//! A VM with its load: requests come at the times of a trace, or a number of them is kept in flight, as a benchmark does.
+//! A VM with its load: requests arrive at the times of a trace, or a number of them is kept in flight, as in
+//! a benchmark.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The host on which it is at first.
+    /// The host on which it starts.
     pub fn host(self) -> usize {
         usize::from(self == Role::AtDestination)
     }
@@ -31,13 +32,13 @@ impl Role {
 pub struct Vm<'a> {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Where it runs.
     pub host: usize,
     /// Its disks.
     pub volumes: Vec<VolumeNo>,
-    /// Requests that it keeps in flight; none if they come at their times.
+    /// Requests that it keeps in flight; `None` if they arrive at fixed times.
     pub depth: Option<u32>,
     open: OpenLoad<'a>,
     source: Box<dyn Source>,
@@ -47,18 +48,18 @@ pub struct Vm<'a> {
     /// When the load begins in its trace's time, and how much faster that time passes.
     zero_ns: u64,
     speed_up: f64,
-    /// How long it has been stopped.
+    /// The total time for which it has been stopped.
     delay_ns: u64,
     /// Requests in flight.
     pub in_flight: u32,
-    /// Since when it is stopped.
+    /// When it was stopped.
     pub stopped_ns: Option<u64>,
     /// A request came due while it was stopped.
     pub is_due: bool,
 }
 
 impl<'a> Vm<'a> {
-    /// A VM at the beginning of its load. `numbers` has its volumes' numbers by name.
+    /// Creates a VM at the beginning of its load. `numbers` has its volumes' numbers by name.
     ///
     /// # Errors
     /// The load cannot be opened.
@@ -107,7 +108,7 @@ impl<'a> Vm<'a> {
         self.stopped_ns = Some(now_ns);
     }
 
-    /// Resumes it. Requests that come at their times come later by as long as it was stopped.
+    /// Resumes it. Requests with fixed times are delayed by the time for which it was stopped.
     pub fn resume(&mut self, now_ns: u64) {
         if let Some(stopped_ns) = self.stopped_ns.take() {
             self.delay_ns += now_ns - stopped_ns;
@@ -138,7 +139,7 @@ impl<'a> Vm<'a> {
         Ok(!self.batch.is_empty())
     }
 
-    /// When the next request comes; none at the end of the load.
+    /// When the next request arrives; `None` at the end of the load.
     ///
     /// # Errors
     /// The load cannot be read.

@@ -1,10 +1,11 @@
-//! What happens to a mix's disks on the way: events of their VMs, and changes of their settings.
+//! Events of a mix's disks during the simulation: events of their VMs, and changes of their settings.
 
 use haversack_api::{DiskChange, DiskEvent, DiskEventKind, Span};
 use haversack_policy::Event;
 use serde::{Deserialize, Serialize};
 
-/// An event or a change of a disk. A disk whose first event is `new` or `migrating-in` is not there before it.
+/// An event or a change of a disk. A disk whose first event is `new` or `migrating-in` does not exist before
+/// it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimedEvent {
@@ -12,13 +13,13 @@ pub struct TimedEvent {
     pub at: Span,
     /// The disk.
     pub disk: String,
-    /// The event, as `haversack disk event` has it.
+    /// The event, as in `haversack disk event`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<DiskEventKind>,
     /// With `migrating-in`: the `figures` of the disk's curve on the other host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figures: Option<serde_json::Value>,
-    /// Settings that change, as `haversack disk set` has them.
+    /// Settings that change, as in `haversack disk set`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set: Option<DiskChange>,
 }
@@ -32,7 +33,7 @@ pub enum Happening {
     Change(Box<DiskChange>),
 }
 
-/// A happening, and when it comes in nanoseconds of simulated time.
+/// An event with its time in nanoseconds of simulated time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timed {
     /// When.
@@ -44,10 +45,10 @@ pub struct Timed {
 }
 
 impl TimedEvent {
-    /// Reads it. Time runs faster by this factor.
+    /// Parses an event. Time runs faster by this factor.
     ///
     /// # Errors
-    /// It is neither an event nor a change, or both; or figures are not those of a curve.
+    /// It is neither an event nor a change, or both; or the figures are not those of a curve.
     pub fn happening(&self, speed_up: f64) -> Result<Timed, String> {
         let what = match (self.event, &self.set) {
             (Some(event), None) => {
@@ -66,7 +67,7 @@ impl TimedEvent {
 }
 
 impl Timed {
-    /// Whether the disk is not there before.
+    /// Whether the disk does not exist before this event.
     pub fn is_arrival(&self) -> bool {
         matches!(self.what, Happening::Event(Event::New | Event::MigratingIn(_)))
     }

@@ -1,7 +1,7 @@
 //! A disk of a mix: the keys of its load, and the keys of a `[[disk]]` of the daemon's configuration, in one table.
 //!
-//! Both are read in one pass, so that an error points at its line. The daemon's keys are not listed again: what is no
-//! key of the load goes to [`DiskConfig`], which refuses what it does not know.
+//! Both are read in one pass, so that an error points at its line. The daemon's keys are not listed again: a
+//! key that does not belong to the load is passed to [`DiskConfig`], which refuses unknown keys.
 
 use std::fmt;
 
@@ -11,10 +11,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAcces
 
 use super::Load;
 
-/// The pool of disks that name none.
+/// The pool of disks that do not name one.
 pub const MAIN_POOL: &str = "main";
 
-/// Keys of the daemon that say how a disk is reached and served, which a simulated one is not.
+/// Keys of the daemon that configure how a disk is accessed and served, which do not apply to a simulated
+/// disk.
 const NOT_SIMULATED: [&str; 14] = [
     "origin",
     "origin_tls",
@@ -57,11 +58,11 @@ impl<'de> Visitor<'de> for Table {
     }
 }
 
-/// A table without the keys of the load, which are taken out on the way.
+/// A table without the keys of the load, which are removed while reading.
 struct Rest<'a, A> {
     map: A,
     load: &'a mut Load,
-    /// Keys with their values that follow if the table does not have them.
+    /// Implied keys with their values, used if the table does not have them.
     implied: Vec<(&'static str, &'static str)>,
     /// The value of the implied key that was given last.
     value: Option<&'static str>,
@@ -128,15 +129,16 @@ enum LoadKey {
     Depth,
 }
 
-/// Whose key it is.
+/// The owner of a key.
 enum Found<D> {
     Load(LoadKey),
-    /// The disk's: its name, and what the disk makes of it.
+    /// The disk's key: its name, and the disk's internal form of it.
     Disk(String, D),
 }
 
-/// Reads a key and hands it to whom it belongs. It is refused here, where its place in the file is known, if nobody knows
-/// it or if it means nothing to a simulation. The disk takes one key; those of the load are not for it.
+/// Reads a key and passes it to its owner. A key that is unknown or has no meaning in a simulation is refused
+/// here, where its position in the file is known. The disk gets one key at a time; the load's keys are not
+/// passed to it.
 struct KeyOf<'a, K> {
     disk: &'a mut Option<K>,
 }

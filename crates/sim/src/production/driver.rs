@@ -1,7 +1,7 @@
 //! Drives a core through simulated time: I/Os complete at once, or when the model of time says so.
 //!
-//! Timers are looked at once a millisecond while there is traffic, as the daemon does, and otherwise when they are
-//! due.
+//! Timers are checked once a millisecond while there is traffic, as in the daemon, and otherwise when they
+//! are due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,14 +25,14 @@ use crate::latency::{IoKind, Mean, Stations};
 use crate::meter::Meter;
 use crate::settings::RestartKind;
 
-/// Time between two looks at the timers while there is traffic.
+/// Time between two checks of the timers while there is traffic.
 const LOOK_NS: u64 = 1_000_000;
-/// What an origin is taken to need for a read while nothing was measured.
+/// The assumed time of a read from an origin before anything was measured.
 const UNKNOWN_ORIGIN_US: f64 = 1000.0;
 /// The ownership epoch of all disks.
 const EPOCH: u64 = 1;
 
-/// What a pool and its disks are made of.
+/// The shape of a pool and its disks.
 pub struct Make {
     /// The pool.
     pub pool: PoolMake,
@@ -42,16 +42,17 @@ pub struct Make {
     pub names: Vec<String>,
 }
 
-/// An I/O on its way: when it is done, its place in the order of emission, and what it writes where.
+/// An I/O in flight: its completion time, its place in the order of emission, and the content and location of
+/// a write.
 type Pending = Reverse<(u64, u64, u32, Option<(u8, u64)>)>;
 
 /// See the module.
 pub struct Driver<M> {
     make: Make,
     core: Core,
-    /// What the core works in.
+    /// The core's memory.
     memory: M,
-    /// What is on the devices, if anybody will ever read it.
+    /// The content of the devices, if it will ever be read.
     media: Option<PageMedia>,
     stations: Option<Stations>,
     now_ns: u64,
@@ -63,12 +64,12 @@ pub struct Driver<M> {
     attaching: bool,
     announced: Vec<Request>,
     jobs_done: u64,
-    /// How long reads of each origin took of late, and reads of the cache devices.
+    /// Recent latencies of reads from each origin, and of reads from the cache devices.
     origin_reads: Vec<Mean>,
     device_reads: Mean,
-    /// How long reads of origins took from the beginning.
+    /// Latencies of reads from origins since the beginning.
     all_origin_reads: Mean,
-    /// Counts of the lives before this one, and I/Os of the origins.
+    /// Counts from before the last restart, and I/Os to the origins.
     past: Vec<Counts>,
     /// Restarts so far.
     pub restarts: u64,
@@ -77,7 +78,7 @@ pub struct Driver<M> {
 }
 
 impl<M: SimMemory> Driver<M> {
-    /// Makes the pool, opens it and attaches the disks.
+    /// Creates the pool, opens it and attaches the disks.
     ///
     /// # Errors
     /// The pool or a disk is refused.
@@ -135,13 +136,13 @@ impl<M: SimMemory> Driver<M> {
         self.now_ns / 1000
     }
 
-    /// Advances the time and does what is due.
+    /// Advances the time and performs due work.
     pub fn advance(&mut self, to_ns: u64, meter: &mut Meter) {
         while self.step(to_ns, meter) {}
         self.now_ns = self.now_ns.max(to_ns);
     }
 
-    /// Does the next thing that is due by then, if there is any.
+    /// Performs the next work that is due by then, if there is any.
     fn step(&mut self, to_ns: u64, meter: &mut Meter) -> bool {
         let done_ns = self.pending.peek().map_or(u64::MAX, |Reverse((ns, ..))| *ns);
         if done_ns.min(self.look_ns) > to_ns {
@@ -174,7 +175,7 @@ impl<M: SimMemory> Driver<M> {
         self.look_ns = due_ns.max(self.now_ns + LOOK_NS);
     }
 
-    /// Goes on until something has happened.
+    /// Continues until something has happened.
     fn run_until(&mut self, meter: &mut Meter, happened: impl Fn(&Self) -> bool) {
         while !happened(self) {
             assert!(self.step(u64::MAX - 1, meter), "what is waited for happens");
@@ -193,7 +194,7 @@ impl<M: SimMemory> Driver<M> {
         self.core.prefetch(&self.announced);
     }
 
-    /// A request comes.
+    /// Submits a request.
     pub fn request(&mut self, access: &Access, meter: &mut Meter) {
         for request in requests::of(access) {
             self.submit(Arrived { request, time_ns: access.time_ns });
@@ -215,7 +216,7 @@ impl<M: SimMemory> Driver<M> {
         }
     }
 
-    /// Carries out what the core asks for.
+    /// Carries out the core's actions.
     fn drain(&mut self, meter: &mut Meter) {
         loop {
             while let Some(action) = self.core.poll() {
@@ -295,7 +296,7 @@ impl<M: SimMemory> Driver<M> {
         self.wait_for(done_ns, io, write);
     }
 
-    /// How long it takes; none without a model of time.
+    /// The duration of an I/O; `None` without a model of time.
     fn origin_io(&mut self, io: IoId, kind: IoKind, bytes: u64) -> Option<u64> {
         let Some(stations) = &mut self.stations else {
             self.finish_io(io, None);
@@ -321,7 +322,7 @@ impl<M: SimMemory> Driver<M> {
         self.core.with(&mut self.memory).complete(self.now_ns / 1000, io, Ok(()));
     }
 
-    /// Ends the core and opens the pool again. Requests in flight come again, as they do from a guest.
+    /// Ends the core and opens the pool again. Requests in flight are submitted again, as a guest would do.
     ///
     /// # Errors
     /// The pool cannot be opened.
@@ -386,14 +387,14 @@ impl<M: SimMemory> Driver<M> {
         (0..self.make.disks.len() as u16).map(DiskNo)
     }
 
-    /// Mean time in microseconds of reads of the origins so far; without a model of time, or before the first read, what an
-    /// origin is taken to need.
+    /// Mean time in microseconds of reads from the origins so far; without a model of time, or before the
+    /// first read, the assumed time.
     pub fn mean_origin_read_us(&self) -> f64 {
         self.all_origin_reads.us().unwrap_or(UNKNOWN_ORIGIN_US)
     }
 
-    /// Sets what a block written to flash must save, and which share of the blocks may be filled where admission weighs no
-    /// prices.
+    /// Sets the amount that a block written to flash must save, and the share of the blocks that may be
+    /// filled if the admission filter does not use prices.
     pub fn set_write_price(&mut self, price_us: f32, fill_share: f64) {
         self.core.set_write_price(price_us);
         self.core.set_fill_share(fill_share);

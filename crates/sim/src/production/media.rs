@@ -1,4 +1,4 @@
-//! Cache devices in memory that keep metadata alone: every block of data is zeroes, as [`super::memory`] has it.
+//! Cache devices in memory that keep only metadata: every block of data is zeroes, as in [`super::memory`].
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ fn is_metadata(offset_bytes: u64) -> bool {
 }
 
 impl PageMedia {
-    /// So many alike devices of zeroes.
+    /// This many identical devices of zeroes.
     pub fn new(devices: u32, capacity_bytes: u64) -> Self {
         PageMedia { capacity_bytes, devices: (0..devices).map(|_| HashMap::new()).collect() }
     }

@@ -1,5 +1,5 @@
-//! Memory in which metadata is real and data is not: every block is zeroes and has their checksum. What a restart
-//! reads back from [`super::media`] therefore fits.
+//! Memory with real metadata but no data: every block is zeroes, with the matching checksum. So blocks that a
+//! restart reads back from [`super::media`] verify.
 
 use haversack_core::checksum::crc32c;
 use haversack_core::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
@@ -7,7 +7,7 @@ use haversack_model::BLOCK_BYTES;
 
 /// Memory for a simulated pool.
 pub trait SimMemory: Memory + Send {
-    /// So many staging and transfer frames.
+    /// Number of staging and transfer frames.
     fn of(staging_frames: u32, transfer_frames: u32) -> Self;
     /// Whether metadata in it is real, so that a pool can be opened again.
     const SURVIVES: bool;

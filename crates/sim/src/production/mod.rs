@@ -1,4 +1,4 @@
-//! The production cache under a trace: `haversack-core` itself, so that its hit ratio is the daemon's.
+//! The production cache with a trace: `haversack-core` itself, so that its hit ratio is the daemon's.
 
 pub mod driver;
 pub mod media;
@@ -28,7 +28,7 @@ use memory::{PageMemory, SimMemory};
 use pacing::Pacing;
 use pool::PoolMake;
 
-/// Requests that the core is told of together.
+/// Number of requests announced to the core together.
 const ANNOUNCED: usize = 32;
 
 /// See the module.
@@ -43,7 +43,7 @@ pub struct Production<M> {
     shape: PoolMake,
 }
 
-/// What the core's counters say in the simulator's words.
+/// Converts the core's counters to the simulator's.
 fn counts(stats: &DiskStats) -> Counts {
     Counts {
         read_requests: stats.reads,
@@ -110,7 +110,7 @@ pub(crate) fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConf
     Ok(survey.volumes.iter().enumerate().map(disk).collect())
 }
 
-/// A disk's settings for the core; where it leaves the choice to others, as the simulation has them.
+/// A disk's settings for the core; settings that the disk does not specify are the simulation's.
 fn as_configured(disk: &haversack_api::DiskConfig, plain: &DiskConfig, settings: &Settings) -> DiskConfig {
     let mut config = control::disk::core_config(disk, plain.id, plain.sectors);
     if disk.mode == Mode::Auto {
@@ -126,7 +126,7 @@ fn as_configured(disk: &haversack_api::DiskConfig, plain: &DiskConfig, settings:
 }
 
 impl Production<NullMemory> {
-    /// A pool of n blocks, or up to a segment a device fewer, with all volumes as its disks.
+    /// A pool of n blocks, or up to one segment per device fewer, with all volumes as its disks.
     ///
     /// # Errors
     /// The pool or a disk is refused.
@@ -190,7 +190,8 @@ impl<M: SimMemory> Production<M> {
         })
     }
 
-    /// Restarts the cache, ends a window or looks at the budget, whichever is due first by then. False if none is.
+    /// Restarts the cache, ends a window or updates the budget, whichever is due first by then. Returns false
+    /// if none is.
     fn pass_to(&mut self, to_ns: u64) -> Result<bool, SimError> {
         let window_ns = self.governor.as_ref().map_or(u64::MAX, Governor::due_ns);
         let pace_ns = self.pacing.as_ref().map_or(u64::MAX, Pacing::due_ns);

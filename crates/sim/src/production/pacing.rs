@@ -1,4 +1,4 @@
-//! A budget of flash writes over a simulated pool: the daemon's pacer, on the simulation's clock.
+//! A budget of flash writes for a simulated pool: the daemon's pacer, on the simulation's clock.
 
 use haversack_control::budget::{Account, Budget, Pacer};
 use haversack_model::BLOCK_BYTES;
@@ -8,7 +8,7 @@ use super::memory::SimMemory;
 use crate::counts::Counts;
 use crate::error::SimError;
 
-/// Looks at the account in the time that it takes to fill: one a minute if that is a day.
+/// Number of updates of the account in the time that it takes to fill: one per minute if that is a day.
 const LOOKS_A_BURST: u64 = 1440;
 
 /// See the module.
@@ -27,7 +27,7 @@ fn unfit(error: impl std::fmt::Display) -> SimError {
 }
 
 impl Pacing {
-    /// Begins at time 0.
+    /// Starts at time 0.
     ///
     /// # Errors
     /// The budget cannot be kept.
@@ -37,19 +37,19 @@ impl Pacing {
         Ok(Pacing { pacer, interval_us, due_us: interval_us })
     }
 
-    /// When the account is looked at next.
+    /// When the account is updated next.
     pub fn due_ns(&self) -> u64 {
         self.due_us.saturating_mul(1000)
     }
 
-    /// Looks at the account and tells the pool what follows.
+    /// Updates the account and applies the result to the pool.
     pub fn pace<M: SimMemory>(&mut self, driver: &mut Driver<M>) {
         self.pacer.note(self.due_us, written_bytes(driver));
         self.due_us += self.interval_us;
         self.tell(driver);
     }
 
-    /// Goes on after a restart with the account that was kept.
+    /// Continues after a restart with the account that was kept.
     ///
     /// # Errors
     /// The budget cannot be kept.
@@ -67,7 +67,7 @@ impl Pacing {
         driver.set_write_price(self.pacer.write_price_us(), share);
     }
 
-    /// The account in the end.
+    /// The account at the end.
     pub fn end(self) -> Account {
         self.pacer.account()
     }

@@ -1,4 +1,4 @@
-//! The pool that a simulated host has: how it is shaped, made and opened.
+//! The pool of a simulated host: its shape, creation and opening.
 
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
 use haversack_core::{Core, CoreConfig, OpenOptions, PoolConfig, pool};
@@ -11,19 +11,19 @@ use crate::settings::Pool;
 
 /// Staging blocks of the daemon's defaults.
 const STAGING_BLOCKS: u32 = 16_384;
-/// Fewest staging blocks that the core takes.
+/// Minimum number of staging blocks that the core accepts.
 const FEWEST_STAGING_BLOCKS: u32 = 64;
-/// Fewest segments of a device.
+/// Minimum number of segments of a device.
 const FEWEST_SEGMENTS: u64 = 2;
 
-/// What a pool is made of.
+/// The shape of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMake {
     /// Cache devices.
     pub devices: u32,
-    /// Segments of each.
+    /// Segments of each device.
     pub segments: u32,
-    /// Dirty blocks are written to two of them.
+    /// Dirty blocks are written to two devices.
     pub redundancy: bool,
     /// Staging frames.
     pub staging_blocks: u32,
@@ -34,7 +34,7 @@ pub struct PoolMake {
 }
 
 impl PoolMake {
-    /// Of a pool of n blocks, or up to a segment a device fewer.
+    /// The shape of a pool of n blocks, or up to one segment per device fewer.
     ///
     /// # Errors
     /// It is too large.
@@ -61,12 +61,12 @@ impl PoolMake {
         u64::from(self.segments) * u64::from(self.devices)
     }
 
-    /// Blocks that fit in.
+    /// Number of blocks that fit.
     pub fn capacity_blocks(&self) -> u64 {
         self.all_segments() * u64::from(SLOTS_PER_SEGMENT)
     }
 
-    /// The devices of a new pool. `host` tells the pools of several hosts apart.
+    /// The devices of a new pool. `host` distinguishes the pools of several hosts.
     ///
     /// # Errors
     /// The pool is refused.
@@ -84,12 +84,12 @@ impl PoolMake {
         Ok(media)
     }
 
-    /// Memory for it, with nothing in it.
+    /// Empty memory for the pool.
     pub fn memory<M: SimMemory>(&self) -> M {
         M::of(self.staging_blocks, self.transfer_blocks)
     }
 
-    /// Opens it.
+    /// Opens the pool.
     ///
     /// # Errors
     /// The pool cannot be opened.

@@ -1,4 +1,4 @@
-//! From accesses of a trace to requests of the core, and what is remembered of those in flight.
+//! Converts accesses of a trace to requests to the core, and tracks requests in flight.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use haversack_trace::{Access, Op};
 
 use crate::latency::IoKind;
 
-/// The requests of an access: one, or several if it is longer than a request may be. Sectors that are touched in
-/// part are asked for whole.
+/// The requests of an access: one, or several if the access is longer than the maximum request. Sectors
+/// accessed in part are requested whole.
 pub fn of(access: &Access) -> impl Iterator<Item = Request> + use<> {
     let (disk, bytes) = (DiskNo(access.volume.0 as u16), SECTOR_BYTES as u64);
     let (op, length) = match access.op {
@@ -34,16 +34,16 @@ pub fn of(access: &Access) -> impl Iterator<Item = Request> + use<> {
     })
 }
 
-/// A request, and when it came.
+/// A request with its arrival time.
 #[derive(Clone, Copy)]
 pub struct Arrived {
     /// The request; its tag is its place among those in flight.
     pub request: Request,
-    /// When it came.
+    /// Its arrival time.
     pub time_ns: u64,
 }
 
-/// What a request's latency is counted as.
+/// The category under which a request's latency is counted.
 pub fn kind(op: CoreOp) -> IoKind {
     match op {
         CoreOp::Read => IoKind::Read,
@@ -52,12 +52,12 @@ pub fn kind(op: CoreOp) -> IoKind {
     }
 }
 
-/// Requests that the core has, and those that it had no room for.
+/// Requests that the core has, and those that it did not accept yet.
 #[derive(Default)]
 pub struct Requests {
     slots: Vec<Option<Arrived>>,
     free: Vec<u32>,
-    /// Not taken yet, in the order of arrival.
+    /// Not accepted yet, in the order of arrival.
     pub waiting: VecDeque<Arrived>,
 }
 
@@ -73,17 +73,17 @@ impl Requests {
         arrived.request
     }
 
-    /// A request is done, or was not taken.
+    /// Removes a request that is done, or was not accepted.
     ///
     /// # Panics
-    /// When it is not in flight.
+    /// If it is not in flight.
     pub fn end(&mut self, tag: RequestTag) -> Arrived {
         let arrived = self.slots[tag.0 as usize].take().expect("a request in flight");
         self.free.push(tag.0 as u32);
         arrived
     }
 
-    /// Whatever had them is gone: all wait again, those in flight first.
+    /// The core is gone: all requests wait again, those in flight first.
     pub fn restart(&mut self) {
         let mut all: Vec<_> = self.slots.drain(..).flatten().collect();
         self.free.clear();

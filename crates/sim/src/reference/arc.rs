@@ -1,5 +1,5 @@
-//! ARC: one LRU queue for blocks used once, one for blocks used more often, and a border between them that follows
-//! the hits in the addresses that either has lost.
+//! ARC: one LRU queue for blocks used once, one for blocks used more often, and a border between them that
+//! follows the hits in the addresses evicted from either queue.
 //!
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST'03, figure 4.
 
@@ -16,7 +16,7 @@ const B2: QueueNo = 3;
 /// See the module.
 pub struct Arc {
     capacity: usize,
-    /// What T1 should have, `p` in the paper.
+    /// The target size of T1, `p` in the paper.
     target: f64,
     queues: Queues<4>,
 }
@@ -76,7 +76,7 @@ impl Resizable for Arc {
         self.queues.len(T1) + self.queues.len(T2)
     }
 
-    /// What is remembered beyond the sizes of the paper's lists is forgotten.
+    /// Forgets addresses beyond the sizes of the paper's lists.
     fn set_capacity(&mut self, blocks: usize) {
         self.capacity = blocks;
         self.target = self.target.min(blocks as f64);

@@ -1,5 +1,5 @@
-//! A set of numbers below a bound that finds its largest: bits, and above them bits that say which words below
-//! are not empty, level upon level. Every operation touches one word a level.
+//! A set of numbers below a bound that can find its largest element: bits, and above them levels of bits that
+//! say which words of the level below are not empty. Every operation accesses one word per level.
 
 const WORD: usize = 64;
 
@@ -20,12 +20,12 @@ impl BitTree {
         BitTree { levels, len: 0 }
     }
 
-    /// Numbers in the set.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -35,7 +35,7 @@ impl BitTree {
         self.levels[0][number / WORD] & (1 << (number % WORD)) != 0
     }
 
-    /// Puts a number in.
+    /// Adds a number.
     pub fn insert(&mut self, number: usize) {
         self.len += usize::from(!self.contains(number));
         let mut at = number;
@@ -45,7 +45,7 @@ impl BitTree {
         }
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     pub fn remove(&mut self, number: usize) {
         self.len -= usize::from(self.contains(number));
         let mut at = number;

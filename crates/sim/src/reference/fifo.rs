@@ -1,4 +1,4 @@
-//! FIFO: the block that came in first gives way, whatever was used since.
+//! FIFO: evicts the block that was inserted first, regardless of use.
 
 use super::Policy;
 use super::queues::Queues;

@@ -1,7 +1,7 @@
-//! LRU or ARC under the control loop: a whole system of a paper on the replacement that its authors had.
+//! LRU or ARC under the control loop: a paper's whole system with the replacement that its authors used.
 //!
-//! The loop is the production cache's. Staging of data is not simulated, since there is no memory to stage in; of the
-//! staging filters only the addresses are.
+//! The control loop is the same as for the production cache. Staging of data is not simulated, since there is
+//! no staging memory; staging filters simulate only addresses.
 
 use haversack_control::Counters;
 use haversack_core::monitor::Kind;
@@ -22,7 +22,7 @@ pub struct Governed<R> {
     governor: Option<Governor>,
 }
 
-/// The caches, and what is recorded of their disks.
+/// The caches, and the records of their disks.
 pub struct Monitored<R> {
     /// The caches.
     pub replay: Replay<Partitions<R>>,
@@ -34,7 +34,7 @@ fn volume(disk: DiskNo) -> VolumeNo {
 }
 
 impl<R: Resizable> Monitored<R> {
-    /// Nothing is recorded yet.
+    /// Caches without records yet.
     pub fn new(replay: Replay<Partitions<R>>, disks: usize) -> Self {
         Monitored { replay, records: vec![Records::default(); disks] }
     }
@@ -119,7 +119,7 @@ impl<R: Resizable> Governable for Monitored<R> {
 }
 
 impl<R: Resizable> Governed<R> {
-    /// A cell of these caches, under this loop if there is one.
+    /// A cell of these caches, with this control loop if there is one.
     pub fn new(cache: Monitored<R>, governor: Option<Governor>) -> Self {
         Governed { cache, governor }
     }

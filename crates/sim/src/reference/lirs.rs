@@ -1,16 +1,16 @@
 //! LIRS: blocks whose last two uses were close together (LIR) have nearly all of the cache; the others (HIR) share
 //! a hundredth of it, and are remembered for as long as they are newer than the oldest LIR block.
 //!
-//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy", SIGMETRICS'02,
-//! section 3. The addresses remembered of blocks that are not cached are bounded, as the paper proposes: here by
-//! twice the cache's blocks.
+//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy",
+//! SIGMETRICS'02, section 3. The number of remembered addresses of blocks that are not cached is limited, as
+//! the paper proposes: here to twice the cache's blocks.
 
 use super::queues::{QueueNo, Queues};
 use super::table::At;
 use super::{Policy, share};
 use crate::key::Key;
 
-/// The stack, its one queue and the marks of what is in it.
+/// The stack with its only queue, and the marks of its entries.
 const STACK: QueueNo = 0;
 const LIR: u8 = 1;
 const HIR: u8 = 2;
@@ -45,7 +45,7 @@ impl Lirs {
         }
     }
 
-    /// Takes what is older than the oldest LIR block off the stack.
+    /// Removes entries older than the oldest LIR block from the stack.
     fn prune(&mut self) {
         while let Some(at) = self.stack.oldest(STACK).filter(|at| self.stack.mark(*at) != LIR) {
             let gone = self.stack.mark(at) == GONE;
@@ -56,7 +56,7 @@ impl Lirs {
         }
     }
 
-    /// The oldest LIR block becomes a HIR block while there are too many.
+    /// Turns the oldest LIR block into a HIR block while there are too many.
     fn demote(&mut self) {
         while self.lir > self.lir_most {
             let Some(at) = self.stack.oldest(STACK) else { return };

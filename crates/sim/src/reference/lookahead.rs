@@ -1,8 +1,8 @@
-//! MIN under a trace: first the whole trace is looked at, then each size is played.
+//! MIN with a trace: first the whole trace is read, then each size is played.
 //!
-//! Only what can be cached matters. In modes in which writes bring blocks in, reads and writes are accesses alike;
-//! in the others reads alone are, and a write that drops a block ends what could be hit. A block that MIN lets pass
-//! is not written to flash.
+//! Only cacheable accesses matter. In modes in which writes bring blocks into the cache, both reads and
+//! writes are accesses; in the others only reads are, and a write that drops a block means that it can no
+//! longer be hit. A block that MIN bypasses is not written to flash.
 
 use haversack_model::WriteMode;
 use haversack_trace::{Access, Op};

@@ -1,4 +1,4 @@
-//! Exact LRU: the least recently used block gives way.
+//! Exact LRU: evicts the least recently used block.
 
 use super::Policy;
 use super::partitions::Resizable;

@@ -1,10 +1,10 @@
-//! Belady's MIN with bypass: the block whose next use is farthest away gives way, which may be the new one. No
+//! Belady's MIN with bypass: evicts the block whose next use is farthest away, which may be the new one. No
 //! policy has more hits.
 //!
-//! It needs the future, so it works in two passes. [`Future`] takes the accesses and notes for each where the same
-//! block is used next: 4 bytes an access, the only part of the simulator that grows with the trace's length. [`replay`] then
-//! simulates any size. It needs no names: a cached block is known by the place of its next use, and the access at
-//! a place hits if that place is in the set of next uses that are cached.
+//! It needs the future, so it works in two passes. [`Future`] takes the accesses and records for each where
+//! the same block is used next: 4 bytes per access, the only part of the simulator that grows with the
+//! trace's length. [`replay`] then simulates any size. It needs no block names: a cached block is identified
+//! by the position of its next use, and an access hits if its position is in the set of cached next uses.
 //!
 //! Source: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966.
 
@@ -12,11 +12,11 @@ use super::bits::BitTree;
 use crate::error::SimError;
 use crate::key::{Key, NumberMap};
 
-/// The block is not used again, or is invalidated before.
+/// The block is not used again, or is invalidated first.
 const NEVER: u32 = u32::MAX;
-/// Accesses in a piece of memory. Pieces need no copying when there are more.
+/// Number of accesses in a piece of memory. With pieces, nothing is copied when the list grows.
 const PIECE: usize = 1 << 20;
-/// Neighbours whose last uses lie together.
+/// Number of neighbouring blocks whose last uses are stored together.
 const TOGETHER: u64 = 4;
 
 /// Where each access's block is used next.
@@ -48,19 +48,19 @@ impl Future {
         Ok(())
     }
 
-    /// The block is not the same any more: an access after this one cannot hit what was cached before.
+    /// Invalidates a block: later accesses cannot hit its earlier content.
     pub fn remove(&mut self, key: Key) {
         if let Some(together) = self.last.get_mut(&(key.0 / TOGETHER)) {
             together[(key.0 % TOGETHER) as usize] = NEVER;
         }
     }
 
-    /// The past is known: what was needed to learn it is given back.
+    /// Ends the first pass and frees the memory that only this pass needs.
     pub fn end(&mut self) {
         self.last = NumberMap::default();
     }
 
-    /// Accesses noted.
+    /// Number of recorded accesses.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -71,7 +71,7 @@ impl Future {
     }
 }
 
-/// What happened at an access.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MinStep {
     /// The block was cached.

@@ -1,4 +1,4 @@
-//! Reference policies: exact and plain, one file each, to compare the production cache with.
+//! Reference policies for comparison with the production cache: exact and simple, one file each.
 
 pub mod arc;
 pub mod bits;
@@ -27,33 +27,34 @@ use haversack_trace::{Access, VolumeNo};
 use crate::error::SimError;
 use crate::key::Key;
 
-/// A cache of blocks that sees one access after the other. Every access to a block that is not cached brings it in.
+/// A cache of blocks that processes one access after the other. Every access to a block that is not cached
+/// inserts it.
 pub trait Policy: Send {
-    /// Uses a block; whether it was cached.
+    /// Accesses a block; returns whether it was cached.
     fn access(&mut self, key: Key) -> bool;
     /// Whether a block is cached. Changes nothing.
     fn contains(&self, key: Key) -> bool;
-    /// Drops a block, and what is remembered of it: its content is void.
+    /// Drops a block and everything remembered about it: its content is void.
     fn remove(&mut self, key: Key);
 
-    /// Says what the accesses that follow belong to.
+    /// Sets the request to which the next accesses belong.
     fn begin(&mut self, access: &Access) {
         let _ = access;
     }
 
-    /// Whether the block of the last access is cached now: a filter may have kept it out.
+    /// Whether the block of the last access is cached now: a filter may have rejected it.
     fn entered(&self) -> bool {
         true
     }
 
-    /// A volume's rules for writes, if they are the volume's own.
+    /// A volume's own rules for writes, if it has any.
     fn mode(&self, volume: VolumeNo) -> Option<WriteMode> {
         let _ = volume;
         None
     }
 }
 
-/// A part of a cache, at least one block of it.
+/// A part of a cache, at least one block.
 fn share(capacity: usize, part: f64) -> usize {
     ((capacity as f64 * part) as usize).clamp(1, capacity.max(1))
 }
@@ -101,7 +102,7 @@ impl PolicyName {
         PolicyName::Unlimited,
     ];
 
-    /// The name that people type.
+    /// The name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             PolicyName::Core => "core",
@@ -118,7 +119,7 @@ impl PolicyName {
         }
     }
 
-    /// Whether it only bounds what a policy can reach.
+    /// Whether it is only a bound for policies.
     pub fn is_bound(self) -> bool {
         matches!(self, PolicyName::Min | PolicyName::Unlimited)
     }

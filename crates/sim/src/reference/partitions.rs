@@ -1,6 +1,7 @@
-//! LRU or ARC as the papers' authors had them: one cache for each disk with a part of its own, and one for all disks that
-//! share the pool. Targets are soft: a disk below its target takes a block of the disk that is furthest above its own;
-//! any other disk fills what is free, unless it is capped, or else replaces its own blocks.
+//! LRU or ARC as used by the papers' authors: one cache for each disk with its own part, and one for all
+//! disks that share the pool. Targets are soft: a disk below its target takes a block from the disk that is
+//! furthest above its target; any other disk uses free space, unless it is capped, or else replaces its own
+//! blocks.
 //!
 //! Invariants
 //! - The blocks of all parts together never exceed the pool.
@@ -19,17 +20,17 @@ pub trait Resizable: Policy {
     /// Returns the blocks that are cached.
     fn cached_blocks(&self) -> usize;
 
-    /// Sets the blocks that it may have, at least those that it has.
+    /// Sets the maximum number of blocks, at least the current number.
     fn set_capacity(&mut self, blocks: usize);
 
-    /// Drops the block that is next.
+    /// Evicts the next block.
     fn evict(&mut self);
 
-    /// Returns what is cached, in any order.
+    /// Returns the cached blocks, in any order.
     fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_>;
 }
 
-/// A cache, and what it should have.
+/// A cache and its target.
 struct Part<R> {
     cache: R,
     target_blocks: usize,
@@ -38,7 +39,7 @@ struct Part<R> {
 
 /// A disk.
 struct Disk {
-    /// Its part of its own; the common one if it has none.
+    /// Its own part; the common one if it has none.
     target: Target,
     mode: WriteMode,
     admission: Box<dyn Admission>,
@@ -53,7 +54,7 @@ pub struct Partitions<R> {
     parts: Vec<Part<R>>,
     disks: Vec<Disk>,
     used_blocks: usize,
-    /// The request of the accesses that follow, as filters see it.
+    /// The request of the next accesses, as filters see it.
     touch: Touch,
     /// Whether the block of the last access is cached now.
     entered: bool,
@@ -87,7 +88,7 @@ impl<R: Resizable> Partitions<R> {
         partitions
     }
 
-    /// Gives a disk what was decided for it. Targets take effect when blocks come in.
+    /// Applies the decision for a disk. Targets take effect when blocks are inserted.
     pub fn set(&mut self, disk: usize, target: Target, admission: AdmissionConfig, mode: WriteMode) {
         let d = &mut self.disks[disk];
         (d.target, d.mode) = (target, mode);
@@ -101,7 +102,7 @@ impl<R: Resizable> Partitions<R> {
         self.divide();
     }
 
-    /// Works out what each part should have: what no disk has for its own is common.
+    /// Computes the target of each part: space that no disk has for itself is common.
     fn divide(&mut self) {
         let own = |disk: &Disk| match disk.target {
             Target::Blocks(blocks) | Target::Capped(blocks) => Some(blocks as usize),
@@ -125,13 +126,13 @@ impl<R: Resizable> Partitions<R> {
         }
     }
 
-    /// What a disk should have.
+    /// The target of a disk.
     pub fn target_blocks(&self, disk: usize) -> u64 {
         let part = self.part_of(VolumeNo(disk as u32));
         self.parts[part].target_blocks as u64
     }
 
-    /// What a disk has.
+    /// The usage of a disk.
     pub fn usage_blocks(&self, disk: usize) -> u64 {
         let common = &self.parts[self.disks.len()].cache;
         let of_disk = |key: &Key| key.volume().0 as usize == disk;
@@ -143,7 +144,7 @@ impl<R: Resizable> Partitions<R> {
         self.disks[disk].mode
     }
 
-    /// Lets a part have room for one more block, or replace one of its own. False: it may have none.
+    /// Gives a part space for one more block, or replaces one of its own. Returns false if it may have none.
     fn make_room(&mut self, at: usize) -> bool {
         let part = &mut self.parts[at];
         let (before, target) = (part.cache.cached_blocks(), part.target_blocks);
@@ -162,7 +163,7 @@ impl<R: Resizable> Partitions<R> {
         capacity > 0
     }
 
-    /// Takes a block of the part that is furthest above its target. False: none is above.
+    /// Takes a block from the part that is furthest above its target. Returns false if none is above.
     fn take_from_another(&mut self, asker: usize) -> bool {
         let excess = |part: &Part<R>| part.cache.cached_blocks().saturating_sub(part.target_blocks);
         let others = (0..self.parts.len()).filter(|at| *at != asker);

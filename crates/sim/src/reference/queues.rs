@@ -1,5 +1,5 @@
-//! Keys in queues: each key is in one of `N` queues, and is found, moved and taken out in constant time. What
-//! every list-based policy is made of.
+//! Keys in queues: each key is in one of `N` queues, and is found, moved and removed in constant time. Every
+//! list-based policy is built on this.
 
 use super::table::{At, Table};
 use crate::key::Key;
@@ -41,12 +41,12 @@ impl<const N: usize> Default for Queues<N> {
 }
 
 impl<const N: usize> Queues<N> {
-    /// Where a key is, if it is in any queue.
+    /// The position of a key, if it is in any queue.
     pub fn find(&self, key: Key) -> Option<At> {
         self.table.find(key, |at| self.nodes[at as usize].key == key)
     }
 
-    /// Which queue.
+    /// The queue.
     pub fn queue(&self, at: At) -> QueueNo {
         self.nodes[at as usize].queue
     }
@@ -56,7 +56,7 @@ impl<const N: usize> Queues<N> {
         self.find(key).map(|at| self.queue(at))
     }
 
-    /// A policy's note beside the key; 0 at first.
+    /// A policy's note for the key; initially 0.
     pub fn mark(&self, at: At) -> u8 {
         self.nodes[at as usize].mark
     }
@@ -66,22 +66,22 @@ impl<const N: usize> Queues<N> {
         self.nodes[at as usize].mark = mark;
     }
 
-    /// The key there.
+    /// The key at this position.
     pub fn key(&self, at: At) -> Key {
         self.nodes[at as usize].key
     }
 
-    /// Keys in a queue.
+    /// Number of keys in a queue.
     pub fn len(&self, queue: QueueNo) -> usize {
         self.queues[usize::from(queue)].len
     }
 
-    /// The oldest of a queue.
+    /// The oldest key of a queue.
     pub fn oldest(&self, queue: QueueNo) -> Option<At> {
         Some(self.queues[usize::from(queue)].oldest).filter(|at| *at != NONE)
     }
 
-    /// The next newer one in the same queue.
+    /// The next newer key in the same queue.
     pub fn newer(&self, at: At) -> Option<At> {
         Some(self.nodes[at as usize].newer).filter(|at| *at != NONE)
     }
@@ -91,7 +91,7 @@ impl<const N: usize> Queues<N> {
         std::iter::successors(self.oldest(queue), |at| self.newer(*at)).map(|at| self.key(at))
     }
 
-    /// Puts a key that is in no queue at the newest end of one.
+    /// Adds a key that is in no queue at the newest end of one.
     pub fn push(&mut self, queue: QueueNo, key: Key) -> At {
         let node = Node { key, newer: NONE, older: NONE, queue, mark: 0 };
         let at = match self.free.pop() {
@@ -118,7 +118,7 @@ impl<const N: usize> Queues<N> {
         self.link(at, queue);
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, at: At) -> Key {
         let key = self.key(at);
         self.unlink(at);
@@ -127,7 +127,7 @@ impl<const N: usize> Queues<N> {
         key
     }
 
-    /// Takes the oldest of a queue out.
+    /// Removes the oldest key of a queue.
     pub fn pop(&mut self, queue: QueueNo) -> Option<Key> {
         self.oldest(queue).map(|at| self.remove(at))
     }

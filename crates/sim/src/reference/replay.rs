@@ -1,14 +1,15 @@
-//! A reference policy under a trace: one cache for all volumes, with the write mode's rules around it.
+//! Plays a trace to a reference policy: one cache for all volumes, with the rules of the write mode.
 //!
 //! | mode | read miss | write |
 //! |---|---|---|
-//! | wb, wt | fills | brings the block in |
+//! | wb, wt | fills | inserts the block |
 //! | wa | fills | updates a cached block, leaves others out |
 //! | wi | fills | drops the block |
 //! | pt | passes | passes |
 //!
-//! Writing back (wb) is counted when it shows: a dirty block that is missed, or not cached in the end, was written
-//! to the origin when it left. The cache is exact, so that nothing is cleaned before.
+//! Writing back (wb) is counted when it is detected: a dirty block that is missed, or not cached at the end,
+//! was written to the origin when it was evicted. The reference caches are exact, so nothing is cleaned
+//! earlier.
 
 use std::ops::Range;
 
@@ -27,7 +28,7 @@ use crate::meter::Meter;
 pub struct Replay<P> {
     /// The policy's name.
     pub name: PolicyName,
-    /// Blocks; none for no limit.
+    /// Blocks; `None` for no limit.
     pub blocks: Option<u64>,
     /// The policy.
     pub policy: P,
@@ -35,29 +36,29 @@ pub struct Replay<P> {
     pub block_bytes: u64,
     /// The rules for writes.
     pub mode: WriteMode,
-    /// What is counted.
+    /// The counters.
     pub meter: Meter,
-    /// What takes time.
+    /// The model of time.
     pub stations: Option<Stations>,
-    /// Blocks written since they were last clean. Some of them have left the cache unseen.
+    /// Blocks written since they were last clean. Some of them were evicted, which is not detected yet.
     pub dirty: KeySet,
-    /// How long reads of each volume's origin took of late, and reads of the cache device.
+    /// Recent latencies of reads from each volume's origin, and of reads from the cache device.
     pub reads: (Vec<Mean>, Mean),
 }
 
-/// What a request came to, for the model of time.
+/// The I/Os of a request, for the model of time.
 #[derive(Default)]
 struct Parts {
     hits: u64,
     misses: u64,
-    /// Runs of neighbouring blocks that missed: an I/O of the origin each.
+    /// Runs of neighbouring blocks that missed: one I/O to the origin each.
     miss_runs: u64,
     guest_blocks: u64,
     fills: u64,
     origin_bytes: u64,
 }
 
-/// The blocks that an access covers from end to end.
+/// The blocks that an access covers completely.
 pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
     let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes));
     access.offset_bytes.div_ceil(block_bytes)..end / block_bytes
@@ -72,7 +73,7 @@ fn note(means: &mut Vec<Mean>, volume: VolumeNo, ns: u64) {
 }
 
 impl<P: Policy> Replay<P> {
-    /// A request comes.
+    /// Processes a request.
     ///
     /// # Errors
     /// It is beyond the largest volume.
@@ -95,18 +96,18 @@ impl<P: Policy> Replay<P> {
         }
     }
 
-    /// A volume's own rules for writes, or those of all.
+    /// A volume's own rules for writes, or the common ones.
     fn mode_of(&self, access: &Access) -> WriteMode {
         self.policy.mode(access.volume).unwrap_or(self.mode)
     }
 
-    /// Mean latencies in microseconds of late: of reads of a volume's origin, and of the cache device.
+    /// Recent mean latencies in microseconds: of reads from a volume's origin, and from the cache device.
     pub fn latencies(&self, volume: VolumeNo) -> (Option<f64>, Option<f64>) {
         let origin = self.reads.0.get(volume.0 as usize).copied().and_then(Mean::us);
         (origin, self.reads.1.us())
     }
 
-    /// Restarts the means: of one volume's origin, or all.
+    /// Restarts the means: of one volume's origin, or of all.
     pub fn restart_latencies(&mut self, of: Option<VolumeNo>) {
         match of {
             Some(volume) => {
@@ -203,7 +204,7 @@ impl<P: Policy> Replay<P> {
         counts.origin_written_bytes += blocks * block_bytes;
     }
 
-    /// Blocks that are wholly discarded hold nothing any more.
+    /// Blocks that are discarded completely have no content any more.
     fn discard(&mut self, access: &Access) -> Result<(), SimError> {
         self.meter.volume(access.volume).discard_requests += 1;
         let whole = whole_blocks(access, self.block_bytes);
@@ -216,7 +217,8 @@ impl<P: Policy> Replay<P> {
         Ok(())
     }
 
-    /// Hits and misses go on side by side; fills and deferred writes load the device and hold nobody up.
+    /// Hits and misses proceed in parallel; fills and deferred writes load the device, but no request waits
+    /// for them.
     fn take_time(&mut self, access: &Access, kind: IoKind, parts: &Parts) {
         let (now_ns, volume) = (access.time_ns, access.volume);
         let Some(stations) = &mut self.stations else { return };

@@ -1,9 +1,9 @@
 //! S3-FIFO: a small FIFO of a tenth of the cache for new blocks, a main FIFO with reinsertion, and a ghost queue
 //! of the addresses that left the small one unused.
 //!
-//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4. Where the paper
-//! leaves a choice it is libCacheSim's: two hits promote, and the main queue gives way only when it is over its
-//! nine tenths.
+//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4. Where the
+//! paper leaves a choice, libCacheSim's is used: two hits promote, and the main queue evicts only when it
+//! exceeds its nine tenths.
 
 use super::queues::{QueueNo, Queues};
 use super::{Policy, share};
@@ -13,7 +13,7 @@ const SMALL: QueueNo = 0;
 const MAIN: QueueNo = 1;
 const GHOST: QueueNo = 2;
 
-/// Hits that bring a block from the small queue into the main one.
+/// Hits that move a block from the small queue to the main one.
 const PROMOTING_HITS: u8 = 2;
 const MAX_HITS: u8 = 3;
 

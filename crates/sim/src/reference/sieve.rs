@@ -1,5 +1,5 @@
-//! SIEVE: a FIFO and a hand that goes from the oldest to the newest block, takes the first that was not used, and
-//! leaves used ones where they are.
+//! SIEVE: a FIFO with a hand that moves from the oldest to the newest block, evicts the first one that was
+//! not used, and leaves used blocks in place.
 //!
 //! Source: Zhang et al., "SIEVE is simpler than LRU", NSDI'24, algorithm 1.
 

@@ -1,14 +1,14 @@
-//! Where a key's node is: open addressing with linear probing, 8 bytes an entry.
+//! Finds a key's node: open addressing with linear probing, 8 bytes per entry.
 //!
 //! Invariants
-//! - An entry holds the high half of its key's hash. Its home follows from that half alone, so that entries move
-//!   without a look at their keys.
+//! - An entry holds the high half of its key's hash. Its home follows from that half alone, so entries can be
+//!   moved without reading their keys.
 //! - Between an entry and its home no entry is empty: deleting moves later entries back.
 //! - At most three quarters of the entries are used.
 
 use crate::key::Key;
 
-/// A node's place in the arena.
+/// A node's index in the arena.
 pub type At = u32;
 
 const EMPTY: At = At::MAX;
@@ -46,7 +46,7 @@ impl Table {
         (place + 1) & (self.entries.len() - 1)
     }
 
-    /// The node of a key. `is` tells whether a node is the key's.
+    /// The node of a key. `is` returns whether a node belongs to the key.
     pub fn find(&self, key: Key, is: impl Fn(At) -> bool) -> Option<At> {
         let tag = tag(key);
         let mut place = self.home(tag);
@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    /// Notes the node of a key that has none.
+    /// Adds the node of a key that has none.
     pub fn insert(&mut self, key: Key, at: At) {
         if (self.used + 1) * 4 > self.entries.len() * 3 && self.bits < 32 {
             self.grow();
@@ -89,7 +89,7 @@ impl Table {
         }
     }
 
-    /// Forgets the node of a key, which must be known.
+    /// Removes the node of a key, which must exist.
     pub fn remove(&mut self, key: Key, at: At) {
         let mut hole = self.home(tag(key));
         while self.entries[hole].at != at {

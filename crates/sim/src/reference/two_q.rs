@@ -1,5 +1,5 @@
-//! 2Q, the full version: new blocks pass through a FIFO of a quarter of the cache; those that are used again after
-//! they left it, while they are remembered, enter the LRU queue that has the rest.
+//! 2Q, the full version: new blocks pass through a FIFO of a quarter of the cache; blocks that are used again
+//! after leaving it, while they are remembered, enter the LRU queue, which has the rest of the cache.
 //!
 //! Source: Johnson and Shasha, "2Q: a low overhead high performance buffer management replacement algorithm",
 //! VLDB'94, section 3.2, with its Kin = 25 % and Kout = 50 %.

@@ -1,4 +1,4 @@
-//! A cache that never evicts: what it misses, every cache misses.
+//! A cache that never evicts: an access that it misses is a miss in every cache.
 
 use super::Policy;
 use crate::key::{Key, KeySet};

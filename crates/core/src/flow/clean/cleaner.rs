@@ -1,8 +1,8 @@
 //! The state of a disk's cleaner: its round, what waits for it, and when it runs next.
 //!
 //! Invariants
-//! - A disk has at most one round. While it is idle it has no blocks, and nothing of it is in flight.
-//! - The rate limit never saves up more blocks than a tenth of a second allows.
+//! - A disk has at most one round. While the cleaner is idle, the round has no blocks and no I/O in flight.
+//! - The rate limit never accumulates more blocks than a tenth of a second allows.
 
 use std::collections::VecDeque;
 
@@ -59,17 +59,17 @@ pub(crate) struct Cleaner {
     pub(super) blocks: Vec<Cleaning>,
     /// Reads or writes of the round that have not ended.
     pub(super) in_flight: u32,
-    /// What failed in this round.
+    /// The failure in this round.
     pub(super) failed: Option<JobError>,
     /// Blocks that others wait for, oldest request first.
     pub(super) requested: VecDeque<BlockNo>,
     /// Something waits for clean blocks.
     pub space_needed: bool,
-    /// Everything is to be cleaned.
+    /// Everything should be cleaned.
     pub all: bool,
     /// No staged block became dirty before this time.
     pub staged_since_us: Micros,
-    /// Dirty blocks exceeded the high watermark and still exceed the low one.
+    /// Dirty blocks exceeded the high watermark and still exceed the low watermark.
     pub(super) lowering: bool,
     /// Staged blocks have been dirty for long enough, or are all that could be cleaned.
     pub(super) overdue: bool,
@@ -93,14 +93,14 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
-    /// Asks for a block to be cleaned soon.
+    /// Requests that a block be cleaned soon.
     pub fn ask(&mut self, block: BlockNo) {
         if !self.requested.contains(&block) {
             self.requested.push_back(block);
         }
     }
 
-    /// Asks for everything to be cleaned, and counts from now on.
+    /// Requests that everything be cleaned, and counts from now on.
     pub fn clean_all(&mut self) {
         (self.all, self.done_blocks, self.failures, self.last_failure) = (true, 0, 0, None);
     }

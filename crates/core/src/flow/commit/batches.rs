@@ -1,4 +1,4 @@
-//! Commits in flight, and the one that is being put together.
+//! Commits in flight, and the one that is being assembled.
 //!
 //! Invariants
 //! - The buffers of a batch are reused, and empty while no batch uses them.
@@ -34,7 +34,7 @@ pub(crate) struct Batches {
     pub(super) in_flight: Slab<Batch>,
     /// How many batches of each disk are in flight.
     of_disks: Table<DiskNo, u32>,
-    /// The frames of the batch that is being put together.
+    /// The frames of the batch that is being assembled.
     pub(super) picked_frames: Vec<FrameNo>,
     /// Its slots, for each copy.
     pub(super) picked_slots: [Vec<SlotNo>; 2],
@@ -81,7 +81,7 @@ impl Batches {
         self.in_flight.len() == 0
     }
 
-    /// Returns the first frame of the batch that is being put together.
+    /// Returns the first frame of the batch that is being assembled.
     pub fn first_picked(&self) -> Option<FrameNo> {
         self.picked_frames.first().copied()
     }

@@ -3,7 +3,7 @@
 //! Invariants
 //! - Each dirty staged frame counts in exactly one group: the open one or the closing one.
 
-/// How far the flush of the origin is.
+/// The progress of the origin's flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum OriginFlush {
     #[default]
@@ -27,9 +27,9 @@ pub(crate) struct DiskFlush {
     /// When the group was closed, no lost sectors were left, and none were lost since: once it is durable, the record
     /// need not say any more that the disk has lost something.
     pub heals: bool,
-    /// How far the origin's flush for `waiting` is.
+    /// The progress of the origin's flush for `waiting`.
     pub(super) origin: OriginFlush,
-    /// The last commit found no space on flash, and none is about to come.
+    /// The last commit found no space on flash, and none is about to become free.
     pub no_space: bool,
     /// Numbers of the requests that wait for the closing group.
     pub(super) waiting: Vec<u32>,

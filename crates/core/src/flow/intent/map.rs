@@ -1,7 +1,9 @@
-//! A disk's write-intent bitmap in memory: what is marked, what is to be marked, and how far clearing is.
+//! A disk's write-intent bitmap in memory: the marked regions, the regions to be marked, and the progress of
+//! clearing.
 //!
 //! Invariants
-//! - `marked` is what every device in use durably has. What is only on its way is in `on_page`.
+//! - `marked` has the marks that are durable on every device in use. Marks that are still being written are
+//!   in `on_page`.
 //! - At most one page of the map is being written.
 
 use haversack_model::{BlockNo, Micros};
@@ -45,7 +47,7 @@ pub(super) fn add(regions: &mut Regions, more: &Regions) {
     }
 }
 
-/// How far the clearing of marks is.
+/// The progress of clearing marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Clearing {
     /// Marks are not being cleared.
@@ -82,13 +84,13 @@ pub(crate) struct IntentMap {
     pub(super) writing: u32,
     /// Sequence number of a page that was written and is not known to be durable.
     pub(super) written_seq: Option<u64>,
-    /// What the page written last has marked.
+    /// The marks in the page written last.
     pub(super) on_page: Regions,
-    /// How far clearing is.
+    /// The progress of clearing.
     pub(super) clearing: Clearing,
     /// A job waits for the marks to be cleared.
     pub(super) soon: bool,
-    /// When marks are to be cleared next.
+    /// When marks will be cleared next.
     pub(super) next_clear_us: Micros,
     /// Failed flushes of the origin since the marks were asked to be cleared soon.
     pub failures: u64,
@@ -179,7 +181,7 @@ impl IntentMap {
         !self.is_being_written() && self.clearing == Clearing::No
     }
 
-    /// Returns when the marks are to be cleared, if any are.
+    /// Returns when the marks will be cleared, if there are any.
     pub fn clear_due_us(&self) -> Option<Micros> {
         (self.any_marked && self.clearing == Clearing::No).then_some(self.next_clear_us)
     }

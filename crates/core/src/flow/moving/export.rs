@@ -1,7 +1,7 @@
 //! Which copies of blocks were sent to the next owner, and which of them are out of date.
 //!
 //! Invariant: a copy that differs from its block, or may not have arrived, is never counted as good. A change
-//! that begins before the copy is read counts, too.
+//! that begins before the copy is read also counts.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -14,7 +14,7 @@ use crate::hasher::NumberHasher;
 /// The order of a copy that is out of date.
 const CHANGED: u64 = u64::MAX;
 
-/// See the module. It takes 16 bytes or so for each block that was sent.
+/// See the module. It takes about 16 bytes for each block that was sent.
 #[derive(Default)]
 pub(crate) struct Export {
     /// By block: the order of its last copy, or that it has changed since.

@@ -1,12 +1,13 @@
-//! Clean blocks that the owner before this host had when it released the disk, and that are not here yet: *late copies*,
-//! since they come after the claim.
+//! Clean blocks that the previous owner had when it released the disk, and that are not here yet: *late
+//! copies*, because they arrive after the claim.
 //!
-//! Until somebody writes a block, the owner before has what the origin has. So a late copy is good as long as this host has
-//! not changed its block since the claim. Nothing of this is durable: without it, the block is read from the origin.
+//! Until a block is written, the previous owner's copy equals the origin's data. So a late copy is valid as
+//! long as this host has not changed its block since the claim. None of this is durable: without a late copy,
+//! the block is read from the origin.
 //!
 //! Invariants
-//! - A block that this host has changed since the claim is not in the list, and does not enter it, however late it is
-//!   listed.
+//! - A block that this host has changed since the claim is not in the list and is not added to it, however
+//!   late it is listed.
 //! - A block leaves the list when its copy is being read: it is tried once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,15 +21,15 @@ use crate::hasher::NumberHasher;
 /// Where late copies are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LateSource {
-    /// From the owner before, in the background.
+    /// From the previous owner, in the background.
     Owner,
-    /// From the owner before, in the background, and when a read needs them.
+    /// From the previous owner, in the background and when a read needs them.
     OwnerOnDemand,
     /// From the origin.
     Origin,
 }
 
-/// See the module. It takes 24 bytes or so for each block.
+/// See the module. It takes about 24 bytes for each block.
 pub(crate) struct LateCopies {
     pub source: LateSource,
     /// How many are read at a time in the background.
@@ -39,7 +40,7 @@ pub(crate) struct LateCopies {
     blocks: HashMap<u64, u8, BuildHasherDefault<NumberHasher>>,
     /// The order in which they are read in the background. Blocks that left the list may still be here.
     order: VecDeque<BlockNo>,
-    /// While more may be listed: the blocks that were changed since the claim.
+    /// The blocks changed since the claim, while more late copies may be listed.
     changed: Option<HashSet<u64, BuildHasherDefault<NumberHasher>>>,
 }
 

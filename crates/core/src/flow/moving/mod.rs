@@ -1,5 +1,5 @@
-//! The state of a disk's migration: what was sent of it, what another host still needs from here, and what
-//! this host still needs from another. Only the flows of migration change it.
+//! The state of a disk's migration: the copies sent, the blocks that another host still needs from here, and
+//! the blocks that this host still needs from another. Only the flows of migration change it.
 
 pub(crate) mod export;
 pub(crate) mod late;
@@ -21,7 +21,7 @@ use crate::store::slot::SlotNo;
 pub(crate) struct Held {
     /// Its dirty sectors.
     pub mask: u8,
-    /// The new owner has it: it goes when no durable page calls it dirty.
+    /// The new owner has it: it is removed when no durable page lists it as dirty.
     pub is_being_forgotten: bool,
 }
 
@@ -30,36 +30,37 @@ pub(crate) struct Held {
 pub(crate) struct Moving {
     /// Copies of blocks are being sent to the next owner.
     pub export: Option<Export>,
-    /// While the disk is being frozen: slots that durable pages call dirty although they are clean, once they are listed.
+    /// While the disk is being frozen: clean slots that durable pages list as dirty, once they are listed.
     pub called_dirty: Option<Vec<SlotNo>>,
     /// While the disk is being frozen: the origin could not be flushed.
     pub is_origin_unsettled: bool,
     /// The dirty blocks that the new owner needs from here, once they are listed.
     pub held: Option<BTreeMap<BlockNo, Held>>,
-    /// Those of them that the new owner has, and that durable pages here may still call dirty.
+    /// Those of them that the new owner has, and that durable pages here may still list as dirty.
     pub forgetting: VecDeque<BlockNo>,
-    /// The blocks that this host needs from the owner before it.
+    /// The blocks that this host needs from the previous owner.
     pub peer: Option<PeerBlocks>,
-    /// The clean blocks that the owner before it had.
+    /// The clean blocks that the previous owner had.
     pub late: Option<LateCopies>,
-    /// Since this host released the disk, nothing here has changed: its clean blocks may be read as copies.
+    /// The disk's blocks here have not changed since this host released it: its clean blocks may be read as
+    /// copies.
     pub lends: bool,
-    /// How many more blocks may be fetched from the owner before in the background; `None` for no limit.
+    /// How many more blocks may be fetched from the previous owner in the background; `None` for no limit.
     pub allowance: Option<u64>,
 }
 
 impl Moving {
-    /// Whether nothing of a migration is left to keep account of.
+    /// Whether no state of a migration is left.
     pub fn is_over(&self) -> bool {
         self.export.is_none() && self.peer.is_none() && self.late.is_none() && !self.lends
     }
 
-    /// Whether another block may be fetched from the owner before in the background.
+    /// Whether another block may be fetched from the previous owner in the background.
     pub fn may_fetch(&self) -> bool {
         self.allowance != Some(0)
     }
 
-    /// Notes that a block is being fetched from the owner before.
+    /// Notes that a block is being fetched from the previous owner.
     pub fn fetches_one(&mut self) {
         self.allowance = self.allowance.map(|left| left.saturating_sub(1));
     }

@@ -1,9 +1,9 @@
-//! The blocks that this host needs from the owner before it, the *peer*: which of their sectors are newest there,
-//! and how far each block is on its way here.
+//! The blocks that this host needs from the previous owner, the *peer*: which of their sectors are newest
+//! there, and the progress of each block.
 //!
 //! Invariants
-//! - A block is here until the peer has durably forgotten it. As long as it is, the origin must not be written
-//!   there: after a crash the peer's version would pass for the newest.
+//! - A block stays in this table until the peer has durably forgotten it. Until then the origin must not be
+//!   written there: after a crash the peer's version would be taken for the newest.
 //! - `needed` are the sectors of which the peer has the newest version, unless this host has a clean copy. Local
 //!   dirty sectors are never among them.
 //! - A block is ready to be forgotten only when all sectors that the peer has of it are in a dirty version that
@@ -22,10 +22,10 @@ const MOST_SETTLING: usize = 256;
 /// Blocks that are fetched at a time because a request waits for them, even if the window is 0.
 const URGENT_WINDOW: u32 = 8;
 
-/// How far a block is.
+/// The progress of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// It is to be obtained.
+    /// It still has to be obtained.
     Listed,
     /// It is being read.
     Fetching,
@@ -35,7 +35,7 @@ pub(crate) enum Stage {
     Ready,
 }
 
-/// A block of the peer's.
+/// A block of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerBlock {
     /// The sectors that the peer has.
@@ -53,9 +53,9 @@ pub(crate) struct PeerBlocks {
     pub is_complete: bool,
     /// How many blocks are fetched at a time in the background.
     pub window: u32,
-    /// After a failure nothing is fetched in the background until then.
+    /// After a failure, nothing is fetched in the background until this time.
     pub retry_us: Micros,
-    /// The peer is dead for good.
+    /// The peer is permanently dead.
     given_up: Option<PeerLoss>,
     blocks: HashMap<u64, PeerBlock, BuildHasherDefault<NumberHasher>>,
     background: VecDeque<BlockNo>,
@@ -114,7 +114,7 @@ impl PeerBlocks {
         }
     }
 
-    /// Asks for a block before others.
+    /// Requests a block before others.
     pub fn hurry(&mut self, block: BlockNo) {
         let is_listed = self.get(block).is_some_and(|entry| entry.stage == Stage::Listed);
         if is_listed && !self.urgent.contains(&block) {
@@ -122,7 +122,7 @@ impl PeerBlocks {
         }
     }
 
-    /// Returns the next block to obtain: one that something waits for, or also another one.
+    /// Returns the next block to obtain: one that something waits for or, if allowed, any other.
     pub fn next(&mut self, now: Micros, in_background: bool) -> Option<BlockNo> {
         let is_listed = |blocks: &HashMap<u64, PeerBlock, _>, block: BlockNo| {
             blocks.get(&block.0).is_some_and(|entry: &PeerBlock| entry.stage == Stage::Listed)
@@ -182,7 +182,8 @@ impl PeerBlocks {
         !self.settling.is_empty()
     }
 
-    /// Passes on the settling blocks for which `is_durable` holds. If the peer is given up, they leave the list.
+    /// Marks the settling blocks for which `is_durable` holds as ready to be forgotten. If the peer is given
+    /// up, they are removed from the list.
     pub fn settle(&mut self, mut is_durable: impl FnMut(BlockNo, u8) -> bool) {
         for _ in 0..self.settling.len() {
             let block = self.settling.pop_front().expect("counted");
@@ -206,14 +207,14 @@ impl PeerBlocks {
         ready
     }
 
-    /// Notes that the peer is dead for good. Nothing is fetched from it any more.
+    /// Notes that the peer is permanently dead. Nothing is fetched from it any more.
     pub fn give_up(&mut self, loss: PeerLoss) {
         (self.given_up, self.retry_us) = (Some(loss), 0);
         self.window = self.window.max(URGENT_WINDOW);
         self.blocks.retain(|_, entry| entry.stage != Stage::Ready);
     }
 
-    /// Returns what is done about what only the peer had, if it is given up.
+    /// Returns how sectors that only the peer had are handled, if the peer is given up.
     pub fn given_up(&self) -> Option<PeerLoss> {
         self.given_up
     }

@@ -27,7 +27,7 @@ pub(crate) enum Park {
 
 /// A request in flight.
 pub(crate) struct RequestState {
-    /// The caller's name for it.
+    /// The caller's tag.
     pub tag: RequestTag,
     pub disk: DiskNo,
     pub op: Op,
@@ -39,7 +39,7 @@ pub(crate) struct RequestState {
     pub end: u64,
     /// I/Os in flight.
     pub outstanding: u32,
-    /// The first error, which it will be answered with.
+    /// The first error, with which the request will be completed.
     pub error: Option<RequestError>,
     /// What it waits for.
     pub park: Park,
@@ -47,17 +47,17 @@ pub(crate) struct RequestState {
     pub queued: bool,
     /// Parts of blocks to read again: block and sector mask.
     pub retries: Vec<(BlockNo, u8)>,
-    /// The last block that it had to have fetched from the owner before this host.
+    /// The last block for which it requested a fetch from the previous owner.
     pub fetched: Option<BlockNo>,
     /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
-    /// It goes past the cache because too much is dirty, up to this block.
+    /// It bypasses the cache up to this block, because too much is dirty.
     pub overflow_end: Option<u64>,
     /// It reads a copy of one block for another host.
     pub is_copy: bool,
-    /// It continues an earlier one. Noted only for admission filters that go by it.
+    /// It continues an earlier one. Recorded only for admission filters that use this.
     pub continues: bool,
-    /// Its writes past the cache are durable at the origin when they are answered.
+    /// Its writes past the cache are durable at the origin when they complete.
     pub durable: bool,
     /// The origin refused its zeroes: the rest of them is staged.
     pub stages_zeroes: bool,

@@ -1,4 +1,4 @@
-//! Carries out what a core and its movers ask for: I/O on cache devices and the origin, and messages.
+//! Carries out the actions of a core and its movers: I/O on cache devices and the origin, and messages.
 
 use haversack_core::{Action, Event as CoreEvent, IoFailure, IoId};
 use haversack_migrate::{Message, Output};
@@ -66,7 +66,7 @@ impl World<'_> {
         }
     }
 
-    /// Carries out what a host's core and its movers ask for, until they ask for nothing more.
+    /// Carries out the actions of a host's core and its movers until there are none left.
     pub(super) fn pump(&mut self, host: usize) -> Result<(), SimError> {
         loop {
             while let Some(action) = self.hosts[host].core.poll() {

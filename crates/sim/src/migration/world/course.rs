@@ -23,7 +23,7 @@ pub struct Moments {
     pub served_ns: Option<u64>,
     /// The destination no longer needs the source.
     pub alone_ns: Option<u64>,
-    /// When it stopped, little was left to send.
+    /// Whether little was left to send when it stopped.
     pub was_ready: bool,
 }
 
@@ -71,7 +71,7 @@ impl World<'_> {
         self.pump(DESTINATION)
     }
 
-    /// Notes which steps of the move are done, and starts what follows from them.
+    /// Records which steps of the move are done, and starts the steps that follow.
     pub(super) fn look_at_move(&mut self) -> Result<(), SimError> {
         let Moments { stopped_ns, drained_ns, resumed_ns, served_ns, alone_ns, .. } = self.moments;
         if stopped_ns.is_some() && drained_ns.is_none() {

@@ -25,7 +25,7 @@ pub enum What {
     Sample,
 }
 
-/// An I/O of the origin.
+/// An I/O to the origin.
 #[derive(Clone, Copy)]
 pub enum OriginIo {
     Read(VolumeNo, SectorNo, u32),
@@ -37,7 +37,7 @@ pub enum OriginIo {
 /// See the module.
 pub struct Event {
     pub time_ns: u64,
-    /// By which events at the same time are ordered.
+    /// Orders events at the same time.
     pub number: u64,
     pub what: What,
 }

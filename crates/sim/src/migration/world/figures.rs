@@ -1,4 +1,4 @@
-//! What is measured: the cache that moves, the VMs, the link and the origin.
+//! The measurements: the cache that moves, the VMs, the link and the origin.
 
 use haversack_core::ListCursor;
 use haversack_model::{BLOCK_BYTES, SECTORS_PER_BLOCK, SectorNo};
@@ -12,14 +12,14 @@ use crate::migration::measure::Reads;
 use crate::migration::outcome::LoadSample;
 use crate::migration::vm::Role;
 
-/// What the VM that moves had in its cache when it stopped.
+/// The cache of the moving VM when it stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cached {
     /// Blocks.
     pub blocks: u64,
     /// Of these, used more than once.
     pub reused_blocks: u64,
-    /// Of these, dirty: what the VM wrote there last has not reached the origin.
+    /// Of these, dirty: the VM's last write to them has not reached the origin.
     pub dirty_blocks: u64,
     /// Of these, used more than once, or dirty, or both.
     pub needed_blocks: u64,
@@ -39,8 +39,8 @@ impl World<'_> {
         }
     }
 
-    /// Counts what the moving VM has in its cache. The core lists what is on flash; blocks that are only staged, or both,
-    /// are found by what the origin lacks, so that each counts once.
+    /// Counts the cached blocks of the moving VM. The core lists the blocks on flash; blocks that are staged,
+    /// only or also, are found by comparison with the origin, so that each counts once.
     pub(super) fn count_cached(&mut self) {
         let host = &self.hosts[SOURCE];
         for mover in &host.movers {

@@ -1,6 +1,6 @@
 //! Two hosts, the link between them, one origin, and VMs, driven by events in order of time.
 //!
-//! The cores and the protocol are the daemon's. What they ask for is carried out as the reactor does it.
+//! The cores and the protocol are the daemon's. Their actions are carried out as in the reactor.
 //!
 //! Invariants
 //! - Events at the same time happen in the order in which they were planned, so that a run can be repeated.
@@ -36,12 +36,12 @@ pub use figures::Cached;
 
 /// The interval at which timers are checked.
 const LOOK_NS: u64 = 1_000_000;
-/// A simulation that is not done this long after its end hangs.
+/// A simulation that is not done this long after its end is considered to hang.
 const PATIENCE_NS: u64 = 3_600_000_000_000;
 /// Reads in flight during the final check.
 const LAST_READS: usize = 64;
 
-/// The host on which the VM is first.
+/// The host on which the VM starts.
 pub const SOURCE: usize = 0;
 /// The host that it moves to.
 pub const DESTINATION: usize = 1;
@@ -57,7 +57,7 @@ pub struct World<'a> {
     pub moments: Moments,
     pub cached: Cached,
     pub checker: Checker,
-    /// Copies for which the destination had no room.
+    /// Copies for which the destination had no space.
     pub refused_copies: u64,
     /// The origin's traffic at each mark.
     pub origin_marks: Vec<OriginTraffic>,
@@ -257,8 +257,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reads every block that the VM has ever written, at the destination, when the loads have ended. This fetches what is
-    /// still at the source, so nothing is measured afterwards.
+    /// Reads every block that the VM has ever written, at the destination, when the loads have ended. This
+    /// fetches the blocks that are still at the source, so nothing is measured afterwards.
     ///
     /// # Errors
     /// A block is wrong.

@@ -12,7 +12,7 @@ use crate::migration::measure::Stretch;
 use crate::production::requests;
 
 impl World<'_> {
-    /// A request of a VM comes at its time.
+    /// Handles a request of a VM at its time.
     pub(super) fn request_comes(&mut self, vm: usize) -> Result<(), SimError> {
         if self.is_over {
             return Ok(());
@@ -34,7 +34,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A VM that keeps requests in flight issues new ones.
+    /// Issues new requests of a VM that keeps requests in flight.
     pub(super) fn feed(&mut self, vm: usize) -> Result<(), SimError> {
         let mut any = false;
         while self.vms[vm].is_hungry() && !self.is_over && self.issue(vm)? {
@@ -44,7 +44,7 @@ impl World<'_> {
         if any { self.pump(host) } else { Ok(()) }
     }
 
-    /// A VM issues its next request now. Returns false if it has none.
+    /// Issues a VM's next request now. Returns false if it has none.
     fn issue(&mut self, vm: usize) -> Result<bool, SimError> {
         let Some(access) = self.vms[vm].take()? else { return Ok(false) };
         self.note_use(vm, &access);
@@ -57,7 +57,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Submits what waits, as far as the core takes it. Returns whether it took anything.
+    /// Submits waiting requests, as far as the core accepts them. Returns whether it accepted any.
     pub(super) fn submit_waiting(&mut self, host: usize) -> Result<bool, SimError> {
         let mut any = false;
         while let Some(arrived) = self.hosts[host].waiting.pop_front() {
@@ -128,7 +128,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Compares what was read with what was written.
+    /// Compares read data with the data that was written.
     fn check(&mut self, arrived: &Arrived, oldest: &[Version], buffer: Buffer) -> Result<(), SimError> {
         let (volume, first) = (arrived.volume, arrived.request.sector);
         let sectors = arrived.request.sectors as usize;

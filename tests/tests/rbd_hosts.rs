@@ -104,6 +104,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
 
         let stranger_place = place.host("c")?;
         let stranger = Haversack::start(&stranger_place, Settings::new(32, vec![]))?;
+        wait_until("the stranger", PATIENCE, || Ok(stranger.command(&["disk", "list"]).is_ok()))?;
         let pool = stranger.pool();
         let attach = ["disk", "attach", "vm1", &origin, "--pool", &pool];
         let error = refused(&stranger, &attach)?;

@@ -139,6 +139,18 @@ impl Ceph {
         Ok(self.lock_info(name, LOCK)?["type"] == "shared")
     }
 
+    /// Returns the addresses of the clients that have an image open for writing, as far as the cluster has heard of them lately.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn watchers(&self, name: &str) -> Result<Vec<String>> {
+        let status = self.run("rbd", &["status", "--format", "json", &format!("{POOL}/{name}")])?;
+        let status: serde_json::Value =
+            serde_json::from_str(&status).map_err(|error| Error::Check(error.to_string()))?;
+        let watchers = status["watchers"].as_array().cloned().unwrap_or_default();
+        Ok(watchers.iter().filter_map(|watcher| watcher["address"].as_str().map(str::to_owned)).collect())
+    }
+
     /// Returns what an image's register of clients says of each.
     ///
     /// # Errors

@@ -200,6 +200,9 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         write(&mut guest, 0..BLOCKS, 1)?;
         alpha.command(&["disk", "flush", "vm1"])?;
         write(&mut guest, 0..BLOCKS / 2, 2)?;
+        // It is cut off for so long that the cluster does not list its client any more.
+        alpha.pause_helpers(true)?;
+        wait_until("the end of alpha's watch", PATIENCE, || Ok(ceph.watchers("vm1")?.len() == 1))?;
         // Nobody is told but the cluster.
         let run = |by: &str| {
             let input = place.path("input.json");
@@ -215,7 +218,11 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         let (done, said) = run("beta")?;
         check(done && said.contains("1 clients of vms/vm1 blocklisted"), format!("not fenced: {said}"))?;
         check(lockers(&ceph)? == ["beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
+        // The client is back, and has something to write.
+        alpha.pause_helpers(false)?;
         let mut flush = Process::start(&places[0], "flush", &alpha.command_line(&["disk", "flush", "vm1"])?)?;
+        alpha.wait_for_log(&["origin"])?;
+        check_image(place, &ceph, 0..BLOCKS, 1)?;
         alpha.kill_helpers()?;
         wait_until("the event", PATIENCE, || {
             Ok(alpha.command(&["events", "vm1", "--last", "100"])?.contains("was taken away"))

@@ -175,8 +175,8 @@ mod tests {
             others(&watchers, &local, Some(&registered), after_crash)
         };
         assert!(refused(&[&own, &theirs], false).is_empty());
-        assert_eq!(refused(&[&own, &theirs, &foreign], true), [foreign.clone()]);
-        assert_eq!(refused(&[&own, &left], false), [left.clone()]);
+        assert_eq!(refused(&[&own, &theirs, &foreign], true), std::slice::from_ref(&foreign));
+        assert_eq!(refused(&[&own, &left], false), std::slice::from_ref(&left));
         assert!(refused(&[&own, &left], true).is_empty());
     }
 

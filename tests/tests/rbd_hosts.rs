@@ -221,13 +221,13 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         // The client is back, and has something to write.
         alpha.pause_helpers(false)?;
         let mut flush = Process::start(&places[0], "flush", &alpha.command_line(&["disk", "flush", "vm1"])?)?;
-        alpha.wait_for_log(&["origin"])?;
+        alpha.wait_for_log(&["the origin failed a request"])?;
         check_image(place, &ceph, 0..BLOCKS, 1)?;
         alpha.kill_helpers()?;
         wait_until("the event", PATIENCE, || {
             Ok(alpha.command(&["events", "vm1", "--last", "100"])?.contains("was taken away"))
         })?;
-        check(alpha.process()?.children()?.is_empty(), "a helper of the fenced host runs")?;
+        wait_until("the helper's end", PATIENCE, || Ok(alpha.process()?.children()?.is_empty()))?;
         check_image(place, &ceph, 0..BLOCKS, 1)?;
         check(lockers(&ceph)? == ["beta"], "the fenced host has locked it again")?;
         alpha.kill()?;

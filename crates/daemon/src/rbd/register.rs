@@ -60,15 +60,9 @@ impl Register {
     pub fn admit(&self, earlier: &[String]) -> Result<(), LockError> {
         let failed = lock::failed(&self.image);
         let now = self.clients()?;
-        let new = watchers::on_this_host(&now).into_iter().filter(|client| !earlier.contains(client));
-        let new: Vec<String> = new.collect();
-        if new.is_empty() {
-            return Err(failed("its helper is not among its clients".into()));
-        }
+        let client = only_new(&watchers::on_this_host(&now), earlier).map_err(&failed)?;
         let header = Header::of(&self.image).map_err(&failed)?;
-        for client in &new {
-            self.enter(&header, client).map_err(&failed)?;
-        }
+        self.enter(&header, &client).map_err(&failed)?;
         if !lock::is_held_of(&header, &self.holder).map_err(&failed)? {
             return Err(LockError::Lost { image: self.image.path() });
         }
@@ -105,6 +99,16 @@ impl Register {
     }
 }
 
+/// Returns the client that a helper has become: the only one on this host that was not there earlier.
+fn only_new(here: &[String], earlier: &[String]) -> Result<String, String> {
+    let new: Vec<&String> = here.iter().filter(|client| !earlier.contains(client)).collect();
+    match new[..] {
+        [client] => Ok(client.clone()),
+        [] => Err("its helper is not among its clients on this host".into()),
+        _ => Err(format!("several programs on this host have opened it at the same time: {new:?}")),
+    }
+}
+
 /// Removes the entries of a pool. None of its helpers may be running.
 pub(super) fn clear(header: &Header<'_>, holder: &Holder) -> Result<(), String> {
     let info = header.lock_info(REGISTER)?;
@@ -130,6 +134,16 @@ fn client_of(description: &str) -> Option<&str> {
 mod tests {
     use super::super::rados::Locker;
     use super::*;
+
+    #[test]
+    fn a_helper_is_the_client_that_is_new() {
+        let [earlier, own, other] = ["10.0.0.1:0/1", "10.0.0.1:0/2", "10.0.0.1:0/3"].map(str::to_string);
+        let left = std::slice::from_ref(&earlier);
+        assert_eq!(only_new(&[earlier.clone(), own.clone()], left).as_ref(), Ok(&own));
+        assert!(only_new(left, left).is_err_and(|why| why.contains("not among its clients")));
+        let why = only_new(&[own, earlier.clone(), other], left).expect_err("one is a stranger");
+        assert!(why.contains("10.0.0.1:0/2") && why.contains("10.0.0.1:0/3"), "{why}");
+    }
 
     #[test]
     fn entries_name_client_and_host() {

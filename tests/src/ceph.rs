@@ -164,7 +164,17 @@ impl Ceph {
     /// # Errors
     /// What `rados` complained of.
     pub fn break_lock(&self, name: &str) -> Result<()> {
-        self.holders(name, LOCK)?.iter().try_for_each(|[client, cookie, _]| {
+        self.break_lock_of(name, "")
+    }
+
+    /// Releases Haversack's lock of an image for the holders whose descriptions end like this.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn break_lock_of(&self, name: &str, end: &str) -> Result<()> {
+        let holders = self.holders(name, LOCK)?;
+        let mut named = holders.iter().filter(|[_, _, description]| description.ends_with(end));
+        named.try_for_each(|[client, cookie, _]| {
             self.lock_command(name, "break", LOCK, &[client], &["--lock-cookie", cookie]).map(|_| ())
         })
     }

@@ -172,13 +172,19 @@ fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
         };
         wait_until("the refusal", PATIENCE, || Ok(why(&daemon)?.contains("on host beta")))?;
         daemon.stop()?;
-        ceph.break_lock("vm1")?;
+        ceph.break_lock_of("vm1", " on host alpha")?;
         *daemon.settings() =
             Settings { disks: vec![disk.unattachable()], more: hosts.tables("alpha"), ..alone };
         daemon.start_again()?;
         wait_until("the other refusal", PATIENCE, || Ok(why(&daemon)?.contains("was taken away")))?;
-        check(lockers(&ceph)?.is_empty(), "a lock that was taken away is taken again")?;
+        check(lockers(&ceph)? == ["beta"], "a lock that was taken away is taken again")?;
         daemon.command(&["disk", "detach", "vm1", "--force"])?;
+        for _ in 0..2 {
+            let error = daemon.attach("vm1").expect_err("beta may have taken it over").to_string();
+            check(error.contains("host 'beta', which has one, is not connected"), format!("told: {error}"))?;
+            check(lockers(&ceph)? == ["beta"], "a lock that was taken away is taken again")?;
+        }
+        ceph.break_lock("vm1")?;
         daemon.attach("vm1")?;
         check(lockers(&ceph)? == ["alpha"], "the operator has attached it")?;
         check_filled(&mut client(&daemon)?, 0..8, 1)

@@ -181,29 +181,17 @@ fn decide(info: &LockInfo, holder: &Holder, may_take: bool) -> Step {
     }
 }
 
-/// Locks that a pool has.
-#[derive(PartialEq, Eq, Debug, Default)]
-pub struct Acquired {
-    /// It did not have one of them before.
-    pub is_new: bool,
-    /// The names of the other hosts that have one of them as well.
-    pub hosts: Vec<String>,
-}
-
-/// Locks the RBD images of a device for a pool. `may_take`: locks that it does not have may be taken.
+/// Locks the RBD images of a device for a pool. `may_take`: locks that it does not have may be taken. Returns whether there is
+/// one that the pool did not have before.
 ///
 /// # Errors
 /// Another pool has one, this one has lost one, or the cluster does not answer. Then none is locked that was not before.
-pub fn acquire(device: &BlockDevice, holder: &Holder, may_take: bool) -> Result<Acquired, LockError> {
+pub fn acquire(device: &BlockDevice, holder: &Holder, may_take: bool) -> Result<bool, LockError> {
     let images = Image::all_of(device);
     let mut taken = Vec::new();
-    let mut acquired = Acquired::default();
     for image in &images {
         match take(image, holder, may_take) {
-            Ok((is_new, hosts)) => {
-                acquired.hosts.extend(hosts);
-                taken.extend(is_new.then_some(image));
-            }
+            Ok(is_new) => taken.extend(is_new.then_some(image)),
             Err(error) => {
                 for image in taken {
                     give(image, holder)?;
@@ -212,8 +200,7 @@ pub fn acquire(device: &BlockDevice, holder: &Holder, may_take: bool) -> Result<
             }
         }
     }
-    acquired.is_new = !taken.is_empty();
-    Ok(acquired)
+    Ok(!taken.is_empty())
 }
 
 /// Releases the locks of a device that a pool has.
@@ -239,6 +226,22 @@ pub fn is_held(device: &BlockDevice, holder: &Holder) -> Result<bool, LockError>
     Ok(true)
 }
 
+/// Returns the names of the other hosts that have a lock of a device together with this one, or had.
+///
+/// # Errors
+/// The cluster does not answer.
+pub fn other_hosts(device: &BlockDevice, holder: &Holder) -> Result<Vec<String>, LockError> {
+    let mut hosts = Vec::new();
+    for image in Image::all_of(device) {
+        let failed = failed(&image);
+        let info = Header::of(&image).and_then(|header| header.lock_info(LOCK)).map_err(&failed)?;
+        let (_, others) = info.split(&holder.cookie);
+        let named = others.iter().filter_map(|other| host_of(&other.description));
+        hosts.extend(named.map(str::to_string));
+    }
+    Ok(hosts)
+}
+
 /// Returns whether a pool has the lock of an image, under the present name of its host: whoever fences the host looks for that.
 pub(super) fn is_held_of(header: &Header<'_>, holder: &Holder) -> Result<bool, String> {
     let info = header.lock_info(LOCK)?;
@@ -253,25 +256,24 @@ pub(super) fn failed(image: &Image) -> impl Fn(String) -> LockError + use<> {
     move |why| LockError::Failed { image: image.clone(), why }
 }
 
-/// Returns whether the lock was taken that the pool did not have, and which other hosts have it.
-fn take(image: &Image, holder: &Holder, may_take: bool) -> Result<(bool, Vec<String>), LockError> {
+/// Returns true if the lock was taken, false if the pool had it.
+fn take(image: &Image, holder: &Holder, may_take: bool) -> Result<bool, LockError> {
     let failed = failed(image);
     let header = Header::of(image).map_err(&failed)?;
     let info = header.lock_info(LOCK).map_err(&failed)?;
-    let (own, others) = info.split(&holder.cookie);
-    let hosts = others.iter().filter_map(|other| host_of(&other.description)).map(str::to_string).collect();
+    let (own, _) = info.split(&holder.cookie);
     let release_own = || own.iter().try_for_each(|own| header.unlock(LOCK, own)).map_err(&failed);
     match decide(&info, holder, may_take) {
-        Step::Keep => Ok((false, hosts)),
+        Step::Keep => Ok(false),
         Step::Rename => {
             header.lock(holder.wish()).map_err(&failed)?;
-            release_own().map(|()| (false, hosts))
+            release_own().map(|()| false)
         }
         Step::Convert => {
             release_own()?;
-            get(image, &header, holder).map(|()| (false, hosts))
+            get(image, &header, holder).map(|()| false)
         }
-        Step::Take => get(image, &header, holder).map(|()| (true, hosts)),
+        Step::Take => get(image, &header, holder).map(|()| true),
         Step::Lost => Err(LockError::Lost { image: image.path() }),
         Step::Refuse => Err(refusal(image, &header, &info, holder)),
     }

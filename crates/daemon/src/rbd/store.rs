@@ -4,7 +4,8 @@
 //! - A pool that has dirty blocks of a disk keeps the lock of its store, unless somebody takes it away.
 //! - A lock that is shared between hosts, and that this host has noted as taken, is taken again only on request of an operator or
 //!   another host, and only if each other host that has it is connected and so can say whether it has taken the disk over.
-//! - A failed attach releases only a lock that it has taken itself. It leaves the note as it was.
+//! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
+//!   protects. It leaves the note as it was.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -122,24 +123,23 @@ impl Daemon {
         }
         let holder = self.holder(pool, config, id, device);
         let was_noted = holder.is_shared() && self.state.has_locked(id);
+        if was_noted && is_requested && !lock::is_held(device, &holder)? {
+            self.check_connected(config, &lock::other_hosts(device, &holder)?)?;
+        }
         // Noted first: after a crash in between, a lock that is not there counts as taken away.
         if holder.is_shared() {
             self.state.note_locked(id, true)?;
         }
         let acquired = lock::acquire(device, &holder, is_requested || !was_noted);
-        let taken = StoreLock { is_new: acquired.as_ref().is_ok_and(|acquired| acquired.is_new), was_noted };
-        let checked = match &acquired {
-            Ok(acquired) if acquired.is_new && was_noted => self.check_connected(config, &acquired.hosts),
-            Ok(_) if !holder.is_shared() => self.state.note_locked(id, false).map_err(DaemonError::from),
-            _ => Ok(()),
-        };
-        match acquired.map_err(DaemonError::from).and(checked) {
-            Ok(()) => Ok(taken),
-            Err(error) => {
-                self.undo_lock(pool, config, id, taken);
-                Err(error)
-            }
+        let locked = StoreLock { is_new: acquired.as_ref().is_ok_and(|is_new| *is_new), was_noted };
+        if let Err(error) = acquired {
+            self.undo_lock(pool, config, id, locked);
+            return Err(error.into());
         }
+        if !holder.is_shared() {
+            self.state.note_locked(id, false)?;
+        }
+        Ok(locked)
     }
 
     /// Refuses a disk whose lock was taken away if a host that has its store locked cannot say whether it has taken it over.
@@ -156,12 +156,12 @@ impl Daemon {
         ))
     }
 
-    /// Undoes what an attach that has failed has done to the lock of a store, if it protects no blocks.
+    /// Undoes what an attach that has failed has done to the lock of a store. If it has taken it for blocks that were not known
+    /// to be locked, it stays; one that was taken away before is so again.
     pub(crate) fn undo_lock(&self, pool: &Pool, config: &DiskConfig, id: DiskId, lock: StoreLock) {
         let recorded = pool.backend.recorded_disk(id);
-        let is_needed =
-            !matches!(recorded, Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0));
-        if is_needed {
+        let is_clean = matches!(recorded, Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0));
+        if !lock.was_noted && !is_clean {
             return;
         }
         if lock.is_new {

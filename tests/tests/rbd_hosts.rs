@@ -102,6 +102,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         check(lockers(&ceph)? == ["alpha", "beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
         check(ceph.registered("vm1")?.len() == 2, "their clients are not in the register")?;
 
+        place.say("both hosts have it");
         let stranger_place = place.host("c")?;
         let stranger = Haversack::start(&stranger_place, Settings::new(32, vec![]))?;
         wait_until("the stranger", PATIENCE, || Ok(stranger.command(&["disk", "list"]).is_ok()))?;
@@ -111,17 +112,21 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         let told = ["between which its disk moves", "on host alpha", "on host beta"];
         check(told.iter().all(|words| error.contains(words)), format!("a stranger is told: {error}"))?;
 
+        place.say("a stranger is refused");
         let mut guest = client(&alpha)?;
         write(&mut guest, 0..BLOCKS, 1)?;
         alpha.command(&["migrate", "vm1", "--to", "beta"])?;
         drop(guest);
         let mut guest = client(&beta)?;
         write(&mut guest, 0..BLOCKS / 2, 2)?;
+        place.say("moved");
         // Either daemon dies, and has its image again.
         alpha.kill_and_restart(MOMENT)?;
         check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
         wait_until_moved(&alpha, &beta, "vm1")?;
+        place.say("nothing is left at alpha, which was killed");
         beta.command(&["disk", "flush", "vm1"])?;
+        place.say("flushed");
         check_image(place, &ceph, 0..BLOCKS / 2, 2)?;
         check_image(place, &ceph, BLOCKS / 2..BLOCKS, 1)?;
         drop(guest);
@@ -132,6 +137,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         check_filled(&mut guest, 8..BLOCKS / 2, 2)?;
         check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
         wait_until_moved(&beta, &alpha, "vm1")?;
+        place.say("moved back, with beta killed");
         check(lockers(&ceph)? == ["alpha", "beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
         drop(guest);
         alpha.detach("vm1")?;

@@ -9,6 +9,9 @@ use crate::{Error, Place, Result, tools};
 /// The pool of the images.
 const POOL: &str = "vms";
 
+/// Haversack's lock of an image.
+const LOCK: &str = "haversack";
+
 /// An OSD, or a command, is started this many times at most.
 const STARTS: u32 = 5;
 
@@ -70,6 +73,11 @@ impl Ceph {
         Ok(Self { _monitor: monitor, _osd: osd, config })
     }
 
+    /// The file with the clients' configuration.
+    pub fn configuration(&self) -> &Path {
+        &self.config
+    }
+
     /// Creates an image and returns its origin.
     ///
     /// # Errors
@@ -99,7 +107,19 @@ impl Ceph {
     pub fn lock(&self, name: &str, cookie: &str) -> Result<()> {
         let options =
             ["--lock-type", "exclusive", "--lock-cookie", cookie, "--lock-description", "elsewhere"];
-        self.lock_command(name, "get", &[], &options).map(|_| ())
+        self.lock_command(name, "get", LOCK, &[], &options).map(|_| ())
+    }
+
+    /// Takes Haversack's lock of an image as another host does between which and others its disk moves. Somebody must have it.
+    ///
+    /// # Errors
+    /// Somebody has it for himself.
+    pub fn lock_with_others(&self, name: &str, cookie: &str, host: &str) -> Result<()> {
+        let tag = self.lock_info(name, LOCK)?["tag"].as_str().unwrap_or_default().to_owned();
+        let description = format!("disk {name} of pool {cookie} on host {host}");
+        let options = ["--lock-type", "shared", "--lock-tag", &tag, "--lock-cookie", cookie];
+        let options = [&options[..], &["--lock-description", &description]].concat();
+        self.lock_command(name, "get", LOCK, &[], &options).map(|_| ())
     }
 
     /// Returns the cookies and descriptions of those who have Haversack's lock of an image.
@@ -107,8 +127,36 @@ impl Ceph {
     /// # Errors
     /// What `rados` complained of.
     pub fn lockers(&self, name: &str) -> Result<Vec<[String; 2]>> {
-        let lockers = self.lock_info(name)?;
+        let lockers = self.holders(name, LOCK)?;
         Ok(lockers.into_iter().map(|[_, cookie, description]| [cookie, description]).collect())
+    }
+
+    /// Returns whether Haversack's lock of an image may have several holders.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn is_shared(&self, name: &str) -> Result<bool> {
+        Ok(self.lock_info(name, LOCK)?["type"] == "shared")
+    }
+
+    /// Returns the addresses of the clients that have an image open for writing, as far as the cluster has heard of them lately.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn watchers(&self, name: &str) -> Result<Vec<String>> {
+        let status = self.run("rbd", &["status", "--format", "json", &format!("{POOL}/{name}")])?;
+        let status: serde_json::Value =
+            serde_json::from_str(&status).map_err(|error| Error::Check(error.to_string()))?;
+        let watchers = status["watchers"].as_array().cloned().unwrap_or_default();
+        Ok(watchers.iter().filter_map(|watcher| watcher["address"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Returns what an image's register of clients says of each.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn registered(&self, name: &str) -> Result<Vec<String>> {
+        Ok(self.holders(name, "haversack.clients")?.into_iter().map(|[_, _, client]| client).collect())
     }
 
     /// Releases Haversack's lock of an image, whoever has it.
@@ -116,8 +164,18 @@ impl Ceph {
     /// # Errors
     /// What `rados` complained of.
     pub fn break_lock(&self, name: &str) -> Result<()> {
-        self.lock_info(name)?.iter().try_for_each(|[client, cookie, _]| {
-            self.lock_command(name, "break", &[client], &["--lock-cookie", cookie]).map(|_| ())
+        self.break_lock_of(name, "")
+    }
+
+    /// Releases Haversack's lock of an image for the holders whose descriptions end like this.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn break_lock_of(&self, name: &str, end: &str) -> Result<()> {
+        let holders = self.holders(name, LOCK)?;
+        let mut named = holders.iter().filter(|[_, _, description]| description.ends_with(end));
+        named.try_for_each(|[client, cookie, _]| {
+            self.lock_command(name, "break", LOCK, &[client], &["--lock-cookie", cookie]).map(|_| ())
         })
     }
 
@@ -131,20 +189,31 @@ impl Ceph {
         Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
     }
 
-    fn lock_info(&self, name: &str) -> Result<Vec<[String; 3]>> {
-        let info = self.lock_command(name, "info", &[], &["--format", "json"])?;
-        let info: serde_json::Value = serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))?;
+    fn holders(&self, name: &str, lock: &str) -> Result<Vec<[String; 3]>> {
+        let info = self.lock_info(name, lock)?;
         let text =
             |locker: &serde_json::Value, key: &str| locker[key].as_str().unwrap_or_default().to_owned();
         let lockers = info["lockers"].as_array().cloned().unwrap_or_default();
         Ok(lockers.iter().map(|l| ["name", "cookie", "description"].map(|key| text(l, key))).collect())
     }
 
-    fn lock_command(&self, name: &str, verb: &str, client: &[&str], options: &[&str]) -> Result<String> {
+    fn lock_info(&self, name: &str, lock: &str) -> Result<serde_json::Value> {
+        let info = self.lock_command(name, "info", lock, &[], &["--format", "json"])?;
+        serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))
+    }
+
+    fn lock_command(
+        &self,
+        name: &str,
+        verb: &str,
+        lock: &str,
+        client: &[&str],
+        options: &[&str],
+    ) -> Result<String> {
         let info = self.run("rbd", &["info", "--format", "json", &format!("{POOL}/{name}")])?;
         let info: serde_json::Value = serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))?;
         let header = format!("rbd_header.{}", info["id"].as_str().unwrap_or_default());
-        let command = ["--pool", POOL, "lock", verb, &header, "haversack"];
+        let command = ["--pool", POOL, "lock", verb, &header, lock];
         self.run("rados", &[&command, client, options].concat())
     }
 

@@ -426,9 +426,21 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// If the daemon is not running.
     pub fn kill_helpers(&self) -> Result<usize> {
+        self.signal_helpers(Signal::KILL)
+    }
+
+    /// Stops every helper process of the daemon for a while, or has it continue.
+    ///
+    /// # Errors
+    /// If the daemon is not running.
+    pub fn pause_helpers(&self, is_paused: bool) -> Result<usize> {
+        self.signal_helpers(if is_paused { Signal::STOP } else { Signal::CONT })
+    }
+
+    fn signal_helpers(&self, signal: Signal) -> Result<usize> {
         let children: Vec<Pid> = self.process()?.children()?;
         for child in &children {
-            kill_process(*child, Signal::KILL).map_err(|error| Error::io("kill a helper")(error.into()))?;
+            kill_process(*child, signal).map_err(|error| Error::io("signal a helper")(error.into()))?;
         }
         Ok(children.len())
     }

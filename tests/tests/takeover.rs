@@ -347,20 +347,22 @@ fn fence(program: &str) -> std::process::Command {
 fn a_client_of_a_dead_host_is_blocklisted() {
     test("fencing on RBD", |place| {
         let ceph = Ceph::start(place)?;
-        let origin = ceph.image("vm1", 16)?;
+        ceph.image("vm1", 16)?;
         let dead = StorageDaemon::start(place, "dead", ceph.node("vm1"))?;
         let uri = dead.uri();
         qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
         let run = |address: &str, origin: &str| {
             let mut program = fence("fence-rbd");
             program.args(["alpha", address, "id", origin]).env("HAVERSACK_FENCE_HOSTS", place.path("hosts"));
+            program.env("CEPH_CONF", ceph.configuration());
             tools::run(program).unwrap_or_else(|error| error.to_string())
         };
         // The client is another host's.
-        let said = run("10.0.0.1:1", &origin);
+        let mapped = "/dev/rbd/vms/vm1";
+        let said = run("10.0.0.1:1", mapped);
         check(said.contains("no client of host alpha"), format!("it says: {said}"))?;
         qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
-        let said = run("127.0.0.1:1", &origin);
+        let said = run("127.0.0.1:1", mapped);
         check(said.contains("1 clients of vms/vm1 blocklisted"), format!("it says: {said}"))?;
         let written = qemu_io(&uri, &["write -P 2 0 64k", "flush"]);
         check(written.is_err(), "a blocklisted client writes")?;
@@ -368,7 +370,8 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         ceph.export("vm1", &copy)?;
         check(image::take(&copy, 0, 1)? == [1], "the origin was written after the fencing")?;
         // Nobody has an image open: nobody knows whom to blocklist.
-        let said = run("127.0.0.1:1", &ceph.image("vm2", 16)?);
+        ceph.image("vm2", 16)?;
+        let said = run("127.0.0.1:1", "/dev/rbd/vms/vm2");
         check(said.contains("no client of host alpha"), format!("it says: {said}"))
     });
 }

@@ -26,7 +26,6 @@ use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
-use crate::rbd::lock::{self, Holder};
 use crate::rbd::watchers;
 use crate::state::RememberedDisk;
 use crate::{settings, system};
@@ -104,19 +103,6 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
     if let Err(error) = pool.backend.label_disk(handle, label) {
         tracing::warn!(disk = config.name, "cannot record the origin on the cache devices: {error}");
     }
-}
-
-/// Locks the store of an origin for a disk's pool, where the store has such locks. Returns true if it was not locked
-/// before.
-fn lock_store(pool: &Pool, config: &DiskConfig, id: DiskId, origin: &Origin) -> Result<bool> {
-    match origin {
-        Origin::Helper(device) if !config.read_only => Ok(lock::acquire(device, &holder(pool, config, id))?),
-        _ => Ok(false),
-    }
-}
-
-fn holder(pool: &Pool, config: &DiskConfig, id: DiskId) -> Holder {
-    Holder::new(pool.id, &pool.name, id, &config.name)
 }
 
 /// Keeps front ends out while the returned value lives, or returns those that are connected. NBD clients are
@@ -254,11 +240,10 @@ impl Daemon {
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
         refuse_other_origin(pool, &config, disk.id)?;
-        let newly_locked = lock_store(pool, &config, disk.id, &origin)?;
+        let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
-        let is_dirty = pool.known(disk.id).is_some_and(|known| known.dirty_bytes > 0);
-        if attached.is_err() && newly_locked && !is_dirty {
-            self.unlock_store(&config, disk.id);
+        if attached.is_err() {
+            self.undo_lock(pool, &config, disk.id, locked);
         }
         attached
     }
@@ -272,7 +257,7 @@ impl Daemon {
         origin: &Origin,
         attempt: Attempt,
     ) -> Result<()> {
-        let helper = self.start_helper(config, origin, attempt)?;
+        let helper = self.start_helper(config, disk.id, origin, attempt)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
@@ -357,19 +342,6 @@ impl Daemon {
         ))
     }
 
-    /// Releases the lock of a disk's store: the pool has nothing of the disk that its store does not have.
-    pub(crate) fn unlock_store(&self, config: &DiskConfig, id: DiskId) {
-        if config.read_only {
-            return;
-        }
-        let Ok(Origin::Helper(device)) = Origin::parse(&config.origin) else { return };
-        let Ok(pool) = self.pool(&config.pool) else { return };
-        if let Err(error) = lock::release(&device, &holder(pool, config, id)) {
-            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
-            self.events.add("still-locked", &config.name, error.to_string());
-        }
-    }
-
     /// Detaches a disk that cannot be served after all, and removes it from its pool if it was new there.
     fn detach_again(&self, pool: &Pool, id: DiskId, handle: DiskHandle, is_new: bool) -> Result<()> {
         wait(&pool.backend.detach(handle, true, false)?)?;
@@ -402,8 +374,9 @@ impl Daemon {
     }
 
     fn start_helper(
-        &self,
+        self: &Arc<Self>,
         config: &DiskConfig,
+        id: DiskId,
         origin: &Origin,
         attempt: Attempt,
     ) -> Result<Option<(Helper, String)>> {
@@ -415,13 +388,15 @@ impl Daemon {
             device: device.clone(),
             read_only: config.read_only,
             run_as: self.run_as,
+            gate: self.gate(config, id, device)?,
         };
         let uri = spec.uri();
         let helper = Helper::start(spec)?;
         if !config.read_only {
             let after_crash =
                 attempt == Attempt::Lasting && self.started.elapsed() < watchers::FORGOTTEN_AFTER;
-            watchers::refuse_other_clients(device, after_crash)?;
+            let holder = self.holder(self.pool(&config.pool)?, config, id, device);
+            watchers::refuse_other_clients(device, &holder, after_crash)?;
         }
         Ok(Some((helper, uri)))
     }

@@ -152,7 +152,12 @@ impl DaemonError {
                 "in-use",
                 "close it there first; a client that died is forgotten after 30 s, or at once with 'ceph osd blocklist add'",
             ),
-            DaemonError::Locked(LockError::Held { .. }) => (409, "in-use", "detach it there first"),
+            DaemonError::Locked(LockError::Held { .. } | LockError::Shared { .. }) => {
+                (409, "in-use", "detach it there first")
+            }
+            DaemonError::Locked(LockError::Lost { .. }) => {
+                (409, "conflict", "see 'haversack disk show' on the other hosts")
+            }
             DaemonError::Locked(LockError::Failed { .. })
             | DaemonError::Watched(WatchError::Unknown { .. }) => {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")

@@ -8,6 +8,8 @@
 //! - A disk has one helper at a time, also across a restart of the daemon (see the module `lock`).
 //! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The
 //!   engine's requests wait until it is back.
+//! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then it listens under another name. After a
+//!   final refusal no other one is started.
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
 mod lock;
@@ -87,6 +89,14 @@ pub enum HelperError {
         /// The file that it has locked.
         lock: PathBuf,
     },
+    /// Its gate has not admitted it.
+    #[error("the helper of disk '{disk}' is not used: {}", .refusal.why)]
+    Refused {
+        /// The disk.
+        disk: String,
+        /// Why.
+        refusal: Refusal,
+    },
     /// It does not answer.
     #[error("the helper of disk '{disk}' has not answered on {socket} within {} s", START_TIME.as_secs())]
     Silent {
@@ -95,6 +105,30 @@ pub enum HelperError {
         /// Its socket.
         socket: PathBuf,
     },
+}
+
+/// Decides at each start of a helper whether it may be used.
+pub trait Gate: std::fmt::Debug + Send + Sync {
+    /// Called before the helper is started.
+    ///
+    /// # Errors
+    /// It must not be.
+    fn prepare(&self) -> Result<(), Refusal>;
+
+    /// Called when the helper has opened its store, before anybody can connect to it.
+    ///
+    /// # Errors
+    /// It must not be used.
+    fn admit(&self) -> Result<(), Refusal>;
+}
+
+/// Why a helper is not used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// For the operator.
+    pub why: String,
+    /// No other one is started.
+    pub is_final: bool,
 }
 
 /// The parameters of a helper.
@@ -112,12 +146,37 @@ pub struct HelperSpec {
     pub read_only: bool,
     /// User and group to run as; the daemon's if not set.
     pub run_as: Option<(u32, u32)>,
+    /// What decides whether it may be used; it always may if not set.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl HelperSpec {
     /// Returns the URI under which the engine finds the export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///{DISK_NODE}?socket={}", percent_encoded(&self.socket))
+    }
+
+    /// Returns where the helper listens until it is admitted.
+    fn closed_socket(&self) -> PathBuf {
+        let mut path = self.socket.clone().into_os_string();
+        path.push(".new");
+        path.into()
+    }
+
+    fn refused(&self, refusal: Refusal) -> HelperError {
+        HelperError::Refused { disk: self.disk.clone(), refusal }
+    }
+
+    /// Lets the engine connect to a helper that listens, if its gate agrees.
+    fn admit(&self) -> Result<(), HelperError> {
+        if let Some(gate) = &self.gate {
+            gate.admit().map_err(|refusal| self.refused(refusal))?;
+        }
+        // Whoever connects to the new name reaches the same socket.
+        std::fs::rename(self.closed_socket(), &self.socket).map_err(|error| {
+            let why = format!("{}: cannot rename its socket: {error}", self.closed_socket().display());
+            self.refused(Refusal { why, is_final: false })
+        })
     }
 
     /// Returns the program's arguments.
@@ -130,7 +189,7 @@ impl HelperSpec {
             }
             arguments.extend(["--blockdev".to_string(), node.to_string()]);
         }
-        let address = serde_json::json!({"type": "unix", "path": self.socket});
+        let address = serde_json::json!({"type": "unix", "path": self.closed_socket()});
         let server = serde_json::json!({"addr": address, "max-connections": 0});
         let export = serde_json::json!({
             "type": "nbd", "id": "export", "node-name": DISK_NODE, "name": DISK_NODE, "writable": !self.read_only
@@ -142,7 +201,11 @@ impl HelperSpec {
 
     fn spawn(&self) -> Result<Child, HelperError> {
         let lock = HelperLock::take(&self.disk, &self.socket, self.run_as)?;
+        if let Some(gate) = &self.gate {
+            gate.prepare().map_err(|refusal| self.refused(refusal))?;
+        }
         // A socket left behind by a killed helper prevents the next one from listening.
+        remove_stale(&self.closed_socket())?;
         remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
         command
@@ -224,6 +287,16 @@ struct Supervisor {
     last_line: Arc<Mutex<String>>,
 }
 
+/// How a process has ended.
+enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It was stopped, since it was not admitted.
+    Refused(HelperError),
+    /// It was stopped on request.
+    Stopped,
+}
+
 /// Reports the result of the first start.
 type Ready = mpsc::Sender<Result<(), HelperError>>;
 
@@ -236,17 +309,22 @@ impl Supervisor {
             let started = Instant::now();
             let error = match self.spec.spawn() {
                 Ok(child) => match self.watch(child, ready, &mut was_ready) {
-                    Some(status) => HelperError::Ended {
+                    End::Exited(status) => HelperError::Ended {
                         disk: disk.clone(),
                         status: status.to_string(),
                         last_line: self.last_line.locked().clone(),
                     },
-                    None => break,
+                    End::Refused(error) => error,
+                    End::Stopped => break,
                 },
                 Err(error) => error,
             };
             if !was_ready {
                 let _ = ready.send(Err(error));
+                break;
+            }
+            if matches!(&error, HelperError::Refused { refusal, .. } if refusal.is_final) {
+                tracing::error!(%disk, "{error}");
                 break;
             }
             pause = if started.elapsed() >= RAN_WELL { FIRST_PAUSE } else { pause };
@@ -256,7 +334,8 @@ impl Supervisor {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        // Anything else at this path is left alone.
+        // Anything else at these paths is left alone.
+        let _ = remove_stale(&self.spec.closed_socket());
         let _ = remove_stale(&self.spec.socket);
     }
 
@@ -265,32 +344,36 @@ impl Supervisor {
         !matches!(self.stopped.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout))
     }
 
-    /// Watches a process until it exits, or stops it on request (`None`).
-    fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> Option<ExitStatus> {
+    /// Watches a process until it exits, or stops it on request or because it is not admitted.
+    fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> End {
         *self.pid.locked() = Some(child.id());
         let readers = self.forward_output(&mut child);
         let mut answers = false;
-        let status = loop {
-            if !answers && UnixStream::connect(&self.spec.socket).is_ok() {
+        let end = loop {
+            if !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
+                if let Err(error) = self.spec.admit() {
+                    stop(&mut child);
+                    break End::Refused(error);
+                }
                 (answers, *was_ready) = (true, true);
                 tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
                 let _ = ready.send(Ok(()));
             }
             match child.try_wait() {
-                Ok(Some(status)) => break Some(status),
+                Ok(Some(status)) => break End::Exited(status),
                 Ok(None) => {}
                 Err(error) => tracing::error!(disk = %self.spec.disk, "cannot wait for the helper: {error}"),
             }
             if self.is_stopped_within(if answers { LOOK_EVERY * 10 } else { LOOK_EVERY }) {
                 stop(&mut child);
-                break None;
+                break End::Stopped;
             }
         };
         *self.pid.locked() = None;
         for reader in readers {
             let _ = reader.join();
         }
-        status
+        end
     }
 
     /// Forwards a helper's output to the log.
@@ -344,6 +427,7 @@ mod tests {
             device,
             read_only: false,
             run_as: None,
+            gate: None,
         }
     }
 
@@ -353,7 +437,7 @@ mod tests {
         let arguments = spec.arguments();
         assert_eq!(arguments.iter().filter(|a| *a == "--blockdev").count(), 2);
         assert!(arguments.last().unwrap().contains(r#""writable":true"#));
-        assert!(arguments.iter().any(|a| a.contains("/run/x/a b.sock")));
+        assert!(arguments.iter().any(|a| a.contains("/run/x/a b.sock.new")));
         assert_eq!(spec.uri(), "nbd+unix:///disk?socket=/run/x/a%20b.sock");
         spec.read_only = true;
         assert!(spec.arguments()[1].contains(r#""read-only":true"#));
@@ -439,5 +523,48 @@ mod tests {
         drop(helper);
         assert!(kill(Pid::from_raw(second as i32), None).is_err(), "the helper outlived its owner");
         assert!(!spec.socket.exists());
+    }
+
+    /// Admits a helper as long as it is open. Nobody may reach one that waits at it.
+    #[derive(Debug)]
+    struct Door {
+        socket: PathBuf,
+        is_open: std::sync::atomic::AtomicBool,
+    }
+
+    impl Gate for Door {
+        fn prepare(&self) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn admit(&self) -> Result<(), Refusal> {
+            assert!(UnixStream::connect(&self.socket).is_err(), "it can be reached before it is admitted");
+            match self.is_open.load(std::sync::atomic::Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err(Refusal { why: "the door is closed".into(), is_final: true }),
+            }
+        }
+    }
+
+    #[test]
+    fn a_helper_that_is_refused_for_good_is_not_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = qcow2(dir.path());
+        let door = Arc::new(Door { socket: spec.socket.clone(), is_open: true.into() });
+        spec.gate = Some(door.clone());
+        let helper = Helper::start(spec.clone()).unwrap();
+        door.is_open.store(false, std::sync::atomic::Ordering::Relaxed);
+        kill(Pid::from_raw(helper.pid().unwrap() as i32), Signal::SIGKILL).unwrap();
+        let thread = helper.thread.as_ref().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !thread.is_finished() {
+            assert!(Instant::now() < deadline, "it is still being started");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(helper.pid(), None);
+        assert!(UnixStream::connect(&spec.socket).is_err(), "something answers");
+        drop(helper);
+        let error = Helper::start(spec).map(drop).unwrap_err().to_string();
+        assert!(error.contains("the door is closed"), "{error}");
     }
 }

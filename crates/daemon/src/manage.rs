@@ -219,6 +219,7 @@ impl Daemon {
             if let Some(config) = config {
                 daemon.unlock_store(&config, id);
             }
+            daemon.state.note_locked(id, false)?;
             daemon.remove_disk(&name_too);
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");

@@ -72,6 +72,9 @@ struct Memory {
     /// The identities of disks whose ownership on record was agreed on with the other hosts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     agreed_disks: BTreeSet<String>,
+    /// The identities of disks whose store this host has locked together with others.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    locked_disks: BTreeSet<String>,
     /// By identity, disks that other hosts have taken over by force, as this host was told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
@@ -148,6 +151,26 @@ impl State {
                 memory.agreed_disks.insert(disk.to_string());
             } else {
                 memory.agreed_disks.remove(&disk.to_string());
+            }
+        })
+    }
+
+    /// Returns whether this host has locked a disk's store together with others, or was about to. If the lock is not there,
+    /// somebody has taken it away.
+    pub fn has_locked(&self, disk: DiskId) -> bool {
+        self.memory.locked().locked_disks.contains(&disk.to_string())
+    }
+
+    /// Notes whether it has.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_locked(&self, disk: DiskId, has_locked: bool) -> Result<(), StateError> {
+        self.change(|memory| {
+            if has_locked {
+                memory.locked_disks.insert(disk.to_string());
+            } else {
+                memory.locked_disks.remove(&disk.to_string());
             }
         })
     }
@@ -285,6 +308,16 @@ mod tests {
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(3), 9)));
         state.forget_taken_over(disk).unwrap();
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), None);
+    }
+
+    #[test]
+    fn locked_stores_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, state) = (DiskId([1; 16]), State::open(dir.path()).unwrap());
+        state.note_locked(disk, true).unwrap();
+        assert!(State::open(dir.path()).unwrap().has_locked(disk));
+        state.note_locked(disk, false).unwrap();
+        assert!(!State::open(dir.path()).unwrap().has_locked(disk));
     }
 
     #[test]

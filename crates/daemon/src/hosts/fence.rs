@@ -40,12 +40,18 @@ pub enum OriginKind {
     File,
     /// An NBD server.
     Nbd,
+    /// An RBD image.
+    Rbd,
 }
 
 impl FencePrograms {
     /// Returns the program for an origin, as it is configured.
     pub fn program(&self, origin: &str) -> Option<&Path> {
-        let kind = if origin.starts_with("nbd") { OriginKind::Nbd } else { OriginKind::File };
+        let kind = match origin {
+            _ if origin.starts_with("nbd") => OriginKind::Nbd,
+            _ if origin.starts_with("rbd:") => OriginKind::Rbd,
+            _ => OriginKind::File,
+        };
         match self {
             FencePrograms::All(program) => Some(program),
             FencePrograms::ByOrigin(programs) => programs.get(&kind).map(PathBuf::as_path),
@@ -265,12 +271,14 @@ mod tests {
 
     #[test]
     fn a_program_is_chosen_by_origin() {
-        let programs: FencePrograms =
-            toml::from_str::<BTreeMap<String, FencePrograms>>("fence = { file = \"/f\", nbd = \"/n\" }")
-                .unwrap()
-                .remove("fence")
-                .unwrap();
+        let programs: FencePrograms = toml::from_str::<BTreeMap<String, FencePrograms>>(
+            "fence = { file = \"/f\", nbd = \"/n\", rbd = \"/r\" }",
+        )
+        .unwrap()
+        .remove("fence")
+        .unwrap();
         assert_eq!(programs.program("/dev/x"), Some(Path::new("/f")));
         assert_eq!(programs.program("nbd+unix:///x?socket=/s"), Some(Path::new("/n")));
+        assert_eq!(programs.program("rbd:vms/vm1"), Some(Path::new("/r")));
     }
 }

@@ -15,6 +15,7 @@ use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::Pool;
+use crate::rbd::can_move;
 
 /// How long the other hosts have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -62,7 +63,11 @@ impl Daemon {
                 )),
             };
         };
-        if config.read_only || matches!(origin, Origin::Helper(_)) {
+        let stays = match origin {
+            Origin::Helper(device) => !can_move(&config.origin, device),
+            _ => false,
+        };
+        if config.read_only || stays {
             return Ok(None);
         }
         if self.state.is_agreed(id) || pool.backend.recorded_move(id)?.is_some_and(|moved| moved != Moved::No)

@@ -129,7 +129,7 @@ impl Daemon {
         let status = backend.migration_status(disk.id)?;
         let status = status.ok_or_else(|| {
             let what = format!("disk '{name}' does not move between hosts");
-            DaemonError::conflict(what, "disks that are read-only or have an rbd: origin do not")
+            DaemonError::conflict(what, super::DO_NOT_MOVE)
         })?;
         let described = describe(&hosts, name, &status);
         let Some(to) = status.to else { return Ok(described) };

@@ -48,6 +48,9 @@ use self::workers::Workers;
 use crate::daemon::Daemon;
 use crate::pool::Pool;
 
+/// Which disks do not move.
+const DO_NOT_MOVE: &str =
+    "disks that are read-only do not, nor those with a helper for anything but an RBD image (rbd:)";
 /// Threads that answer what is on record: nothing of that waits for an origin.
 const RECORD_THREADS: usize = 2;
 /// Questions for records that wait for them; more are refused.
@@ -153,6 +156,16 @@ impl Hosts {
     /// Returns a host's name.
     pub fn name_of(&self, host: HostId) -> String {
         self.names.get(&host).cloned().unwrap_or_else(|| format!("unknown host {:016x}", host.0))
+    }
+
+    /// Returns this host's name.
+    pub fn my_name(&self) -> String {
+        self.name_of(self.me)
+    }
+
+    /// Returns whether the host of this name is connected.
+    pub fn is_there(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|host| self.is_connected(host))
     }
 
     /// Returns the host of a name, if it is another one.

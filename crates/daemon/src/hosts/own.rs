@@ -200,7 +200,7 @@ impl Daemon {
         let backend = &self.pool(&config.pool)?.backend;
         let status = backend.migration_status(id)?.ok_or_else(|| {
             let what = format!("disk '{name}' does not move between hosts");
-            DaemonError::conflict(what, "disks that are read-only or have an rbd: origin do not")
+            DaemonError::conflict(what, super::DO_NOT_MOVE)
         })?;
         let peer = match &status.record {
             Record::Owner { peers, .. } => peers.iter().next().copied(),
@@ -287,7 +287,7 @@ impl Daemon {
                 disk: config.name.clone(),
                 disk_id: disk.id.to_string(),
                 origin: config.origin.clone(),
-                by: hosts.name_of(hosts.me),
+                by: hosts.my_name(),
             };
             match fence(program, &target, hosts.fence_time) {
                 Ok(output) => {

@@ -1,23 +1,34 @@
-//! The lock of an RBD image: one pool of one host caches it.
+//! The lock of an RBD image: whose blocks of it are cached.
 //!
 //! librbd's own exclusive lock moves to any client that writes. So this is a lock of another name on the image's header
-//! object (the OSD's class `lock`, as `rados lock` has it), which the cluster gives to one holder, for all hosts. The
-//! holder is the pool that has the disk's blocks: the lock stays while the daemon or its host is down, because dirty
-//! blocks may be on its cache devices, and goes when the disk is detached or forgotten. Clients that are not Haversack
-//! do not ask for it.
+//! object ([`super::rados`]), which the cluster gives out for all hosts. A holder is a pool that has the disk's blocks, or
+//! may get some: the lock stays while the daemon or its host is down, because dirty blocks may be on its cache devices, and
+//! goes when the disk is detached or forgotten. Clients that are not Haversack do not ask for it.
 //!
-//! Invariant
+//! - A disk that does not move is locked exclusively: one pool of one host caches it.
+//! - A disk that moves between hosts is locked shared, with the disk's identity as the tag, by each host that has it
+//!   attached. Which of them may write is agreed on by the hosts (docs/ownership.md). Everything else is kept out: an
+//!   exclusive lock, and a shared one with another tag.
+//!
+//! Invariants
 //! - A lock with this pool's cookie is this pool's, whoever took it: the cluster names a holder by its connection, and
 //!   the daemon's connection of today is another one than that of yesterday.
+//! - A shared lock that was taken away is not taken again unless the caller says so: whoever fences a host takes its lock
+//!   away first ([`super::register`]).
+//! - A lock of the other kind is released before the one of this kind is taken, as the cluster has it. If another pool comes
+//!   in between, or the daemon ends, this one is left without a lock and refuses to use the image.
 
 use haversack_model::{DiskId, Uuid};
-use serde_json::Value;
 
 use super::Image;
+use super::rados::{Header, LockInfo, Locker, Wish};
+use super::register;
 use crate::origin::BlockDevice;
 
 /// The name of the lock.
 const LOCK: &str = "haversack";
+/// What comes before a host's name in a description.
+const ON_HOST: &str = " on host ";
 
 /// Why an image cannot be locked.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
@@ -36,6 +47,30 @@ pub enum LockError {
         /// The command that releases it.
         release: String,
     },
+    /// Hosts between which the disk moves have it, and this one is not one of them.
+    #[error(
+        "RBD image {image} is locked by {holder}, between which its disk moves, and the disk does not move here: configure \
+         [migration] on this host as on those, or detach the disk there; if they do not come back, save their data with \
+         'haversack flush-offline', then release their locks with '{release}'"
+    )]
+    Shared {
+        /// The image.
+        image: String,
+        /// Who has the lock.
+        holder: String,
+        /// The commands that release it.
+        release: String,
+    },
+    /// This pool had it, and has it no more.
+    #[error(
+        "the lock of RBD image {image} was taken away from this pool: another host may have fenced this one and taken the disk \
+         over. If one has, 'haversack disk forget' drops what is left of it here. If none has, detach the disk, with --force \
+         if it is dirty, and attach it again"
+    )]
+    Lost {
+        /// The image.
+        image: String,
+    },
     /// The cluster does not answer as expected.
     #[error("cannot lock RBD image {image}: {why}")]
     Failed {
@@ -51,39 +86,112 @@ pub enum LockError {
 pub struct Holder {
     cookie: String,
     description: String,
+    /// The host's name and the lock's tag, if the disk moves.
+    shared: Option<(String, String)>,
 }
 
 impl Holder {
-    /// Returns the holder for a disk of a pool.
-    pub fn new(pool_id: Uuid, pool: &str, id: DiskId, disk: &str) -> Holder {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
-        let host = host.unwrap_or_else(|_| "an unknown host".into());
+    /// Returns the holder for a disk of a pool. `host` is this host's name among those between which the disk moves, if it
+    /// does.
+    pub fn new(pool_id: Uuid, pool: &str, id: DiskId, disk: &str, host: Option<String>) -> Holder {
+        let place = match &host {
+            Some(host) => format!("{ON_HOST}{host}"),
+            None => {
+                let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+                format!(" on {}", name.as_deref().map_or("an unknown host", str::trim))
+            }
+        };
         Holder {
             cookie: format!("{pool_id}/{id}"),
-            description: format!("disk {disk} of pool {pool} on {host}"),
+            description: format!("disk {disk} of pool {pool}{place}"),
+            shared: host.map(|host| (host, format!("{LOCK}/{id}"))),
+        }
+    }
+
+    /// Whether other hosts may have the lock as well.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    pub(super) fn cookie(&self) -> &str {
+        &self.cookie
+    }
+
+    /// Returns this host's name among those between which the disk moves.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.shared.as_ref().map(|(host, _)| host.as_str())
+    }
+
+    fn wish(&self) -> Wish<'_> {
+        Wish {
+            lock: LOCK,
+            shared: self.shared.as_ref().map(|(_, tag)| tag.as_str()),
+            cookie: &self.cookie,
+            description: &self.description,
+        }
+    }
+
+    fn is_of_this_kind(&self, info: &LockInfo) -> bool {
+        match &self.shared {
+            Some((_, tag)) => info.kind == "shared" && info.tag == *tag,
+            None => info.kind == "exclusive",
         }
     }
 }
 
+/// What is to be done about a lock.
 #[derive(PartialEq, Eq, Debug)]
-struct Locker {
-    name: String,
-    cookie: String,
-    description: String,
-    address: String,
+enum Step {
+    /// It is this pool's.
+    Keep,
+    /// It is this pool's, under another name of the host.
+    Rename,
+    /// It is to be taken.
+    Take,
+    /// It is this pool's, of the other kind.
+    Convert,
+    /// It was this pool's.
+    Lost,
+    /// Others have it.
+    Refuse,
 }
 
-/// Locks the RBD images of a device for a pool. Returns whether there is one that the pool did not have before.
+/// Decides what is to be done. `may_take`: a lock that this pool does not have may be taken.
+fn decide(info: &LockInfo, holder: &Holder, may_take: bool) -> Step {
+    let (own, others) = info.split(&holder.cookie);
+    let is_right = holder.is_of_this_kind(info);
+    let is_renamed = holder.is_shared() && own.iter().any(|own| own.description != holder.description);
+    match (own.is_empty(), others.is_empty()) {
+        (false, _) if is_right => {
+            if is_renamed {
+                Step::Rename
+            } else {
+                Step::Keep
+            }
+        }
+        (false, true) => Step::Convert,
+        (true, is_free) if is_free || is_right && holder.is_shared() => {
+            if may_take {
+                Step::Take
+            } else {
+                Step::Lost
+            }
+        }
+        _ => Step::Refuse,
+    }
+}
+
+/// Locks the RBD images of a device for a pool. `may_take`: locks that it does not have may be taken. Returns whether there is
+/// one that the pool did not have before.
 ///
 /// # Errors
-/// Another pool has one, or the cluster does not answer. Then none is locked that was not before.
-pub fn acquire(device: &BlockDevice, holder: &Holder) -> Result<bool, LockError> {
+/// Another pool has one, this one has lost one, or the cluster does not answer. Then none is locked that was not before.
+pub fn acquire(device: &BlockDevice, holder: &Holder, may_take: bool) -> Result<bool, LockError> {
     let images = Image::all_of(device);
     let mut taken = Vec::new();
     for image in &images {
-        match take(image, holder) {
-            Ok(false) => {}
-            Ok(true) => taken.push(image),
+        match take(image, holder, may_take) {
+            Ok(is_new) => taken.extend(is_new.then_some(image)),
             Err(error) => {
                 for image in taken {
                     give(image, holder)?;
@@ -103,143 +211,178 @@ pub fn release(device: &BlockDevice, holder: &Holder) -> Result<(), LockError> {
     Image::all_of(device).iter().try_for_each(|image| give(image, holder))
 }
 
-fn failed(image: &Image) -> impl Fn(String) -> LockError + use<> {
+/// Returns whether a pool has the locks of a device.
+///
+/// # Errors
+/// The cluster does not answer.
+pub fn is_held(device: &BlockDevice, holder: &Holder) -> Result<bool, LockError> {
+    for image in Image::all_of(device) {
+        let failed = failed(&image);
+        let header = Header::of(&image).map_err(&failed)?;
+        if !is_held_of(&header, holder).map_err(&failed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the names of the other hosts that have a lock of a device together with this one, or had.
+///
+/// # Errors
+/// The cluster does not answer.
+pub fn other_hosts(device: &BlockDevice, holder: &Holder) -> Result<Vec<String>, LockError> {
+    let mut hosts = Vec::new();
+    for image in Image::all_of(device) {
+        let failed = failed(&image);
+        let info = Header::of(&image).and_then(|header| header.lock_info(LOCK)).map_err(&failed)?;
+        let (_, others) = info.split(&holder.cookie);
+        let named = others.iter().filter_map(|other| host_of(&other.description));
+        hosts.extend(named.map(str::to_string));
+    }
+    Ok(hosts)
+}
+
+/// Returns whether a pool has the lock of an image, under the present name of its host: whoever fences the host looks for that.
+pub(super) fn is_held_of(header: &Header<'_>, holder: &Holder) -> Result<bool, String> {
+    let info = header.lock_info(LOCK)?;
+    let (own, _) = info.split(&holder.cookie);
+    let is_found = |own: &&Locker| holder.host().is_none_or(|host| host_of(&own.description) == Some(host));
+    Ok(holder.is_of_this_kind(&info) && own.iter().any(is_found))
+}
+
+/// Returns the error of an image that cannot be locked.
+pub(super) fn failed(image: &Image) -> impl Fn(String) -> LockError + use<> {
     let image = image.path();
     move |why| LockError::Failed { image: image.clone(), why }
 }
 
 /// Returns true if the lock was taken, false if the pool had it.
-fn take(image: &Image, holder: &Holder) -> Result<bool, LockError> {
+fn take(image: &Image, holder: &Holder, may_take: bool) -> Result<bool, LockError> {
     let failed = failed(image);
-    let object = header_object(image).map_err(&failed)?;
-    let options = [
-        ["--lock-type", "exclusive"],
-        ["--lock-cookie", &holder.cookie],
-        ["--lock-description", &holder.description],
-    ];
-    let refused = match rados(image, &["lock", "get", &object, LOCK], options.as_flattened()) {
-        Ok(_) => return Ok(true),
-        Err(refused) => refused,
+    let header = Header::of(image).map_err(&failed)?;
+    let info = header.lock_info(LOCK).map_err(&failed)?;
+    let (own, _) = info.split(&holder.cookie);
+    let release_own = || own.iter().try_for_each(|own| header.unlock(LOCK, own)).map_err(&failed);
+    match decide(&info, holder, may_take) {
+        Step::Keep => Ok(false),
+        Step::Rename => {
+            header.lock(holder.wish()).map_err(&failed)?;
+            release_own().map(|()| false)
+        }
+        Step::Convert => {
+            release_own()?;
+            get(image, &header, holder).map(|()| false)
+        }
+        Step::Take => get(image, &header, holder).map(|()| true),
+        Step::Lost => Err(LockError::Lost { image: image.path() }),
+        Step::Refuse => Err(refusal(image, &header, &info, holder)),
+    }
+}
+
+/// Takes a lock that nobody seems to have who keeps this pool out.
+fn get(image: &Image, header: &Header<'_>, holder: &Holder) -> Result<(), LockError> {
+    let Err(refused) = header.lock(holder.wish()) else { return Ok(()) };
+    let info = header.lock_info(LOCK).map_err(failed(image))?;
+    match decide(&info, holder, true) {
+        Step::Keep => Ok(()),
+        Step::Refuse => Err(refusal(image, header, &info, holder)),
+        _ => Err(failed(image)(refused)),
+    }
+}
+
+/// Returns why others keep a pool out.
+fn refusal(image: &Image, header: &Header<'_>, info: &LockInfo, holder: &Holder) -> LockError {
+    let (_, others) = info.split(&holder.cookie);
+    let named =
+        |other: &Locker| format!("{} (Ceph client {} at {})", other.description, other.name, other.address);
+    let image = image.path();
+    let list = |of: &dyn Fn(&Locker) -> String, between: &str| {
+        others.iter().map(|other| of(other)).collect::<Vec<_>>().join(between)
     };
-    let lockers = lockers(image, &object).map_err(&failed)?;
-    match lockers.iter().find(|locker| locker.cookie != holder.cookie) {
-        Some(other) => Err(LockError::Held {
-            image: image.path(),
-            holder: format!("{} (Ceph client {} at {})", other.description, other.name, other.address),
-            release: break_command(image, &object, other),
-        }),
-        None if lockers.is_empty() => Err(failed(refused)),
-        None => Ok(false),
+    let others_named = list(&named, ", ");
+    let release = list(&|other| header.unlock_command(LOCK, other), "; ");
+    match info.kind.as_str() {
+        "shared" if !holder.is_shared() => LockError::Shared { image, holder: others_named, release },
+        _ => LockError::Held { image, holder: others_named, release },
     }
 }
 
 fn give(image: &Image, holder: &Holder) -> Result<(), LockError> {
     let failed = failed(image);
-    let object = header_object(image).map_err(&failed)?;
-    for locker in lockers(image, &object).map_err(&failed)? {
-        if locker.cookie == holder.cookie {
-            let cookie = ["--lock-cookie", &locker.cookie];
-            rados(image, &["lock", "break", &object, LOCK, &locker.name], &cookie).map_err(&failed)?;
-        }
-    }
-    Ok(())
+    let header = Header::of(image).map_err(&failed)?;
+    register::clear(&header, holder).map_err(&failed)?;
+    let info = header.lock_info(LOCK).map_err(&failed)?;
+    let (own, _) = info.split(&holder.cookie);
+    own.into_iter().try_for_each(|own| header.unlock(LOCK, own)).map_err(&failed)
 }
 
-fn rados(image: &Image, command: &[&str], options: &[&str]) -> Result<String, String> {
-    let mut place = vec!["--pool", &image.pool];
-    place.extend(image.namespace.iter().flat_map(|namespace| ["--namespace", namespace]));
-    image.run("rados", &[command, &place, options].concat())
-}
-
-/// Returns the command with which an operator releases a lock.
-fn break_command(image: &Image, object: &str, locker: &Locker) -> String {
-    let namespace = image.namespace.as_ref().map_or(String::new(), |name| format!(" --namespace {name}"));
-    format!(
-        "rados --pool {}{namespace} lock break {object} {LOCK} {} --lock-cookie {}",
-        image.pool, locker.name, locker.cookie
-    )
-}
-
-/// Returns the object that all clients of an image use, by the image's format.
-fn header_object(image: &Image) -> Result<String, String> {
-    let info = image.run("rbd", &["info", "--format", "json", "--", &image.path()])?;
-    header_of(&info, &image.name)
-}
-
-fn header_of(info: &str, name: &str) -> Result<String, String> {
-    let unreadable = || format!("rbd info printed '{}'", info.trim());
-    let info: Value = serde_json::from_str(info).map_err(|_| unreadable())?;
-    match (info["format"].as_u64(), info["id"].as_str()) {
-        (Some(1), _) => Ok(format!("{name}.rbd")),
-        (Some(2), Some(id)) if !id.is_empty() => Ok(format!("rbd_header.{id}")),
-        _ => Err(unreadable()),
-    }
-}
-
-fn lockers(image: &Image, object: &str) -> Result<Vec<Locker>, String> {
-    lockers_of(&rados(image, &["lock", "info", object, LOCK], &["--format", "json"])?)
-}
-
-fn lockers_of(info: &str) -> Result<Vec<Locker>, String> {
-    let unreadable = || format!("rados lock info printed '{}'", info.trim());
-    let info: Value = serde_json::from_str(info).map_err(|_| unreadable())?;
-    let locker = |entry: &Value| {
-        let text = |key: &str| entry[key].as_str().map(str::to_string).ok_or_else(unreadable);
-        Ok(Locker {
-            name: text("name")?,
-            cookie: text("cookie")?,
-            description: text("description")?,
-            address: text("addr")?,
-        })
-    };
-    info["lockers"].as_array().ok_or_else(unreadable)?.iter().map(locker).collect()
+/// Returns the host that a description names.
+pub(super) fn host_of(description: &str) -> Option<&str> {
+    description.rsplit_once(ON_HOST).map(|(_, host)| host)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_header_is_found_by_the_format() {
-        let header = |info: &str| header_of(info, "vm1");
-        assert_eq!(
-            header(r#"{"format": 2, "id": "100dfa674f3f"}"#).as_deref(),
-            Ok("rbd_header.100dfa674f3f")
-        );
-        assert_eq!(header(r#"{"format": 1}"#).as_deref(), Ok("vm1.rbd"));
-        for info in ["", "{}", r#"{"format": 2}"#, r#"{"format": 2, "id": ""}"#] {
-            assert!(header(info).is_err_and(|why| why.contains("rbd info printed")), "{info}");
-        }
+    fn holder(host: Option<&str>) -> Holder {
+        Holder::new(Uuid([1; 16]), "main", DiskId([2; 16]), "vm1", host.map(str::to_string))
     }
 
-    #[test]
-    fn lockers_are_read() {
-        let none = r#"{"name":"haversack","type":"exclusive","tag":"","lockers":[]}"#;
-        assert_eq!(lockers_of(none), Ok(vec![]));
-        let one = r#"{"lockers":[{"name":"client.4114","cookie":"p/d","description":"here","expiration":"0.000000",
-                     "addr":"127.0.0.1:0/705596093"}]}"#;
-        let lockers = lockers_of(one).expect("a list");
-        assert_eq!((lockers[0].name.as_str(), lockers[0].cookie.as_str()), ("client.4114", "p/d"));
-        for info in ["", "{}", r#"{"lockers":[{}]}"#] {
-            assert!(lockers_of(info).is_err_and(|why| why.contains("lock info printed")), "{info}");
-        }
-    }
-
-    #[test]
-    fn an_operator_is_told_how_to_release_a_lock() {
-        let image = Image {
-            pool: "vms".into(),
-            namespace: Some("a".into()),
-            name: "vm1".into(),
-            user: None,
-            conf: None,
+    fn info(kind: &str, tag: &str, lockers: &[(&str, &str)]) -> LockInfo {
+        let locker = |(cookie, description): &(&str, &str)| Locker {
+            name: "client.1".into(),
+            cookie: (*cookie).into(),
+            description: (*description).into(),
+            address: String::new(),
         };
-        let text = |text: &str| text.to_string();
-        let locker =
-            Locker { name: text("client.7"), cookie: text("p/d"), description: text(""), address: text("") };
-        assert_eq!(
-            break_command(&image, "rbd_header.1", &locker),
-            "rados --pool vms --namespace a lock break rbd_header.1 haversack client.7 --lock-cookie p/d"
-        );
+        LockInfo { kind: kind.into(), tag: tag.into(), lockers: lockers.iter().map(locker).collect() }
+    }
+
+    #[test]
+    fn one_pool_has_an_image_that_does_not_move() {
+        let me = holder(None);
+        let mine = (me.cookie.as_str(), "");
+        let tag = format!("haversack/{}", DiskId([2; 16]));
+        for (lock, expected) in [
+            (info("none", "", &[]), Step::Take),
+            (info("exclusive", "", &[mine]), Step::Keep),
+            (info("exclusive", "", &[("other", "")]), Step::Refuse),
+            (info("shared", &tag, &[("other", "")]), Step::Refuse),
+            (info("shared", &tag, &[mine]), Step::Convert),
+            (info("shared", &tag, &[mine, ("other", "")]), Step::Refuse),
+        ] {
+            assert_eq!(decide(&lock, &me, true), expected, "{lock:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_share_an_image_whose_disk_moves_and_keep_the_rest_out() {
+        let me = holder(Some("alpha"));
+        let mine = (me.cookie.as_str(), me.description.as_str());
+        let tag = format!("haversack/{}", DiskId([2; 16]));
+        for (lock, expected) in [
+            (info("none", "", &[]), Step::Take),
+            (info("shared", &tag, &[("other", "")]), Step::Take),
+            (info("shared", &tag, &[mine, ("other", "")]), Step::Keep),
+            (
+                info("shared", &tag, &[(me.cookie.as_str(), "disk vm1 of pool main on host old")]),
+                Step::Rename,
+            ),
+            (info("shared", "haversack/another-disk", &[("other", "")]), Step::Refuse),
+            (info("exclusive", "", &[("other", "")]), Step::Refuse),
+            (info("exclusive", "", &[mine]), Step::Convert),
+        ] {
+            assert_eq!(decide(&lock, &me, true), expected, "{lock:?}");
+            let unasked = if expected == Step::Take { Step::Lost } else { expected };
+            assert_eq!(decide(&lock, &me, false), unasked, "{lock:?}, not to be taken");
+        }
+    }
+
+    #[test]
+    fn a_holder_says_which_host_it_is_on() {
+        let description = |host| holder(host).description;
+        assert_eq!(host_of(&description(Some("alpha"))), Some("alpha"));
+        assert_eq!(host_of("disk vm1 of pool main on server1"), None);
     }
 }

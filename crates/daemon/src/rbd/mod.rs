@@ -1,9 +1,13 @@
 //! RBD images, as their own tools see them.
 //!
 //! QEMU's driver opens an image so that any other client may open it, too. So an image is locked for the pool that
-//! caches it ([`lock`]), and refused if another client has it open ([`watchers`]).
+//! caches it, or for the hosts between which its disk moves ([`lock`]), and refused if a client of others has it open
+//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]).
 
 pub mod lock;
+mod rados;
+mod register;
+mod store;
 pub mod watchers;
 
 use std::path::PathBuf;
@@ -19,6 +23,12 @@ use crate::origin::BlockDevice;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// How often its end is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Returns whether a disk with an origin of this device can move between hosts: it is one RBD image, and nothing above it
+/// caches what another host may have changed.
+pub fn can_move(origin: &str, device: &BlockDevice) -> bool {
+    origin.starts_with("rbd:") && Image::all_of(device).len() == 1
+}
 
 /// An RBD image that is opened for writing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,6 +122,19 @@ mod tests {
     fn images_of(origin: &str) -> Vec<Image> {
         let Ok(Origin::Helper(device)) = Origin::parse(origin) else { panic!("{origin} needs a helper") };
         Image::all_of(&device)
+    }
+
+    #[test]
+    fn plain_images_can_move() {
+        let moves = |origin: &str| {
+            let Ok(Origin::Helper(device)) = Origin::parse(origin) else { panic!("{origin} needs a helper") };
+            can_move(origin, &device)
+        };
+        assert!(moves("rbd:vms/a/vm1:id=h"));
+        let cached = r#"qemu:{"driver": "qcow2", "file": {"driver": "rbd", "pool": "vms", "image": "vm2"}}"#;
+        for origin in ["rbd:vms/vm1@snapshot", cached, "iscsi://127.0.0.1:1/iqn.2020-01.org.example:x/1"] {
+            assert!(!moves(origin), "{origin}");
+        }
     }
 
     #[test]

@@ -3,20 +3,28 @@
 //! The lock of [`super::lock`] is Haversack's own. But each client that opens an image
 //! for writing watches its header object, and `rbd status` lists the watchers. The list is read once this daemon's own
 //! helper has the image open, so of two hosts that attach the same image at the same time, neither misses the other.
+//! If the disk moves between hosts, the clients of all of them are in a register ([`super::register`]), and only others
+//! are refused.
 //!
 //! A client that is killed stays listed for 30 s. When the daemon is restarted after a crash, its previous helper is
 //! such a client; so a restart ignores watchers on this host.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::Image;
+use super::lock::Holder;
+use super::{Image, register};
 use crate::origin::BlockDevice;
 
 /// A client that died is no longer listed after this time: Ceph's default of 30 s, and some margin.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(40);
+/// How long another host may take to enter a client that has opened the image in the register.
+const REGISTERING_TIME: Duration = Duration::from_secs(5);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Why an image cannot be used.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WatchError {
@@ -46,7 +54,11 @@ pub enum WatchError {
 ///
 /// # Errors
 /// Another client has an image open, or it cannot be found out.
-pub fn refuse_other_clients(device: &BlockDevice, after_crash: bool) -> Result<(), WatchError> {
+pub fn refuse_other_clients(
+    device: &BlockDevice,
+    holder: &Holder,
+    after_crash: bool,
+) -> Result<(), WatchError> {
     let images = Image::all_of(device);
     if images.is_empty() {
         return Ok(());
@@ -54,14 +66,36 @@ pub fn refuse_other_clients(device: &BlockDevice, after_crash: bool) -> Result<(
     let local = local_addresses();
     for image in images {
         let unknown = |why| WatchError::Unknown { image: image.path(), why };
-        let status = image.run("rbd", &["status", "--format", "json", "--", &image.path()]);
-        let watchers = watchers(&status.map_err(unknown)?).map_err(unknown)?;
-        let clients = others(&watchers, &local, after_crash);
-        if !clients.is_empty() {
-            return Err(WatchError::InUse { image: image.path(), clients });
+        let deadline = Instant::now() + REGISTERING_TIME;
+        loop {
+            // Listed first: a client that is entered in between is found in the register.
+            let watchers = clients_of(&image).map_err(unknown)?;
+            let registered = match holder.is_shared() {
+                true => Some(register::registered(&image).map_err(unknown)?),
+                false => None,
+            };
+            let clients = others(&watchers, &local, registered.as_deref(), after_crash);
+            if clients.is_empty() {
+                break;
+            }
+            if !holder.is_shared() || Instant::now() >= deadline {
+                return Err(WatchError::InUse { image: image.path(), clients });
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
     Ok(())
+}
+
+/// Returns the addresses of the clients that have an image open for writing.
+pub(super) fn clients_of(image: &Image) -> Result<Vec<String>, String> {
+    watchers(&image.run("rbd", &["status", "--format", "json", "--", &image.path()])?)
+}
+
+/// Returns those of the clients that are on this host.
+pub(super) fn on_this_host(clients: &[String]) -> Vec<String> {
+    let local = local_addresses();
+    clients.iter().filter(|client| is_local(client, &local)).cloned().collect()
 }
 
 /// Reads the addresses of the watchers from what `rbd status --format json` printed.
@@ -79,12 +113,24 @@ fn address(watcher: &str) -> Option<IpAddr> {
     bare.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// Returns the watchers that are not the daemon's own helper. That one is on this host.
-fn others(watchers: &[String], local: &[IpAddr], after_crash: bool) -> Vec<String> {
-    let is_local = |watcher: &&String| address(watcher).is_some_and(|ip| local.contains(&ip));
-    let (here, elsewhere): (Vec<&String>, Vec<&String>) = watchers.iter().partition(is_local);
-    let second_here = here.len() > 1 && !after_crash;
-    elsewhere.into_iter().chain(here.into_iter().filter(|_| second_here)).cloned().collect()
+fn is_local(watcher: &str, local: &[IpAddr]) -> bool {
+    address(watcher).is_some_and(|ip| local.contains(&ip))
+}
+
+/// Returns the watchers that are neither in the register nor the daemon's own helper. That one is in the register, or on this
+/// host if the image has none.
+fn others(
+    watchers: &[String],
+    local: &[IpAddr],
+    registered: Option<&[String]>,
+    after_crash: bool,
+) -> Vec<String> {
+    let is_known = |watcher: &&String| registered.is_some_and(|clients| clients.contains(watcher));
+    let unknown = watchers.iter().filter(|watcher| !is_known(watcher));
+    let (here, elsewhere): (Vec<&String>, Vec<&String>) =
+        unknown.partition(|watcher| is_local(watcher, local));
+    let is_second = here.len() > usize::from(registered.is_none()) && !after_crash;
+    elsewhere.into_iter().chain(here.into_iter().filter(|_| is_second)).cloned().collect()
 }
 
 fn local_addresses() -> Vec<IpAddr> {
@@ -107,15 +153,31 @@ mod tests {
         let own = r#"{"address": "10.0.0.1:0/1030710457", "client": 4123, "cookie": 140495963558224}"#;
         let other = r#"{"address": "v1:10.0.0.2:0/7", "client": 4124, "cookie": 1}"#;
         let alone = list(&format!(r#"{{"watchers": [{own}]}}"#));
-        assert!(others(&alone, &local, false).is_empty());
+        assert!(others(&alone, &local, None, false).is_empty());
         let elsewhere = list(&format!(r#"{{"watchers": [{own}, {other}]}}"#));
         for after_crash in [false, true] {
-            assert_eq!(others(&elsewhere, &local, after_crash), ["v1:10.0.0.2:0/7"]);
+            assert_eq!(others(&elsewhere, &local, None, after_crash), ["v1:10.0.0.2:0/7"]);
         }
         let twice = list(&format!(r#"{{"watchers": [{own}, {own}]}}"#));
-        assert_eq!(others(&twice, &local, false).len(), 2);
-        assert!(others(&twice, &local, true).is_empty());
+        assert_eq!(others(&twice, &local, None, false).len(), 2);
+        assert!(others(&twice, &local, None, true).is_empty());
         assert_eq!(address("[fd00::1]:0/9"), Some("fd00::1".parse().expect("an address")));
+    }
+
+    #[test]
+    fn clients_in_the_register_are_not_refused() {
+        let local = [IpAddr::from([10, 0, 0, 1])];
+        let [own, left, theirs, foreign] =
+            ["10.0.0.1:0/1", "10.0.0.1:0/2", "10.0.0.2:0/3", "10.0.0.2:0/4"].map(str::to_string);
+        let registered = [own.clone(), theirs.clone()];
+        let refused = |watchers: &[&String], after_crash| {
+            let watchers: Vec<String> = watchers.iter().copied().cloned().collect();
+            others(&watchers, &local, Some(&registered), after_crash)
+        };
+        assert!(refused(&[&own, &theirs], false).is_empty());
+        assert_eq!(refused(&[&own, &theirs, &foreign], true), std::slice::from_ref(&foreign));
+        assert_eq!(refused(&[&own, &left], false), std::slice::from_ref(&left));
+        assert!(refused(&[&own, &left], true).is_empty());
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! The locks of disks whose store has some: taken before a disk is attached, released when the pool has nothing of it any more.
+//!
+//! Invariants
+//! - A pool that has dirty blocks of a disk keeps the lock of its store, unless somebody takes it away.
+//! - A lock that is shared between hosts, and that this host has noted as taken, is taken again only on request of an operator or
+//!   another host, and only if each other host that has it is connected and so can say whether it has taken the disk over.
+//! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
+//!   protects. It leaves the note as it was.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use haversack_api::DiskConfig;
+use haversack_model::DiskId;
+
+use super::lock::{self, Holder, LockError};
+use super::register::Register;
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::helper::{Gate, Refusal};
+use crate::locked::Locked;
+use crate::origin::{BlockDevice, Origin};
+use crate::pool::Pool;
+
+/// What an attach has done to the lock of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct StoreLock {
+    /// It has taken it.
+    is_new: bool,
+    /// This host had noted it before.
+    was_noted: bool,
+}
+
+/// Has the client of each helper of a disk that moves entered in the register of its image.
+#[derive(Debug)]
+struct RegisterGate {
+    register: Register,
+    earlier: Mutex<Vec<String>>,
+    disk: String,
+    daemon: DaemonRef,
+}
+
+struct DaemonRef(Weak<Daemon>);
+
+impl std::fmt::Debug for DaemonRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Daemon")
+    }
+}
+
+impl Gate for RegisterGate {
+    fn prepare(&self) -> std::result::Result<(), Refusal> {
+        *self.earlier.locked() = self.register.clients().map_err(|error| refusal(&error))?;
+        Ok(())
+    }
+
+    fn admit(&self) -> std::result::Result<(), Refusal> {
+        let earlier = self.earlier.locked().clone();
+        self.register.admit(&earlier).map_err(|error| {
+            let refusal = refusal(&error);
+            if let Some(daemon) = self.daemon.0.upgrade().filter(|_| refusal.is_final) {
+                daemon.events.add("lock-lost", &self.disk, refusal.why.clone());
+            }
+            refusal
+        })
+    }
+}
+
+fn refusal(error: &LockError) -> Refusal {
+    Refusal { why: error.to_string(), is_final: matches!(error, LockError::Lost { .. }) }
+}
+
+impl Daemon {
+    pub(crate) fn holder(
+        &self,
+        pool: &Pool,
+        config: &DiskConfig,
+        id: DiskId,
+        device: &BlockDevice,
+    ) -> Holder {
+        let moves = super::can_move(&config.origin, device);
+        let host = self.hosts().filter(|_| moves).map(|hosts| hosts.my_name());
+        Holder::new(pool.id, &pool.name, id, &config.name, host)
+    }
+
+    /// Returns what decides whether the helper of a disk may be used, if something does.
+    ///
+    /// # Errors
+    /// The disk's pool is not open.
+    pub(crate) fn gate(
+        self: &Arc<Self>,
+        config: &DiskConfig,
+        id: DiskId,
+        device: &BlockDevice,
+    ) -> Result<Option<Arc<dyn Gate>>> {
+        if config.read_only {
+            return Ok(None);
+        }
+        let holder = self.holder(self.pool(&config.pool)?, config, id, device);
+        let gate = Register::of(device, &holder).map(|register| {
+            let daemon = DaemonRef(Arc::downgrade(self));
+            let disk = config.name.clone();
+            Arc::new(RegisterGate { register, earlier: Mutex::default(), disk, daemon }) as Arc<dyn Gate>
+        });
+        Ok(gate)
+    }
+
+    /// Locks the store of an origin for a disk's pool, where the store has such locks. `is_requested`: a lock that was taken
+    /// away from this host may be taken again.
+    ///
+    /// # Errors
+    /// The store is locked for others, the lock was taken away, or the store does not answer.
+    pub(crate) fn lock_store(
+        &self,
+        pool: &Pool,
+        config: &DiskConfig,
+        id: DiskId,
+        origin: &Origin,
+        is_requested: bool,
+    ) -> Result<StoreLock> {
+        let Origin::Helper(device) = origin else { return Ok(StoreLock::default()) };
+        if config.read_only {
+            return Ok(StoreLock::default());
+        }
+        let holder = self.holder(pool, config, id, device);
+        let was_noted = holder.is_shared() && self.state.has_locked(id);
+        if was_noted && is_requested && !lock::is_held(device, &holder)? {
+            self.check_connected(config, &lock::other_hosts(device, &holder)?)?;
+        }
+        // Noted first: after a crash in between, a lock that is not there counts as taken away.
+        if holder.is_shared() {
+            self.state.note_locked(id, true)?;
+        }
+        let acquired = lock::acquire(device, &holder, is_requested || !was_noted);
+        let locked = StoreLock { is_new: acquired.as_ref().is_ok_and(|is_new| *is_new), was_noted };
+        if let Err(error) = acquired {
+            self.undo_lock(pool, config, id, locked);
+            return Err(error.into());
+        }
+        if !holder.is_shared() {
+            self.state.note_locked(id, false)?;
+        }
+        Ok(locked)
+    }
+
+    /// Refuses a disk whose lock was taken away if a host that has its store locked cannot say whether it has taken it over.
+    fn check_connected(&self, config: &DiskConfig, hosts: &[String]) -> Result<()> {
+        let Some(known) = self.hosts() else { return Ok(()) };
+        let Some(away) = hosts.iter().find(|host| !known.is_there(host)) else { return Ok(()) };
+        Err(DaemonError::conflict(
+            format!(
+                "the lock of the origin of disk '{}' was taken away from this host, and host '{away}', which has one, is not \
+                 connected: it may have taken the disk over",
+                config.name
+            ),
+            "connect that host; or, if it is dead for good, take its lock away with 'rados lock break'",
+        ))
+    }
+
+    /// Undoes what an attach that has failed has done to the lock of a store. If it has taken it for blocks that were not known
+    /// to be locked, it stays; one that was taken away before is so again.
+    pub(crate) fn undo_lock(&self, pool: &Pool, config: &DiskConfig, id: DiskId, lock: StoreLock) {
+        let recorded = pool.backend.recorded_disk(id);
+        let is_clean = matches!(recorded, Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0));
+        if !lock.was_noted && !is_clean {
+            return;
+        }
+        if lock.is_new {
+            self.release_store(pool, config, id);
+        }
+        if !lock.was_noted
+            && let Err(error) = self.state.note_locked(id, false)
+        {
+            tracing::warn!(disk = config.name, "it stays noted that the origin is locked: {error}");
+        }
+    }
+
+    /// Releases the lock of a disk's store, unless the pool has blocks of the disk that its store does not have. A lock that was
+    /// taken away stays noted.
+    pub(crate) fn unlock_store(&self, config: &DiskConfig, id: DiskId) {
+        let (Ok(Origin::Helper(device)), Ok(pool), false) =
+            (Origin::parse(&config.origin), self.pool(&config.pool), config.read_only)
+        else {
+            return;
+        };
+        if matches!(pool.backend.recorded_disk(id), Ok(Some(disk)) if disk.dirty_blocks > 0) {
+            return;
+        }
+        let holder = self.holder(pool, config, id, &device);
+        let released = match holder.is_shared() {
+            true => lock::is_held(&device, &holder),
+            false => Ok(true),
+        };
+        match released {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.tell_still_locked(config, &error),
+        }
+        // Before the lock: a crash in between leaves a lock that is found again.
+        if let Err(error) = self.state.note_locked(id, false) {
+            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+            return;
+        }
+        self.release_store(pool, config, id);
+    }
+
+    fn release_store(&self, pool: &Pool, config: &DiskConfig, id: DiskId) {
+        let Ok(Origin::Helper(device)) = Origin::parse(&config.origin) else { return };
+        if let Err(error) = lock::release(&device, &self.holder(pool, config, id, &device)) {
+            self.tell_still_locked(config, &error);
+        }
+    }
+
+    fn tell_still_locked(&self, config: &DiskConfig, error: &LockError) {
+        tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+        self.events.add("still-locked", &config.name, error.to_string());
+    }
+}

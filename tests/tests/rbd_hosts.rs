@@ -1,0 +1,275 @@
+//! Disks on RBD images that move between hosts: daemons over TLS, one cluster.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use haversack_e2e::ceph::Ceph;
+use haversack_e2e::connection::{Command, Connection};
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
+use haversack_e2e::process::Process;
+use haversack_e2e::tools::{self, PATIENCE, wait_until};
+use haversack_e2e::{Error, Place, Result, image, test};
+
+const MIB: u64 = 16;
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 256;
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// What is written stays dirty until it is flushed.
+const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+
+fn client(host: &Haversack<'_>) -> Result<Connection> {
+    Connection::open(&host.socket("nbd.sock"), "vm1")
+}
+
+/// Fills blocks with a value, durably.
+fn write(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
+    for block in blocks {
+        guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut vec![value; BLOCK as usize])?;
+    }
+    guest.ask(Command::Flush, 0, 0, &mut [])
+}
+
+fn check_filled(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
+    for block in blocks {
+        let mut data = vec![!value; BLOCK as usize];
+        guest.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
+        let first = data[0];
+        check(data.iter().all(|byte| *byte == value), format!("block {block}: {first}, not {value}"))?;
+    }
+    Ok(())
+}
+
+/// Checks blocks of the image itself.
+fn check_image(place: &Place, ceph: &Ceph, blocks: Range<u64>, value: u8) -> Result<()> {
+    let copy = place.path("copy.img");
+    let _ = std::fs::remove_file(&copy);
+    ceph.export("vm1", &copy)?;
+    for block in blocks {
+        let data = image::take(&copy, block * BLOCK, BLOCK as usize)?;
+        let first = data[0];
+        let is_filled = data.iter().all(|byte| *byte == value);
+        check(is_filled, format!("block {block} of the image: {first}, not {value}"))?;
+    }
+    Ok(())
+}
+
+/// Runs a command that must fail; returns what it complained of.
+fn refused(host: &Haversack<'_>, arguments: &[&str]) -> Result<String> {
+    match host.command(arguments) {
+        Ok(text) => Err(Error::Check(format!("{arguments:?} was not refused: {text}"))),
+        Err(error) => Ok(error.to_string()),
+    }
+}
+
+/// The hosts that have an image locked, in order.
+fn lockers(ceph: &Ceph) -> Result<Vec<String>> {
+    let host = |[_, description]: [String; 2]| {
+        description.rsplit_once(' ').map_or(description.clone(), |(_, host)| host.to_owned())
+    };
+    let mut hosts: Vec<String> = ceph.lockers("vm1")?.into_iter().map(host).collect();
+    hosts.sort_unstable();
+    Ok(hosts)
+}
+
+fn settings(hosts: &Hosts, me: &str, disks: Vec<Disk>, more: &str) -> Settings {
+    let more = hosts.tables(me).replace("[migration]\n", &format!("[migration]\n{more}\n"));
+    Settings { more, ..Settings::new(64, disks) }
+}
+
+/// Two daemons with the disk, which is alpha's.
+fn start<'a>(origin: &str, hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haversack<'a>; 2]> {
+    let old = Disk::new("vm1", origin).with(DIRTY);
+    let new = old.clone().with("from = \"none\"");
+    let both = [settings(hosts, "alpha", vec![new], more), settings(hosts, "beta", vec![old], more)];
+    let [alpha, beta] = Haversack::start_both(places, both)?;
+    wait_until("the disk at both hosts", PATIENCE, || {
+        Ok(state(&beta, "vm1").is_ok_and(|state| state == "waiting"))
+    })?;
+    Ok([alpha, beta])
+}
+
+#[test]
+fn a_disk_on_an_rbd_image_moves_there_and_back() {
+    test("an RBD image of two hosts", |place| {
+        let ceph = Ceph::start(place)?;
+        let origin = ceph.image("vm1", MIB)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let [mut alpha, mut beta] = start(&origin, &hosts, &places, "")?;
+        check(lockers(&ceph)? == ["alpha", "beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
+        check(ceph.registered("vm1")?.len() == 2, "their clients are not in the register")?;
+
+        place.say("both hosts have it");
+        let stranger_place = place.host("c")?;
+        let stranger = Haversack::start(&stranger_place, Settings::new(32, vec![]))?;
+        wait_until("the stranger", PATIENCE, || Ok(stranger.command(&["disk", "list"]).is_ok()))?;
+        let pool = stranger.pool();
+        let attach = ["disk", "attach", "vm1", &origin, "--pool", &pool];
+        let error = refused(&stranger, &attach)?;
+        let told = ["between which its disk moves", "on host alpha", "on host beta"];
+        check(told.iter().all(|words| error.contains(words)), format!("a stranger is told: {error}"))?;
+
+        place.say("a stranger is refused");
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..BLOCKS, 1)?;
+        alpha.command(&["migrate", "vm1", "--to", "beta"])?;
+        drop(guest);
+        let mut guest = client(&beta)?;
+        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        place.say("moved");
+        // Either daemon dies, and has its image again.
+        alpha.kill_and_restart(MOMENT)?;
+        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        wait_until_moved(&alpha, &beta, "vm1")?;
+        place.say("nothing is left at alpha, which was killed");
+        beta.command(&["disk", "flush", "vm1"])?;
+        place.say("flushed");
+        check_image(place, &ceph, 0..BLOCKS / 2, 2)?;
+        check_image(place, &ceph, BLOCKS / 2..BLOCKS, 1)?;
+        drop(guest);
+        beta.kill_and_restart(MOMENT)?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..8, 3)?;
+        check_filled(&mut guest, 0..8, 3)?;
+        check_filled(&mut guest, 8..BLOCKS / 2, 2)?;
+        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        wait_until_moved(&beta, &alpha, "vm1")?;
+        place.say("moved back, with beta killed");
+        check(lockers(&ceph)? == ["alpha", "beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
+        drop(guest);
+        alpha.detach("vm1")?;
+        check_image(place, &ceph, 0..8, 3)?;
+        check(lockers(&ceph)? == ["beta"], format!("alpha has detached it: {:?}", ceph.lockers("vm1")?))?;
+        beta.command(&["disk", "detach", "vm1"])?;
+        check(lockers(&ceph)?.is_empty(), "locked by nobody's host")?;
+        check(ceph.registered("vm1")?.is_empty(), "a client of nobody is in the register")?;
+        stranger.command(&attach).map(drop)
+    });
+}
+
+/// A daemon that is told of other hosts, or no longer, has the other kind of lock then.
+#[test]
+fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
+    test("two kinds of lock", |place| {
+        let ceph = Ceph::start(place)?;
+        let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
+        let hosts = Hosts::new(place, &["alpha"])?;
+        let alone = Settings::new(32, vec![disk.clone()]);
+        let own = place.host("a")?;
+        let mut daemon = Haversack::start(&own, alone.clone())?;
+        write(&mut client(&daemon)?, 0..8, 1)?;
+        check(!ceph.is_shared("vm1")?, "the lock of one host is shared")?;
+        daemon.stop()?;
+        *daemon.settings() = Settings { more: hosts.tables("alpha"), ..alone.clone() };
+        daemon.start_again()?;
+        check(ceph.is_shared("vm1")? && lockers(&ceph)? == ["alpha"], "the lock of a host is not shared")?;
+        check_filled(&mut client(&daemon)?, 0..8, 1)?;
+        daemon.kill()?;
+        // Whoever takes the lock away has fenced the host, as far as it can know.
+        ceph.lock_with_others("vm1", "other", "beta")?;
+        *daemon.settings() = Settings { disks: vec![disk.clone().unattachable()], ..alone.clone() };
+        daemon.start_again()?;
+        let why = |daemon: &Haversack<'_>| {
+            let shown = daemon.json(&["disk", "show", "vm1"])?;
+            Ok::<_, Error>(shown["error"].as_str().unwrap_or_default().to_owned())
+        };
+        wait_until("the refusal", PATIENCE, || Ok(why(&daemon)?.contains("on host beta")))?;
+        daemon.stop()?;
+        ceph.break_lock_of("vm1", " on host alpha")?;
+        *daemon.settings() =
+            Settings { disks: vec![disk.unattachable()], more: hosts.tables("alpha"), ..alone };
+        daemon.start_again()?;
+        wait_until("the other refusal", PATIENCE, || Ok(why(&daemon)?.contains("was taken away")))?;
+        check(lockers(&ceph)? == ["beta"], "a lock that was taken away is taken again")?;
+        daemon.command(&["disk", "detach", "vm1", "--force"])?;
+        for _ in 0..2 {
+            let error = daemon.attach("vm1").expect_err("beta may have taken it over").to_string();
+            check(error.contains("host 'beta', which has one, is not connected"), format!("told: {error}"))?;
+            check(lockers(&ceph)? == ["beta"], "a lock that was taken away is taken again")?;
+        }
+        ceph.break_lock("vm1")?;
+        daemon.attach("vm1")?;
+        check(lockers(&ceph)? == ["alpha"], "the operator has attached it")?;
+        check_filled(&mut client(&daemon)?, 0..8, 1)
+    });
+}
+
+/// The host lives, and its supervisor starts a helper again: a client that nobody has blocklisted.
+#[test]
+fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_again() {
+    test("a fenced host that lives", |place| {
+        let ceph = Ceph::start(place)?;
+        let origin = ceph.image("vm1", MIB)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let fence = tools::workspace().join("packaging/fence/fence-rbd");
+        let fence_line = format!("fence = {:?}", fence.display().to_string());
+        let [mut alpha, beta] = start(&origin, &hosts, &places, &fence_line)?;
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 0..BLOCKS, 1)?;
+        alpha.command(&["disk", "flush", "vm1"])?;
+        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        // It is cut off for so long that the cluster does not list its client any more.
+        alpha.pause_helpers(true)?;
+        wait_until("the end of alpha's watch", PATIENCE, || Ok(ceph.watchers("vm1")?.len() == 1))?;
+        // Nobody is told but the cluster.
+        let run = |by: &str| {
+            let input = place.path("input.json");
+            std::fs::write(&input, format!("{{\"by\":\"{by}\"}}\n")).map_err(Error::io("input"))?;
+            let input = std::fs::File::open(&input).map_err(Error::io("input"))?;
+            let mut program = std::process::Command::new(&fence);
+            program.args(["alpha", "10.0.0.1:1", "id", &origin]);
+            let output = tools::output_from(program, input)?;
+            Ok::<_, Error>((output.status.success(), output.stdout + &output.stderr))
+        };
+        let (done, said) = run("gamma")?;
+        check(!done && said.contains("has not locked"), format!("fenced by a stranger: {said}"))?;
+        let (done, said) = run("beta")?;
+        check(done && said.contains("1 clients of vms/vm1 blocklisted"), format!("not fenced: {said}"))?;
+        check(lockers(&ceph)? == ["beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
+        // The client is back, and has something to write.
+        alpha.pause_helpers(false)?;
+        let mut flush = Process::start(&places[0], "flush", &alpha.command_line(&["disk", "flush", "vm1"])?)?;
+        alpha.wait_for_log(&["the origin failed a request"])?;
+        check_image(place, &ceph, 0..BLOCKS, 1)?;
+        alpha.kill_helpers()?;
+        wait_until("the event", PATIENCE, || {
+            Ok(alpha.command(&["events", "vm1", "--last", "100"])?.contains("was taken away"))
+        })?;
+        wait_until("the helper's end", PATIENCE, || Ok(alpha.process()?.children()?.is_empty()))?;
+        check_image(place, &ceph, 0..BLOCKS, 1)?;
+        check(lockers(&ceph)? == ["beta"], "the fenced host has locked it again")?;
+        alpha.kill()?;
+        flush.wait(PATIENCE)?;
+
+        // Fenced again, and taken over.
+        beta.command(&["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"])?;
+        check(state(&beta, "vm1")? == "here", "it is not taken over")?;
+        let mut guest = client(&beta)?;
+        check_filled(&mut guest, 0..BLOCKS, 1)?;
+        write(&mut guest, 0..8, 3)?;
+        beta.command(&["disk", "flush", "vm1"])?;
+        // It does not let itself in.
+        alpha.settings().disks[0].attachable = false;
+        alpha.start_again()?;
+        wait_until("the refusal", PATIENCE, || {
+            let shown = alpha.json(&["disk", "show", "vm1"])?;
+            Ok(shown["error"].as_str().unwrap_or_default().contains("was taken away"))
+        })?;
+        check(lockers(&ceph)? == ["beta"], "the fenced host has locked it again")?;
+        check_image(place, &ceph, 0..8, 3)?;
+        check_image(place, &ceph, 8..BLOCKS, 1)?;
+        alpha.command(&["disk", "forget", "vm1", "--confirm", "vm1"])?;
+        alpha.attach("vm1")?;
+        check(state(&alpha, "vm1")? == "waiting", "alpha has it again")?;
+        check(lockers(&ceph)? == ["alpha", "beta"], "it is not let in")?;
+        drop(guest);
+        let mut guest = client(&alpha)?;
+        write(&mut guest, 8..16, 4)?;
+        check_filled(&mut guest, 0..8, 3)?;
+        check_filled(&mut guest, 16..BLOCKS, 1)
+    });
+}

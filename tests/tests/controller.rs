@@ -250,7 +250,7 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     check(source.watch()?.migration()?.phase == Phase::PreSwitchover, "the migration was touched")?;
     there.process().resume()?;
     let mut process = pair.start_command("taken-up", source, &there, &HELD)?;
-    process.wait_for_text("taking it up")?;
+    process.wait_for_text("following it")?;
     wait_until("the sending", PATIENCE, || Ok(state(pair.here(), "vm1")? == "sending"))?;
     process.interrupt()?;
     check(process.wait(PATIENCE)?.code() == Some(5), "the end of a move that was taken up")?;

@@ -123,7 +123,7 @@ impl Range {
         (self.from..=self.upto).contains(&distance)
     }
 
-    /// Returns the longest distance that exists while `known` blocks are known.
+    /// Returns a range of only the longest distance that exists while `known` blocks are known.
     pub fn deepest(known: u64) -> Self {
         Range { from: known - 1, upto: known - 1, share: 0.0, done: 0 }
     }

@@ -31,8 +31,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// `growth` is the ratio of requests for new data to the mean: it compensates for small ones for recently used
-    /// data. Without it the mix is kept.
+    /// `growth` is how much larger requests for new data are than the mean: it compensates for small ones for
+    /// recently used data. Without it the mix is kept.
     pub fn new(kind: &Kind, growth: Option<f64>) -> Self {
         let mean_blocks = kind.mean_blocks().max(1.0);
         let bytes = kind.bytes.unwrap_or(kind.refs * BLOCK_BYTES);

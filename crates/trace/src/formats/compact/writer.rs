@@ -11,7 +11,7 @@ use crate::access::Access;
 pub(crate) struct CompactWriter<W> {
     file: W,
     pending: Vec<Access>,
-    /// Number of names already written in blocks.
+    /// Names already written in blocks.
     names: Vec<String>,
     entries: Vec<Entry>,
     offset_bytes: u64,

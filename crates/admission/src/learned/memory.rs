@@ -16,7 +16,7 @@ const TIMES: u32 = 1 << TIME_BITS;
 const OLDEST: u32 = TIMES / 2;
 /// The sweep visits all buckets in this many units.
 const ROUND: u64 = (TIMES / 4) as u64;
-/// This many units together are at most as long as the time of interest, and at least a sixteenth of it.
+/// The time of interest is at most this many units, and at least a sixteenth of that.
 const FINEST: u64 = (OLDEST / 8) as u64;
 const COUNT_SHIFT: u32 = TIME_BITS;
 const TAG_SHIFT: u32 = 20;

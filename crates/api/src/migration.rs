@@ -146,7 +146,8 @@ pub struct OwnDisk {
     /// The disk's name, repeated.
     pub confirm: String,
     /// The disk's name, repeated, to accept the loss of data that only the dead host has: reads then return the
-    /// origin's data. Without this, reads of those blocks fail until they are written again, if it is known which blocks they are.
+    /// origin's data. Without this, reads of those blocks fail until they are written again, if it is known which
+    /// blocks they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
     /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).

@@ -65,7 +65,7 @@ impl Sizes {
         self.points.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns whether there are so many requests that none should be small.
+    /// Returns whether there are too many requests already, so that none should be small.
     pub fn too_many(&self) -> bool {
         -self.due > 2.0 * self.gentle
     }

@@ -101,7 +101,7 @@ fn a_support_bundle_has_what_is_needed_with_and_without_a_daemon() {
         let missing = missing.ok_or_else(|| Error::Check(format!("nothing is missing: {names:?}")))?;
         let missing = std::fs::read_to_string(place.path(missing)).map_err(Error::io("missing.txt"))?;
         let [waited, skipped] =
-            ["has not answered", "not asked for"].map(|words| missing.matches(words).count());
+            ["has not answered", "not requested"].map(|words| missing.matches(words).count());
         check(waited == 1 && skipped == 7, format!("asked {waited} times, skipped {skipped}: {missing}"))?;
         daemon.start_again()
     });

@@ -250,7 +250,7 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     check(source.watch()?.migration()?.phase == Phase::PreSwitchover, "the migration was touched")?;
     there.process().resume()?;
     let mut process = pair.start_command("taken-up", source, &there, &HELD)?;
-    process.wait_for_text("taking it up")?;
+    process.wait_for_text("following it")?;
     wait_until("the sending", PATIENCE, || Ok(state(pair.here(), "vm1")? == "sending"))?;
     process.interrupt()?;
     check(process.wait(PATIENCE)?.code() == Some(5), "the end of a move that was taken up")?;
@@ -298,7 +298,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
         Ok(std::fs::read_to_string(&log).is_ok_and(|text| text.contains(silent)))
     })?;
     // Nor does another run of the command take it for a VM that was not moved.
-    ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "not known where the VM is")?;
+    ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "where the VM is running")?;
     source.process().resume()?;
     wait_for_status(&mut watch, "running", PATIENCE)?;
     wait_until("the end of the guard's work", PATIENCE, || {

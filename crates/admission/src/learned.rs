@@ -5,16 +5,16 @@
 //! accessed, in units of that time; how many earlier accesses are remembered; size of the request;
 //! whether it continues another.
 //!
-//! A block is worth its space if what it is expected to save while it would stay is enough of what a use usually saves: a
-//! read of a slow origin counts for more than a write that is buffered. The bound is lower for small requests, since a hit
-//! of one of many blocks saves a request only a part of its time. The pool makes all bounds lower if blocks that were kept
-//! out would have saved more than those that were evicted. A block is worth a flash write if what it saves is more
-//! than the price of the write, paid for if it is not used again: if it is, it would have entered later at the same price.
-//! Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on probation. While
-//! nothing was evicted yet, everything is admitted.
+//! A block is worth its space if what it is expected to save while it would stay is enough of what a use usually
+//! saves: a read from a slow origin counts for more than a write that is buffered. The bound is lower for small
+//! requests, since a hit on one of many blocks saves only a part of a request's time. The pool lowers all bounds if
+//! blocks that were kept out would have saved more than those that were evicted. A block is worth a flash write if it
+//! saves more than the price of the write, which counts only if the block is not used again: otherwise it would have
+//! entered later at the same price. Blocks that are almost certainly used in time are protected at once: probation
+//! would add no information. Until something has been evicted, everything is admitted.
 //!
-//! A write that is kept out waits for the origin. If that takes longer than a flash write is worth, it enters all the same,
-//! on probation.
+//! A write that is kept out waits for the origin. If that takes longer than a flash write is worth, the block enters
+//! anyway, on probation.
 //!
 //! docs/auto.md has the model, its sources, and what else was tried.
 
@@ -33,14 +33,14 @@ pub use saved::Malformed;
 /// The most blocks whose last access is remembered: 768 KiB.
 const MOST_REMEMBERED: u64 = 3 << 16;
 const LEAST_REMEMBERED: u64 = 1 << 10;
-/// Bounds of the ages that are told apart, in units of the time that a block stays.
+/// Bounds of the ages that are distinguished, in units of the time that a block stays.
 const AGES: [f32; 6] = [0.03, 0.12, 0.5, 1.0, 2.0, 8.0];
-/// Bounds of the sizes of requests that are told apart, in blocks.
+/// Bounds of the request sizes that are distinguished, in blocks.
 const SIZES: [u32; 3] = [1, 4, 16];
-/// What a block is expected to save from which it is worth its space, in units of what a use usually saves, by the size of
+/// What a block must be expected to save to be worth its space, in units of what a use usually saves, by the size of
 /// its request. It is multiplied by how strict admission is to be.
 const ADMIT: [f32; SIZES.len() + 1] = [0.32, 0.36, 0.45, 0.55];
-/// The probability of use within a stay from which it is protected at once.
+/// The probability of a use within a stay from which a block is protected at once.
 const PROTECT: f32 = 0.7;
 
 /// See the module documentation.
@@ -64,7 +64,7 @@ impl Learned {
         }
     }
 
-    /// Whether a block of which this is expected, with a request of this size, is worth its space and a flash write.
+    /// Returns whether a block with this outlook, and a request of this size, is worth its space and a flash write.
     fn is_worth_it(&self, outlook: Outlook, size: usize) -> bool {
         let value = self.outlooks.usual_us().map_or(outlook.again, |usual_us| outlook.saved_us / usual_us);
         let bound = ADMIT[size] * self.prices.strictness;
@@ -93,8 +93,8 @@ fn size_class(blocks: u32) -> usize {
     SIZES.iter().filter(|most| blocks > **most).count()
 }
 
-/// Whether a write is worth a flash write only because it need not wait for the origin. It takes space on probation until
-/// it is cleaned.
+/// Returns whether a write is worth a flash write only because it need not wait for the origin. It takes space on
+/// probation until it is cleaned.
 fn is_worth_buffering(access: &Access) -> bool {
     access.waits_us > 0.0 && access.waits_us >= access.prices.flash_write_us
 }
@@ -248,8 +248,8 @@ mod tests {
         assert!(!disk.access(0, Op::Read, 1).admit);
     }
 
-    /// A block that is used again three times of four within a stay saves 750 us a write: it enters while a write costs
-    /// less than 3,000 us, and whatever it costs once the origin is slower.
+    /// A block that is used again three times out of four within a stay saves 750 us per write: it enters while a
+    /// write costs less than 3,000 us, and at any price once the origin is slower.
     #[test]
     fn what_a_flash_write_costs_decides() {
         let mut disk = Disk::new(Some(1000));
@@ -276,8 +276,8 @@ mod tests {
         assert!(samples > 100.0 && figures.categories.iter().any(|category| category.admitted));
     }
 
-    /// One read of seven is repeated within a stay, beside writes that always are. That is too few if a read saves what a
-    /// write does, and enough if it saves far more.
+    /// One read in seven is repeated within a stay, while writes always are. That is too few if a read saves as much
+    /// as a write, and enough if it saves far more.
     #[test]
     fn a_rare_use_that_saves_much_is_worth_the_space() {
         let admits = |read_us: f32| {
@@ -312,7 +312,7 @@ mod tests {
         assert!(buffered.admit && !buffered.protect);
     }
 
-    /// The same accesses give the same answers, whatever else there is in memory: a digest of all of them.
+    /// The same accesses give the same answers, whatever else is in memory: a digest of all of them.
     #[test]
     fn known_answer() {
         let mut disk = Disk::new(None);

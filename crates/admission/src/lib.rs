@@ -46,10 +46,10 @@ pub struct Access {
     pub now: u64,
     /// How long a block stays in the cache after its last use, in accesses of the pool, if any was evicted yet.
     pub stay: Option<u64>,
-    /// What is saved and paid at present.
+    /// What is currently saved and paid.
     pub prices: Prices,
-    /// What a write that is kept out takes longer than one that enters, in microseconds, if that was measured: it waits
-    /// for the origin. 0 for a read, and in modes in which every write does.
+    /// How much longer a write takes that is kept out than one that enters, in microseconds, if that was measured: it
+    /// waits for the origin. 0 for a read, and in modes in which every write waits.
     pub waits_us: f32,
 }
 
@@ -124,7 +124,7 @@ pub trait Admission: Send {
         Ok(false)
     }
 
-    /// Returns what it goes by, if it learns. This may allocate.
+    /// Returns the figures that it uses, if it learns. This may allocate.
     fn figures(&self) -> Option<Figures> {
         None
     }
@@ -157,7 +157,7 @@ pub enum Admit {
         /// The disk's share of the cache.
         cache_blocks: u64,
     },
-    /// A block whose like is mostly used again while it would stay.
+    /// A block of a kind that is mostly used again while it would stay.
     Learned,
     /// A block that a small request reads.
     SmallReads {

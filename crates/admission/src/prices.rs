@@ -6,7 +6,7 @@ use crate::Op;
 /// saves half a millisecond or more, what is worth its space is worth its write; at a faster origin fewer blocks are.
 pub const WRITE_PRICE_US: f32 = 500.0;
 
-/// What an origin is taken to need while nothing was measured, in microseconds.
+/// The assumed latency of an origin while nothing was measured, in microseconds.
 const UNKNOWN_US: f32 = 1000.0;
 
 /// Prices at the time of an access, in microseconds.
@@ -18,10 +18,10 @@ pub struct Prices {
     pub write_us: f32,
     /// What a block written to flash must save.
     pub flash_write_us: f32,
-    /// What a block would have to save to be worth staying for as long as blocks do at present: what evicted blocks would
-    /// have saved. It is told and not gone by.
+    /// What a block would have to save to be worth staying for as long as blocks currently do: what evicted blocks
+    /// would have saved. It is reported and not used.
     pub space_us: f32,
-    /// By what the bounds of what is worth its space are multiplied.
+    /// The factor for the bounds of what is worth its space.
     pub strictness: f32,
 }
 
@@ -49,7 +49,7 @@ impl Prices {
     }
 }
 
-/// What a filter that learns goes by at present.
+/// The figures that a learning filter currently uses.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Figures {
     /// The prices at the last access.
@@ -74,7 +74,7 @@ pub struct CategoryFigures {
     pub most_blocks: u32,
     /// Whether its requests continue earlier ones.
     pub continues: bool,
-    /// Samples that count at present.
+    /// Samples that currently count.
     pub samples: f32,
     /// The share of its blocks that is used again in time.
     pub ratio: f32,

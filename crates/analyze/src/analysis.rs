@@ -1,5 +1,5 @@
-//! The analysis of a whole trace: read by one thread, looked at by others, part by part, in bounded memory beside what is
-//! known of each block.
+//! The analysis of a whole trace: one thread reads it, others process it in parts, in bounded memory apart from the
+//! state of each block.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,7 +13,7 @@ use crate::reference::{Reference, split};
 use crate::results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis, add_windows};
 use crate::sequentiality::Sequentiality;
 
-/// How closely a trace is looked at.
+/// How closely a trace is examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     /// At every block. Memory grows with the blocks accessed: at most 90 bytes each, 110 with several volumes.
@@ -22,22 +22,22 @@ pub enum Depth {
     Sampled(usize),
 }
 
-/// What to look for.
+/// The settings of an analysis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The size of a block: a power of two from 512 bytes to 16 MiB.
     pub block_bytes: u64,
-    /// How closely to look.
+    /// The accuracy.
     pub depth: Depth,
     /// The length of windows for working sets, in nanoseconds.
     pub window_ns: u64,
     /// The length of windows for reuse intensity, in nanoseconds.
     pub intensity_window_ns: u64,
-    /// Sizes of caches in blocks for which exact answers are wanted, beside the curve.
+    /// Cache sizes in blocks for which exact results are wanted, in addition to the curve.
     pub sizes: Vec<u64>,
-    /// Points of the curve an octave of sizes.
+    /// Points of the curve per octave of sizes.
     pub points_an_octave: usize,
-    /// Threads that look, beside the one that reads.
+    /// Threads that process accesses, besides the one that reads.
     pub threads: usize,
 }
 
@@ -67,21 +67,21 @@ impl Options {
     }
 }
 
-/// Accesses read at once, about.
+/// Approximate number of accesses read at once.
 const ACCESSES: usize = 1 << 18;
-/// References looked at together, about: large requests make many each.
+/// Approximate number of references processed at once: large requests have many each.
 const REFERENCES: usize = 1 << 20;
 
-/// What the reading thread hands over: accesses and how much of the source is read, at last the names.
+/// Sent by the reading thread: accesses and the share of the source that has been read, at the end the names.
 enum Message {
     Accesses(Vec<Access>, Option<f64>),
     Names(Vec<String>),
 }
 
-/// Analyses a trace. `progress` is told the share that has been read, if it is known, and the number of requests.
+/// Analyses a trace. `progress` is called with the share that has been read, if it is known, and the number of requests.
 ///
 /// # Errors
-/// The source's, accesses too far out, and options that make no sense.
+/// Errors of the source, accesses beyond the address range, and invalid options.
 pub fn analyze(
     source: &mut dyn Source,
     options: &Options,
@@ -93,7 +93,7 @@ pub fn analyze(
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || read(source, &sender));
         let looked = volumes.take_all(receiver, &mut progress);
-        // The receiver is gone by now, so that the reader ends even if looking failed.
+        // The receiver has been dropped by now, so the reader ends even if the processing failed.
         let read = reader.join().expect("the reader runs to its end");
         read?;
         looked
@@ -108,7 +108,7 @@ fn read(source: &mut dyn Source, sender: &SyncSender<Message>) -> Result<(), Tra
         while more && accesses.len() < ACCESSES {
             more = source.read(&mut accesses)? > 0;
         }
-        // If nobody listens any more, there is an error already.
+        // If nothing receives any more, there is an error already.
         if sender.send(Message::Accesses(accesses, source.progress())).is_err() {
             return Ok(());
         }
@@ -119,10 +119,10 @@ fn read(source: &mut dyn Source, sender: &SyncSender<Message>) -> Result<(), Tra
     }
 }
 
-/// What is of one volume alone.
+/// The state of one volume.
 struct Volume {
     requests: RequestPass,
-    /// Its accesses in the part looked at.
+    /// Its accesses in the current part.
     part: Vec<Access>,
 }
 
@@ -132,7 +132,7 @@ struct Volumes<'a> {
     volumes: Vec<Volume>,
     all: AllPass,
     reads: ReadsPass,
-    /// Of all volumes, in the part looked at.
+    /// Of all volumes, in the current part.
     part: Vec<Reference>,
     origin_ns: Option<u64>,
 }
@@ -178,7 +178,7 @@ impl<'a> Volumes<'a> {
         Ok(())
     }
 
-    /// Makes a part of as many accesses as are looked at together, and tells how many these are.
+    /// Makes a part from as many accesses as are processed together, and returns their number.
     fn fill(&mut self, accesses: &[Access]) -> Result<usize, AnalyzeError> {
         let origin_ns = *self.origin_ns.get_or_insert(accesses[0].time_ns);
         self.volumes.iter_mut().for_each(|volume| volume.part.clear());
@@ -186,7 +186,7 @@ impl<'a> Volumes<'a> {
         let mut taken = 0;
         while taken < accesses.len() && self.part.len() < REFERENCES {
             let access = &accesses[taken];
-            // Splitting is checked first: no list is made as long as a damaged volume number says.
+            // Splitting is checked first, so that a damaged volume number does not determine the length of a list.
             self.part.extend(split(access, self.options.block_bytes)?);
             let volume = access.volume.0 as usize;
             while self.volumes.len() <= volume {
@@ -206,7 +206,7 @@ impl<'a> Volumes<'a> {
         self.volumes.push(Volume { requests: RequestPass::new(self.options, origin_ns), part: Vec::new() });
     }
 
-    /// Has all passes look at the part, the longest first.
+    /// Runs all passes on the part, the longest first.
     fn look(&mut self) {
         let (all, reads, part) = (&mut self.all, &mut self.reads, &self.part);
         let mut tasks: Vec<Box<dyn FnOnce() + Send + '_>> = Vec::new();
@@ -234,7 +234,7 @@ impl<'a> Volumes<'a> {
         let mut names = self.names.into_iter();
         let mut volumes = Vec::new();
         let mut intensities = Vec::new();
-        // What passes know of blocks goes with each as it ends: the next ones make lists of theirs.
+        // Each pass drops its state of blocks as it ends: the next ones need memory for lists.
         for (number, Volume { requests, .. }) in self.volumes.into_iter().enumerate() {
             let intensity = requests.intensity.finish();
             volumes.push(VolumeAnalysis {
@@ -286,7 +286,7 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// Adds what the distances of all accesses and of reads alone say.
+/// Adds the results from the distances of all accesses and of reads alone.
 fn with_distances(all: &Found, reads: &Found, options: &Options, rest: VolumeAnalysis) -> VolumeAnalysis {
     let (profile, reads_alone) = (&all.profile, &reads.profile);
     let all_distances = profile.all_distances();

@@ -1,4 +1,4 @@
-//! What is known of a block.
+//! The state of a block.
 
 use crate::reference::Kind;
 use crate::table::{Slot, Tag};
@@ -6,8 +6,7 @@ use crate::table::{Slot, Tag};
 /// No place: the block was discarded, or is being moved.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// What is known of a block that stands in n orders, and has versions with depths in some of them: 12 bytes and
-/// four for each.
+/// The state of a block that is in n orders, and has versions with depths in some of them: 12 bytes, and four for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<const ORDERS: usize, const DEPTHS: usize> {
     tag: Tag,
@@ -19,7 +18,7 @@ pub(crate) struct Block<const ORDERS: usize, const DEPTHS: usize> {
     pub count: u32,
 }
 
-/// Marks beside the one that every block has.
+/// Marks in addition to the one that every block has.
 const WRITTEN_LAST: u32 = 2;
 const DIRTY: u32 = 4;
 const INHERITED: u32 = 8;
@@ -35,7 +34,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Slot for Block<ORDERS, DEPTHS> {
 }
 
 impl<const ORDERS: usize, const DEPTHS: usize> Block<ORDERS, DEPTHS> {
-    /// The block in other orders, where it is as in its first one.
+    /// Returns the block in other orders, with the same values as in its first one.
     pub fn everywhere<const O: usize, const D: usize>(&self) -> Block<O, D> {
         let deepest = std::array::from_fn(|_| self.deepest[0]);
         Block { tag: self.tag, places: [self.places[0]; O], deepest, count: self.count }
@@ -51,7 +50,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Block<ORDERS, DEPTHS> {
         self.tag.key()
     }
 
-    /// What the last access was.
+    /// The kind of the last access.
     pub fn last(&self) -> Kind {
         if self.is(WRITTEN_LAST) { Kind::Write } else { Kind::Read }
     }
@@ -69,7 +68,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Block<ORDERS, DEPTHS> {
         self.set(DIRTY, dirty);
     }
 
-    /// Whether it is dirty is known only to what came before this part of the trace.
+    /// Only the state before this part of the trace shows whether it is dirty.
     pub fn is_inherited(&self) -> bool {
         self.is(INHERITED)
     }

@@ -1,5 +1,5 @@
-//! Histograms of distances: 64 buckets an octave, so that every value is known to 1.6 %, and the number of values below
-//! a bucket's edge exactly. Sizes that were asked for beforehand are edges too.
+//! Histograms of distances: 64 buckets per octave, so that every value is known to 1.6 %, and the number of values
+//! below a bucket's edge exactly. Sizes given in advance are edges too.
 
 /// Bits of a value that its bucket keeps, after the leading one.
 const PRECISION: u32 = 6;
@@ -8,7 +8,7 @@ const PRECISION: u32 = 6;
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     buckets: Vec<f64>,
-    /// Sizes asked for, in order, and the weight of values from the size before up to below this one.
+    /// The given sizes, in order, and the weight of the values from the previous size up to below this one.
     asked: Vec<u64>,
     asked_weights: Vec<f64>,
     largest: Option<u64>,
@@ -20,14 +20,14 @@ fn bucket_of(value: u64) -> usize {
     ((u64::from(shift) << PRECISION) + (value >> shift)) as usize
 }
 
-/// The smallest value in a bucket.
+/// Returns the smallest value in a bucket.
 fn edge_of(bucket: usize) -> u64 {
     let shift = (bucket >> PRECISION).saturating_sub(1);
     ((bucket - (shift << PRECISION)) as u64) << shift
 }
 
 impl Histogram {
-    /// An empty histogram that will know the number of values below each of the sizes exactly.
+    /// Makes an empty histogram in which the number of values below each of the sizes is exact.
     pub fn new(sizes: &[u64]) -> Histogram {
         let mut asked = sizes.to_vec();
         asked.sort_unstable();
@@ -53,7 +53,7 @@ impl Histogram {
         }
     }
 
-    /// Adds a weight to the values of 0 without regard to whether there are any: a correction, which may be negative.
+    /// Adds a weight to the values of 0, whether there are any or not: a correction, which may be negative.
     pub(crate) fn correct(&mut self, weight: f64) {
         self.add(0, weight);
         if self.total <= 0.0 {
@@ -72,24 +72,24 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// Multiplies all weights: with a factor below 1, old values fade.
+    /// Multiplies all weights: with a factor below 1, old values count less.
     pub fn fade(&mut self, factor: f64) {
         self.buckets.iter_mut().chain(&mut self.asked_weights).for_each(|weight| *weight *= factor);
         self.total *= factor;
     }
 
-    /// The weight of all values.
+    /// Returns the weight of all values.
     pub fn total(&self) -> f64 {
         self.total
     }
 
-    /// The largest value, exactly.
+    /// Returns the largest value, exactly.
     pub fn largest(&self) -> Option<u64> {
         self.largest
     }
 
-    /// The weight of values below a size: exact at edges and sizes asked for, in between as if a bucket's values were
-    /// spread evenly.
+    /// Returns the weight of values below a size: exact at edges and given sizes, otherwise as if a bucket's values
+    /// were spread evenly.
     pub fn below(&self, size: u64) -> f64 {
         if let Ok(place) = self.asked.binary_search(&size) {
             return self.asked_weights[..=place].iter().sum();
@@ -102,7 +102,7 @@ impl Histogram {
         whole + part
     }
 
-    /// The value below or at which a share of the weight lies, to 1.6 %; none if there are no values.
+    /// Returns the value at or below which a share of the weight lies, to 1.6 %; `None` if there are no values.
     pub fn percentile(&self, share: f64) -> Option<u64> {
         let largest = self.largest?;
         let (wanted, mut sum) = (self.total * share, 0.0);
@@ -115,7 +115,7 @@ impl Histogram {
         Some(largest)
     }
 
-    /// The edges of buckets up to the first beyond `limit`, about n an octave: sizes at which
+    /// Returns the edges of buckets up to the first above `limit`, about n per octave: sizes at which
     /// [`below`](Self::below) is exact.
     pub fn edges(limit: u64, an_octave: usize) -> Vec<u64> {
         let every = ((1 << PRECISION) / an_octave.clamp(1, 1 << PRECISION)).max(1);
@@ -127,7 +127,7 @@ impl Histogram {
             if edge >= limit || bucket >= bucket_of(u64::MAX) {
                 return edges;
             }
-            // Below a full octave of buckets, values are few: their density follows the value.
+            // Below a full octave of buckets there are few values: their density follows the value.
             bucket += if bucket < 1 << (PRECISION + 1) {
                 (bucket / an_octave.max(1)).max(1).min(every)
             } else {

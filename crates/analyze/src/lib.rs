@@ -1,12 +1,12 @@
-//! What a trace says about itself: reuse distances, miss-ratio curves, working sets, popularity, sequentiality.
+//! Analysis of traces: reuse distances, miss-ratio curves, working sets, popularity, sequentiality.
 //!
-//! [`analyze`] takes a whole trace. Its parts serve alone as well: [`Stack`] gives exact reuse distances access by
-//! access, [`Parallel`] on several cores, and [`Sampler`] estimates all of it in bounded memory without any I/O, so
-//! that a running cache can watch itself.
+//! [`analyze`] processes a whole trace. Its parts can be used alone as well: [`Stack`] gives exact reuse distances
+//! access by access, [`Parallel`] on several cores, and [`Sampler`] estimates all of it in bounded memory without any
+//! I/O, so that a running cache can analyse itself.
 //!
 //! The *reuse distance* of an access is the number of distinct other blocks accessed since the last access to its
-//! block: an LRU cache of `c` blocks hits if and only if it is below `c`. A discard makes a block as if it had never
-//! been accessed: the next access to it is cold.
+//! block: an LRU cache of `c` blocks hits if and only if it is below `c`. After a discard a block counts as never
+//! accessed: the next access to it is cold.
 
 mod analysis;
 mod block;

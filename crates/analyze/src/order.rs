@@ -1,8 +1,8 @@
-//! The order of last accesses: places in a row, some still taken, and how many of them come after a given one.
+//! The order of last accesses: a sequence of places, some of them taken, and how many taken ones come after a given one.
 //!
-//! Taken places are bits; a Fenwick tree holds the number of taken places of each line of 256. The line being filled
-//! is not in the tree yet, so that taking a place touches one word. Both grow with the places, and fit the processor's
-//! caches for millions of blocks, which is what makes distances cheap.
+//! Taken places are bits; a Fenwick tree has the number of taken places of each line of 256. The line being filled is
+//! not in the tree yet, so that taking a place touches one word. Both grow with the places, and fit the processor's
+//! caches for millions of blocks, which makes distances cheap.
 
 /// Words of a line.
 const WORDS: usize = 4;
@@ -13,7 +13,7 @@ const LINE: u32 = 1 << LINE_BITS;
 #[derive(Clone)]
 pub(crate) struct Order {
     bits: Vec<u64>,
-    /// Fenwick tree over the lines that are full, from 1: the count of line `l` is item `l + 1`.
+    /// Fenwick tree over the full lines, from 1: the count of line `l` is item `l + 1`.
     tree: Vec<u32>,
     next: u32,
     live: u32,
@@ -47,12 +47,12 @@ impl Order {
         place
     }
 
-    /// Takes the line that is full now into the tree, and begins another.
+    /// Adds the line that is now full to the tree, and begins another.
     #[cold]
     fn fill_line(&mut self) {
         let item = self.tree.len();
         let mut count = self.bits[(item - 1) * WORDS..].iter().map(|word| word.count_ones()).sum();
-        // The tree has the items below it that the new one stands for too.
+        // The new item also covers the items below it.
         let mut below = item - 1;
         while below > item & (item - 1) {
             count += self.tree[below];
@@ -75,7 +75,7 @@ impl Order {
         }
     }
 
-    /// Taken places after a taken one.
+    /// Returns the number of taken places after a taken one.
     #[inline]
     pub fn after(&self, place: u32) -> u32 {
         let line = (place >> LINE_BITS) as usize;
@@ -91,12 +91,12 @@ impl Order {
         self.live - upto
     }
 
-    /// Some bits near a place, or near none: for nothing but having read them.
+    /// Returns some bits near a place, or near none: only to load them into the cache.
     pub fn peek(&self, place: u32) -> u64 {
         self.bits.get(place as usize / 64).copied().unwrap_or(0)
     }
 
-    /// An order of the same taken places without gaps, and the new number of each old place.
+    /// Returns an order of the same taken places without gaps, and the new number of each old place.
     pub fn renumbered(&self) -> (Order, impl Fn(u32) -> u32 + '_) {
         let mut before = Vec::with_capacity(self.bits.len());
         let mut sum = 0;

@@ -1,17 +1,18 @@
-//! The orders of last accesses in which a block stands: that of all blocks, and where volumes are told apart also that of
+//! The orders of last accesses that a block is in: that of all blocks and, if volumes are distinguished, also that of
 //! its volume's blocks.
 //!
-//! A block has `N` places, one in each of its orders, all of them taken and given up together. So the order of a volume
-//! never has more places than that of all, and when that is full all are freed of gaps at once, in one pass over blocks.
+//! A block has `N` places, one in each of its orders, all of them taken and freed together. So the order of a volume
+//! never has more places than that of all, and when that is full, the gaps in all orders are closed at once, in one
+//! pass over the blocks.
 
 use crate::order::Order;
 use crate::reference::volume_of;
 
-/// Places without use at least, when gaps are closed.
+/// The least number of unused places when gaps are closed.
 const LEAST_ROOM: u32 = 1 << 12;
 
-/// The number of a block's first order, that of all, or of its second, which is its volume's. What else is known of an
-/// order has the same number.
+/// The number of a block's first order, that of all, or of its second, that of its volume. Other state of an order
+/// has the same number.
 #[inline]
 pub(crate) fn order_of(key: u64, nth: usize) -> usize {
     if nth == 0 { 0 } else { 1 + volume_of(key) }
@@ -20,7 +21,7 @@ pub(crate) fn order_of(key: u64, nth: usize) -> usize {
 #[derive(Clone)]
 pub(crate) struct Orders<const N: usize> {
     all: Order,
-    /// Where volumes are told apart.
+    /// If volumes are distinguished.
     volumes: Vec<Order>,
     /// Places that the order of all may use.
     most: u32,
@@ -38,12 +39,12 @@ impl<const N: usize> Orders<N> {
         }
     }
 
-    /// Orders that there are.
+    /// Returns the number of orders.
     pub fn known(&self) -> usize {
         1 + self.volumes.len()
     }
 
-    /// Places left before [`renumbered`](Self::renumbered) is due.
+    /// Returns the places left before [`renumbered`](Self::renumbered) is due.
     pub fn room(&self) -> u32 {
         self.most - self.all.used()
     }
@@ -58,7 +59,7 @@ impl<const N: usize> Orders<N> {
         if nth == 0 { &mut self.all } else { &mut self.volumes[volume_of(key)] }
     }
 
-    /// Places that are taken in a block's orders.
+    /// Returns the number of taken places in a block's orders.
     #[inline]
     pub fn live(&self, key: u64) -> [u32; N] {
         let mut live = [0; N];
@@ -86,7 +87,7 @@ impl<const N: usize> Orders<N> {
         }
     }
 
-    /// Taken places after a block's.
+    /// Returns the number of taken places after a block's.
     #[inline]
     pub fn after(&self, key: u64, places: [u32; N]) -> [u32; N] {
         let mut after = places;
@@ -96,7 +97,7 @@ impl<const N: usize> Orders<N> {
         after
     }
 
-    /// Some bits near a block's places, if it has any: for nothing but having read them.
+    /// Returns some bits near a block's places, if it has any: only to load them into the cache.
     #[inline]
     pub fn peek(&self, key: u64, places: [u32; N]) -> u64 {
         let mut bits = 0;
@@ -106,8 +107,8 @@ impl<const N: usize> Orders<N> {
         bits
     }
 
-    /// The same orders without gaps, with three times as much room again and `more`, and the new places of a block with
-    /// old ones.
+    /// Returns the same orders without gaps, with three times as much room and `more`, and the new places of a block
+    /// with old ones.
     pub fn renumbered(&self, more: u32) -> (Orders<N>, impl Fn(u64, [u32; N]) -> [u32; N] + '_) {
         let (all, number_in_all) = self.all.renumbered();
         let (volumes, numbers): (Vec<_>, Vec<_>) = self.volumes.iter().map(Order::renumbered).unzip();
@@ -124,7 +125,7 @@ impl<const N: usize> Orders<N> {
 }
 
 impl Orders<1> {
-    /// From now on volumes have orders of their own, the first that of all up to now.
+    /// From now on volumes have orders of their own; the first one has all blocks so far.
     pub fn told_apart(&self) -> Orders<2> {
         Orders { all: self.all.clone(), volumes: vec![self.all.clone()], most: self.most }
     }

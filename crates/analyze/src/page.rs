@@ -6,11 +6,11 @@ use crate::results::{Analysis, CurvePoint, VolumeAnalysis};
 use crate::tables::{ratio, share};
 use crate::windows::Window;
 
-/// Volumes that a chart shows, those with the most accesses; the others are in the tables.
+/// The most volumes in a chart: those with the most accesses; the others are in the tables.
 const VOLUMES: usize = 8;
 
 impl Analysis {
-    /// The whole analysis as a page. `title` says of what.
+    /// Returns the whole analysis as a page. `title` names what was analysed.
     pub fn page(&self, title: &str) -> Page {
         let traffic = &self.overall.traffic;
         let span = Unit::Seconds.format(traffic.last_ns.saturating_sub(traffic.first_ns) as f64 / 1e9);
@@ -33,7 +33,7 @@ impl Analysis {
             .section(self.popularity())
     }
 
-    /// The chart that matters most, for a page of its own.
+    /// Returns the most important chart, for a page of its own.
     pub fn curve_chart(&self) -> LineChart {
         let curve = |value: fn(&CurvePoint) -> Option<f64>| points(&self.overall, value);
         LineChart::new("LRU cache shared by all volumes", size_axis(), Axis::share("Miss ratio"))
@@ -74,7 +74,7 @@ impl Analysis {
             let largest = largest.unwrap_or(0) as f64;
             for volume in self.busiest() {
                 let mut curve = points(volume, |point| point.read_miss_ratio);
-                // Beyond its end a curve is level: all lines go as far as the longest.
+                // Beyond its end a curve is level: all lines are extended to the end of the longest.
                 let end =
                     curve.last().filter(|(size, _)| *size < largest).map(|(_, ratio)| (largest, *ratio));
                 curve.extend(end);
@@ -164,7 +164,7 @@ fn size_axis() -> Axis {
     Axis::log("Cache size", Unit::Bytes)
 }
 
-/// Sizes that a chart shows go down to this part of the largest: smaller caches are nobody's plan.
+/// Charts show sizes down to this fraction of the largest: smaller caches are not used in practice.
 const SMALLEST_SHARE: f64 = 1.0 / 1024.0;
 
 fn points(volume: &VolumeAnalysis, value: impl Fn(&CurvePoint) -> Option<f64>) -> Vec<(f64, f64)> {

@@ -1,12 +1,12 @@
-//! Exact distances on several cores: a batch of references is cut into pieces of time, all pieces run at once, and each
-//! is then laid onto what came before it.
+//! Exact distances on several cores: a batch of references is cut into pieces by time, all pieces are processed at
+//! once, and each is then merged with the state before it.
 //!
-//! Inside a piece everything is known but the first access to each block. Laid onto the stack of the past, that access's
-//! distance is the depth of its block among those of the past that the piece has not touched yet, and the number of
-//! blocks that the piece has in its own stack by then.
+//! Inside a piece everything is known except for the first access to each block. When the piece is merged, that
+//! access's distance is the depth of its block among those of the earlier state that the piece has not accessed yet,
+//! plus the number of blocks in the piece's own stack at that time.
 //!
-//! Source: Niu, Dinan, Lu and Sadayappan, "PARDA: a fast parallel reuse distance analysis algorithm", IPDPS'12. The first
-//! piece runs on the past itself.
+//! Source: Niu, Dinan, Lu and Sadayappan, "PARDA: a fast parallel reuse distance analysis algorithm", IPDPS'12. The
+//! first piece works on the earlier state itself.
 
 use crate::block::{Block, NOWHERE};
 use crate::orders::order_of;
@@ -16,13 +16,13 @@ use crate::reference::{Kind, Reference};
 use crate::stack::{Outcome, Stacks, deepen, met, step};
 use crate::table::{AHEAD, ANYWHERE};
 
-/// The first piece has no merge before it: it may be so much longer than the others.
+/// The first piece needs no merge: it may be this much longer than the others.
 const FIRST_SHARE: f64 = 1.25;
-/// Below n references a piece costs more than it gains.
+/// Below n references a piece costs more than it saves.
 const SHORTEST: usize = 1 << 16;
 
-/// Exact distances of all references, found by several threads: among all blocks and, with two orders, among those of the
-/// volume too. Depths of versions are kept for as many orders, or for none where nothing is written.
+/// Exact distances of all references, computed by several threads: among all blocks and, with two orders, also among
+/// those of the volume. Depths of versions are kept for as many orders, or for none if nothing is written.
 #[derive(Clone)]
 pub(crate) struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
     past: Stacks<ORDERS, DEPTHS>,
@@ -31,32 +31,32 @@ pub(crate) struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
     threads: usize,
 }
 
-/// Exact distances among all blocks, found by several threads.
+/// Exact distances among all blocks, computed by several threads.
 #[derive(Clone)]
 pub struct Parallel(ParallelStacks<1, 1>);
 
 impl Parallel {
-    /// Distances by n threads, exact at the given sizes in blocks too.
+    /// Makes an analysis by n threads that is also exact at the given sizes in blocks.
     pub fn new(sizes: &[u64], threads: usize) -> Parallel {
         Parallel(ParallelStacks::new(sizes, threads))
     }
 
-    /// Takes the next references. The more at once, the less is lost in putting pieces together: millions are good.
+    /// Processes the next references. The more at once, the smaller the cost of merging: millions are good.
     pub fn take(&mut self, references: &[Reference]) {
         self.0.take(references);
     }
 
-    /// What has been seen, with versions still dirty counted as deep as they are now.
+    /// Returns the result so far; versions still dirty count with their current depth.
     pub fn profile(&self) -> Profile {
         self.0.profiles().swap_remove(0)
     }
 }
 
-/// What a piece cannot know alone.
+/// What a piece cannot determine alone.
 enum Open<const ORDERS: usize> {
     /// The first access to a block, with n blocks in the piece's stacks.
     First { reference: Reference, above: [u32; ORDERS] },
-    /// The end of the version that the block had before the piece, so deep within the piece.
+    /// The end of the version that the block had before the piece, at this depth within the piece.
     Ended { key: u64, deepest: [u32; ORDERS] },
 }
 
@@ -76,7 +76,7 @@ struct Piece<const ORDERS: usize, const DEPTHS: usize> {
 }
 
 impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
-    /// The same, and from now on distances among the blocks of a volume too: all blocks up to now are the first's.
+    /// As above, and from now on with distances among the blocks of a volume too: all blocks so far are the first one's.
     pub fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
         ParallelStacks {
             past: Stacks {
@@ -91,7 +91,7 @@ impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
 }
 
 impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
-    /// Distances by n threads, exact at the given sizes in blocks too.
+    /// Makes an analysis by n threads that is also exact at the given sizes in blocks.
     pub fn new(sizes: &[u64], threads: usize) -> Self {
         ParallelStacks {
             past: Stacks::default(),
@@ -101,7 +101,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
         }
     }
 
-    /// Takes the next references.
+    /// Processes the next references.
     pub fn take(&mut self, references: &[Reference]) {
         self.take_in(references, self.threads.min(references.len() / SHORTEST).max(1));
     }
@@ -137,19 +137,19 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
         done.into_iter().for_each(|piece| self.lay(piece));
     }
 
-    /// What has been seen in each order, with versions still dirty counted as deep as they are now.
+    /// Returns the result so far in each order; versions still dirty count with their current depth.
     pub fn profiles(&self) -> Vec<Profile> {
         let mut profiles = self.profiles.clone();
         self.past.dirty_versions().for_each(|(key, deepest)| profiles.record_version(key, deepest));
         profiles.into_vec()
     }
 
-    /// The stacks after all references so far.
+    /// Returns the stacks after all references so far.
     pub fn stack(&self) -> &Stacks<ORDERS, DEPTHS> {
         &self.past
     }
 
-    /// Lays a piece onto the past.
+    /// Merges a piece with the state before it.
     fn lay(&mut self, mut piece: Piece<ORDERS, DEPTHS>) {
         self.profiles.merge(&piece.profiles);
         for batch in piece.open.chunks(AHEAD) {
@@ -159,7 +159,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
         piece.stacks.renumber(0);
         let (live, mut gone): (Vec<Block<ORDERS, DEPTHS>>, Vec<Block<ORDERS, DEPTHS>>) =
             piece.stacks.table.iter().filter(|block| block.count > 0).partition(|block| block.has_places());
-        // The order of all: a volume's blocks stand in it as in their own.
+        // The order of all: a volume's blocks are in it as in their own.
         let mut in_order = vec![0; live.len()];
         for (index, block) in live.iter().enumerate() {
             in_order[block.places[0] as usize] = index;
@@ -172,12 +172,12 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
             let spots = self.past.spots_of(blocks.clone().map(Block::key));
             blocks.zip(spots).for_each(|(block, spot)| self.adopt(block, spot));
         }
-        // Another table that grows must not take them in the order of this one: it would crowd.
+        // Another table that grows must not be filled in the order of this one: its keys would cluster.
         gone.sort_unstable_by_key(Block::key);
         gone.iter().for_each(|block| self.adopt(block, ANYWHERE));
     }
 
-    /// Answers what a piece left open.
+    /// Computes what a piece left open.
     fn close(&mut self, open: &Open<ORDERS>, spot: usize) {
         let key = open.key();
         let Some(block) = self.past.table.find(key, spot) else {
@@ -209,7 +209,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
         }
     }
 
-    /// Takes a block over as the piece left it.
+    /// Takes over a block in the state in which the piece left it.
     fn adopt(&mut self, from: &Block<ORDERS, DEPTHS>, spot: usize) {
         let (block, _) = self.past.table.find_or_insert(from.key(), spot);
         block.count = block.count.saturating_add(from.count);
@@ -227,7 +227,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
 }
 
 impl<const ORDERS: usize, const DEPTHS: usize> Piece<ORDERS, DEPTHS> {
-    /// Takes a piece with blocks in n orders.
+    /// Processes a piece with blocks in n orders.
     fn run(references: &[Reference], sizes: &[u64], orders: usize) -> Self {
         let mut piece =
             Piece { stacks: Stacks::default(), profiles: Profiles::new(sizes, orders), open: Vec::new() };
@@ -285,7 +285,7 @@ mod tests {
         counts: Vec<u32>,
     }
 
-    /// What was found in each order.
+    /// Returns the result in each order.
     fn figures<const ORDERS: usize, const DEPTHS: usize>(
         parallel: &ParallelStacks<ORDERS, DEPTHS>,
     ) -> Vec<Figures> {
@@ -334,7 +334,7 @@ mod tests {
         ) {
             let mut references = in_volumes(&references);
             let first = first.min(references.len());
-            // Up to here there is one volume only.
+            // Up to here there is only one volume.
             references[..first].iter_mut().for_each(|r| *r = Reference::new(r.key() & 0xff, r.kind()));
             let mut one = ParallelStacks::<1, 1>::new(&[], 1);
             one.take_in(&references[..first], pieces);

@@ -1,4 +1,4 @@
-//! Passes: what looks at every access, each pass on its own so that threads can share them.
+//! Passes: each processes every access, independently, so that threads can share them.
 
 use haversack_trace::{Access, Op};
 
@@ -16,7 +16,7 @@ use crate::windows::Windows;
 
 /// Distances, of all volumes together and of each: with depths of versions for one volume and for several.
 pub(crate) enum DistancePass<const ONE: usize, const EACH: usize> {
-    /// What is known of all is known of the only volume.
+    /// With one volume, the figures of all are its figures.
     One(Box<ParallelStacks<1, ONE>>),
     Each(Box<ParallelStacks<2, EACH>>),
     /// Of all together, then of each volume if there are several.
@@ -31,13 +31,13 @@ pub(crate) type AllPass = DistancePass<1, 2>;
 /// Distances of reads alone.
 pub(crate) type ReadsPass = DistancePass<0, 0>;
 
-/// What was found of all volumes together or of one.
+/// The results for all volumes together or for one.
 #[derive(Clone, Default)]
 pub(crate) struct Found {
     pub profile: Profile,
     /// Distinct blocks.
     pub footprint: u64,
-    /// Of reads alone, nobody asks.
+    /// Not needed for reads alone.
     pub popularity: Popularity,
 }
 
@@ -46,13 +46,13 @@ impl<const ONE: usize, const EACH: usize> DistancePass<ONE, EACH> {
 
     pub fn new(options: &Options) -> Self {
         match options.depth {
-            // The passes themselves keep some threads busy.
+            // The passes themselves occupy some threads.
             Depth::Exact => Self::One(Box::new(ParallelStacks::new(&options.sizes, options.threads / 2))),
             Depth::Sampled(blocks) => Self::Sampled { samplers: vec![Sampler::fixed_size(blocks)], blocks },
         }
     }
 
-    /// Looks at each volume too from now on: all up to now was the first's.
+    /// From now on also treats each volume separately: everything so far belongs to the first.
     pub fn tell_apart(&mut self) {
         match self {
             Self::One(parallel) => *self = Self::Each(Box::new(parallel.told_apart())),
@@ -89,7 +89,7 @@ impl<const ONE: usize, const EACH: usize> DistancePass<ONE, EACH> {
         }
     }
 
-    /// What was found: of all together, then of each of n volumes if they were told apart.
+    /// Returns the results: of all together, then of each of n volumes if they were distinguished.
     pub fn finish(self, volumes: usize) -> Vec<Found> {
         let apart = match &self {
             Self::One(_) => false,
@@ -127,7 +127,7 @@ fn found<const ORDERS: usize, const DEPTHS: usize>(
     let (profiles, stacks) = (parallel.profiles(), parallel.stack());
     let footprints = stacks.blocks_in_orders();
     let mut counts = if reads_alone { Vec::new() } else { stacks.counts_in_orders() };
-    // Sorting counts takes as much again: what is known of blocks goes before.
+    // Sorting counts takes as much memory again: the state of blocks is dropped first.
     drop(parallel);
     counts.resize(profiles.len(), Vec::new());
     let popularities = counts.into_iter().map(|counts| Popularity::of(counts.into_iter()));

@@ -1,4 +1,4 @@
-//! Popularity: how much of all accesses goes to how few blocks.
+//! Popularity: the share of all accesses that goes to the most popular blocks.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,30 +11,30 @@ pub struct TopShare {
     pub references: f64,
 }
 
-/// How popular blocks are.
+/// The popularity of blocks.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Popularity {
     /// Shares of the top 0.1, 1, 5, 10, 20 and 50 %.
     pub top: Vec<TopShare>,
     /// The share of blocks accessed only once.
     pub once: f64,
-    /// The exponent of the Zipf distribution that fits best: the number of accesses falls with the rank to this power.
-    /// None where there are too few blocks to tell.
+    /// The exponent of the best-fitting Zipf distribution: the number of accesses decreases with the rank to this
+    /// power. `None` if there are too few blocks.
     pub zipf_exponent: Option<f64>,
-    /// How well it fits: the share of the variance that it explains, of 1.
+    /// The quality of the fit: the explained share of the variance, up to 1.
     pub zipf_fit: Option<f64>,
 }
 
 const TOPS: [f64; 6] = [0.001, 0.01, 0.05, 0.1, 0.2, 0.5];
-/// Ranks that the fit looks at, an octave.
+/// Ranks per octave that the fit uses.
 const RANKS_AN_OCTAVE: f64 = 4.0;
-/// Ranks that a fit needs at least.
+/// The least number of ranks for a fit.
 const LEAST_RANKS: usize = 8;
-/// Below n accesses, a block's count is chance rather than popularity.
+/// Below n accesses, a block's count is due to chance rather than popularity.
 const LEAST_COUNT: f64 = 5.0;
 
 impl Popularity {
-    /// From how often each block was accessed.
+    /// Computes it from the number of accesses of each block.
     pub fn of(counts: impl Iterator<Item = u32>) -> Popularity {
         let mut counts: Vec<u32> = counts.filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -59,8 +59,8 @@ impl Popularity {
     }
 }
 
-/// A line through the logarithms of rank and mean count of ranks spaced evenly in their logarithm; its slope and how
-/// much of the variance it explains. `counts` fall.
+/// Fits a line through the logarithms of rank and mean count of ranks spaced evenly in their logarithm; returns its
+/// slope and the explained share of the variance. `counts` decrease.
 fn fit_zipf(counts: &[u32]) -> Option<(f64, f64)> {
     let mut points = Vec::new();
     let mut from = 0;
@@ -71,7 +71,7 @@ fn fit_zipf(counts: &[u32]) -> Option<(f64, f64)> {
         if mean < LEAST_COUNT {
             break;
         }
-        // The middle of the ranks, counted from 1, in their logarithm.
+        // The middle of the ranks, counted from 1, on a logarithmic scale.
         points.push(((((from + 1) * to) as f64).sqrt().ln(), mean.ln()));
         from = to;
     }

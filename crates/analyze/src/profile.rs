@@ -1,4 +1,4 @@
-//! What a run of accesses was: distances by access class, cold accesses, and the depths of dirty versions.
+//! The profile of a sequence of accesses: distances by access class, cold accesses, and the depths of dirty versions.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 use crate::reference::Kind;
 use crate::stack::Outcome;
 
-/// An access by what it is and what the access before it to the same block was.
+/// The class of an access: its kind and that of the previous access to the same block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Read after read.
@@ -33,7 +33,7 @@ impl Class {
     }
 }
 
-/// Largest distance and percentiles, in blocks. All 0 if there are none.
+/// Largest distance and percentiles, in blocks. All 0 if there are no distances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Distances {
     /// The largest distance.
@@ -50,7 +50,7 @@ pub struct Distances {
     pub blocks: u64,
 }
 
-/// Everything counted. Weights are 1 in an exact analysis and estimate the whole in a sampled one.
+/// All counters. Weights are 1 in an exact analysis, and estimate the whole in a sampled one.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     classes: [Histogram; 4],
@@ -61,13 +61,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// An empty profile that will be exact at the given sizes in blocks too.
+    /// Makes an empty profile that is also exact at the given sizes in blocks.
     pub fn new(sizes: &[u64]) -> Profile {
         let histogram = || Histogram::new(sizes);
         Profile { classes: std::array::from_fn(|_| histogram()), cold: [0.0; 2], versions: histogram() }
     }
 
-    /// Counts an access that stands for `weight` accesses, its distances for `weight` as much.
+    /// Counts an access that stands for `weight` accesses.
     #[inline]
     pub fn record(&mut self, kind: Kind, outcome: Outcome, weight: f64) {
         let scaled = |distance: u32| scale(distance, weight);
@@ -83,27 +83,27 @@ impl Profile {
         }
     }
 
-    /// Counts a version that is still dirty, `deepest` deep so far.
+    /// Counts a version that is still dirty, with its deepest depth so far.
     pub(crate) fn record_version(&mut self, deepest: u32, weight: f64) {
         self.versions.add(scale(deepest, weight), weight);
     }
 
-    /// Adds all of another profile, made for the same sizes.
+    /// Adds another profile, made for the same sizes.
     pub fn merge(&mut self, other: &Profile) {
         self.classes.iter_mut().zip(&other.classes).for_each(|(to, from)| to.merge(from));
         self.cold.iter_mut().zip(&other.cold).for_each(|(to, from)| *to += from);
         self.versions.merge(&other.versions);
     }
 
-    /// Multiplies all weights: with a factor below 1, the past fades.
+    /// Multiplies all weights: with a factor below 1, old accesses count less.
     pub fn fade(&mut self, factor: f64) {
         self.classes.iter_mut().for_each(|histogram| histogram.fade(factor));
         self.versions.fade(factor);
         self.cold.iter_mut().for_each(|weight| *weight *= factor);
     }
 
-    /// Makes the sums of reads and writes what they are known to be, by more or fewer accesses of distance 0: what a
-    /// sample has too little or too much of are accesses to very hot blocks, which it has or has not.
+    /// Makes the sums of reads and writes equal to their known values, by more or fewer accesses of distance 0: the
+    /// surplus or deficit of a sample is due to very hot blocks, which it includes or not.
     ///
     /// Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST'15, section 3.3 (SHARDS-adj).
     pub(crate) fn adjust(&mut self, reads: f64, writes: f64) {
@@ -121,61 +121,62 @@ impl Profile {
         }
     }
 
-    /// The distances of a class.
+    /// Returns the distances of a class.
     pub fn class(&self, class: Class) -> &Histogram {
         &self.classes[class as usize]
     }
 
-    /// Cold reads: the first accesses to their blocks, or the first after a discard.
+    /// Returns the cold reads: the first accesses to their blocks, or the first after a discard.
     pub fn cold_reads(&self) -> f64 {
         self.cold[Kind::Read as usize]
     }
 
-    /// Cold writes.
+    /// Returns the cold writes.
     pub fn cold_writes(&self) -> f64 {
         self.cold[Kind::Write as usize]
     }
 
-    /// All reads.
+    /// Returns all reads.
     pub fn reads(&self) -> f64 {
         self.cold_reads() + self.class(Class::Rar).total() + self.class(Class::Raw).total()
     }
 
-    /// All writes.
+    /// Returns all writes.
     pub fn writes(&self) -> f64 {
         self.cold_writes() + self.class(Class::War).total() + self.class(Class::Waw).total()
     }
 
-    /// The share of reads and writes that an LRU cache of n blocks misses, if both allocate; none without any.
+    /// Returns the share of reads and writes that an LRU cache of n blocks misses, if both allocate; `None` without any.
     pub fn miss_ratio(&self, blocks: u64) -> Option<f64> {
         let hits: f64 = self.classes.iter().map(|histogram| histogram.below(blocks)).sum();
         missed(hits, self.reads() + self.writes())
     }
 
-    /// The share of reads that an LRU cache of n blocks misses, if reads and writes allocate; none without reads.
+    /// Returns the share of reads that an LRU cache of n blocks misses, if reads and writes allocate; `None` without
+    /// reads.
     pub fn read_miss_ratio(&self, blocks: u64) -> Option<f64> {
         let hits = self.class(Class::Rar).below(blocks) + self.class(Class::Raw).below(blocks);
         missed(hits, self.reads())
     }
 
-    /// Blocks that a write-back LRU cache of n blocks has to write to the origin to make room.
+    /// Returns the blocks that a write-back LRU cache of n blocks has to write to the origin to make room.
     pub fn dirty_evictions(&self, blocks: u64) -> f64 {
         (self.versions.total() - self.versions.below(blocks)).max(0.0)
     }
 
-    /// The share of reads and writes that overwrite what the cache would have: ECI-Cache's write ratio.
+    /// Returns the share of reads and writes that overwrite blocks that the cache would have: ECI-Cache's write ratio.
     pub fn overwrite_ratio(&self) -> f64 {
         let all = self.reads() + self.writes();
         let over = self.class(Class::War).total() + self.class(Class::Waw).total();
         if all > 0.0 { over / all } else { 0.0 }
     }
 
-    /// All distances: the traditional reuse distance, TRD.
+    /// Returns all distances: the traditional reuse distance, TRD.
     pub fn all_distances(&self) -> Distances {
         distances(&self.classes)
     }
 
-    /// Distances of reads only: the useful reuse distance, URD, of ECI-Cache.
+    /// Returns the distances of reads only: the useful reuse distance, URD, of ECI-Cache.
     pub fn useful_distances(&self) -> Distances {
         distances(&self.classes[..2])
     }

@@ -1,4 +1,4 @@
-//! Profiles of all accesses and, where volumes are told apart, of each volume's: one for each order of blocks.
+//! Profiles of all accesses and, if volumes are distinguished, of each volume's: one for each order of blocks.
 
 use crate::orders::order_of;
 use crate::profile::Profile;
@@ -13,7 +13,7 @@ pub(crate) struct Profiles<const N: usize> {
 }
 
 impl<const N: usize> Profiles<N> {
-    /// So many empty profiles, exact at the given sizes in blocks too.
+    /// Makes this many empty profiles, also exact at the given sizes in blocks.
     pub fn new(sizes: &[u64], orders: usize) -> Profiles<N> {
         let empty = Profile::new(sizes);
         Profiles { profiles: vec![empty.clone(); orders], empty }
@@ -26,7 +26,7 @@ impl<const N: usize> Profiles<N> {
         }
     }
 
-    /// Counts an access to a block: what it was in each of the block's orders.
+    /// Counts an access to a block, with its result in each of the block's orders.
     #[inline]
     pub fn record(&mut self, key: u64, kind: Kind, outcomes: [Outcome; N]) {
         for (nth, outcome) in outcomes.iter().enumerate() {
@@ -34,26 +34,26 @@ impl<const N: usize> Profiles<N> {
         }
     }
 
-    /// Counts a block's version that is so deep in each of its orders.
+    /// Counts a block's version, with its depth in each of its orders.
     pub fn record_version(&mut self, key: u64, deepest: [u32; N]) {
         for (nth, deepest) in deepest.iter().enumerate() {
             self.profiles[order_of(key, nth)].record_version(*deepest, 1.0);
         }
     }
 
-    /// Adds others, which are for no more orders.
+    /// Adds other profiles, which have no more orders.
     pub fn merge(&mut self, other: &Profiles<N>) {
         self.profiles.iter_mut().zip(&other.profiles).for_each(|(to, from)| to.merge(from));
     }
 
-    /// All of them: that of all accesses first.
+    /// Returns all of them: that of all accesses first.
     pub fn into_vec(self) -> Vec<Profile> {
         self.profiles
     }
 }
 
 impl Profiles<1> {
-    /// From now on volumes have profiles of their own, the first that of all up to now.
+    /// From now on volumes have profiles of their own; the first one has all accesses so far.
     pub fn told_apart(&self) -> Profiles<2> {
         Profiles { profiles: vec![self.profiles[0].clone(); 2], empty: self.empty.clone() }
     }

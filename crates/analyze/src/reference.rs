@@ -6,39 +6,39 @@ use haversack_trace::{Access, Op};
 use crate::error::AnalyzeError;
 use crate::table::KEY_BITS;
 
-/// What a reference does to its block.
+/// The effect of a reference on its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
     /// Reads it.
     Read = 0,
     /// Writes it.
     Write = 1,
-    /// Makes it as if it had never been accessed.
+    /// The block counts as never accessed.
     Discard = 2,
 }
 
-/// One access to one block. The key tells blocks of all volumes apart.
+/// One access to one block. The key identifies a block among those of all volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference(u64);
 
-/// Bits of a key that tell the blocks of a volume apart: those above are the volume.
+/// Bits of a key that identify a block in its volume: those above are the volume.
 pub(crate) const BLOCK_BITS: u32 = 42;
-/// Volumes that keys can tell apart.
+/// The most volumes that keys can distinguish.
 pub(crate) const VOLUMES: u64 = 1 << (KEY_BITS - BLOCK_BITS);
 
 impl Reference {
-    /// A reference to the block of a key below 2^60.
+    /// Makes a reference to the block of a key below 2^60.
     pub fn new(key: u64, kind: Kind) -> Reference {
         debug_assert!(key >> KEY_BITS == 0, "keys have {KEY_BITS} bits");
         Reference(key << 2 | kind as u64)
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn key(self) -> u64 {
         self.0 >> 2
     }
 
-    /// What is done to it.
+    /// Returns the operation.
     pub fn kind(self) -> Kind {
         match self.0 & 3 {
             0 => Kind::Read,
@@ -48,16 +48,16 @@ impl Reference {
     }
 }
 
-/// The volume of a block.
+/// Returns the volume of a block.
 #[inline]
 pub(crate) fn volume_of(key: u64) -> usize {
     (key >> BLOCK_BITS) as usize
 }
 
-/// The references that an access makes; none for a flush.
+/// Returns the references of an access; none for a flush.
 ///
 /// # Errors
-/// `TooFarOut` or `TooManyVolumes` where a key has no room.
+/// `TooFarOut` or `TooManyVolumes` if it has no key.
 pub(crate) fn split(
     access: &Access,
     block_bytes: u64,
@@ -77,7 +77,7 @@ pub(crate) fn split(
         end = first;
     }
     if access.op == Op::Discard {
-        // What is discarded in part is kept.
+        // A block that is discarded in part is kept.
         first = access.offset_bytes.div_ceil(block_bytes);
         end = access.offset_bytes.saturating_add(u64::from(access.length_bytes)) / block_bytes;
     }

@@ -1,4 +1,4 @@
-//! What an analysis finds, as it is written in JSON.
+//! The results of an analysis, as written in JSON.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::profile::{Class, Distances, Profile};
 use crate::sequentiality::Sequentiality;
 use crate::windows::Window;
 
-/// What an analysis finds.
+/// The results of an analysis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Analysis {
     /// The size of a block.
@@ -26,12 +26,12 @@ pub struct Analysis {
     pub volumes: Vec<VolumeAnalysis>,
 }
 
-/// What an analysis finds on one volume.
+/// The results for one volume.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeAnalysis {
     /// The volume's name.
     pub name: String,
-    /// What was asked of it.
+    /// Its requests.
     pub traffic: Traffic,
     /// Distinct blocks read or written.
     pub footprint_blocks: u64,
@@ -49,7 +49,7 @@ pub struct VolumeAnalysis {
     pub reads_alone_distances: Distances,
     /// Miss ratios over sizes spaced evenly in their logarithm.
     pub curve: Vec<CurvePoint>,
-    /// Miss ratios at the sizes asked for.
+    /// Miss ratios at the given sizes.
     pub asked: Vec<CurvePoint>,
     /// Working sets.
     pub windows: Vec<Window>,
@@ -62,7 +62,7 @@ pub struct VolumeAnalysis {
 }
 
 impl VolumeAnalysis {
-    /// The points of the curve and those asked for, by size, each once.
+    /// The points of the curve and the given ones, by size, each once.
     pub fn points(&self) -> Vec<&CurvePoint> {
         let mut points: Vec<&CurvePoint> = self.curve.iter().chain(&self.asked).collect();
         points.sort_by_key(|point| point.blocks);
@@ -71,7 +71,7 @@ impl VolumeAnalysis {
     }
 }
 
-/// What was asked of a volume.
+/// The requests of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Read requests.
@@ -148,7 +148,7 @@ impl Classes {
     }
 }
 
-/// What an LRU cache of a size does.
+/// The result of an LRU cache of a given size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// The cache's size in blocks.
@@ -179,13 +179,13 @@ impl CurvePoint {
     }
 }
 
-/// How often what is read is read again within a window: bytes read, over the window's length and distinct bytes read
-/// (vCacheShare's reuse intensity).
+/// How often data that is read is read again within a window: bytes read, divided by the window's length and the
+/// distinct bytes read (vCacheShare's reuse intensity).
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Intensity {
-    /// The mean of all windows with reads, a second.
+    /// The mean over all windows with reads, per second.
     pub mean_per_s: f64,
-    /// The largest, a second.
+    /// The largest, per second.
     pub largest_per_s: f64,
 }
 
@@ -200,7 +200,7 @@ impl Intensity {
     }
 }
 
-/// Working sets of all volumes: they share no blocks, so those of the same time add up.
+/// Working sets of all volumes: they share no blocks, so those of the same time are added.
 pub(crate) fn add_windows<'a>(volumes: impl Iterator<Item = &'a Vec<Window>>) -> Vec<Window> {
     let mut sums: BTreeMap<u64, Window> = BTreeMap::new();
     for window in volumes.flatten() {

@@ -1,13 +1,14 @@
-//! Estimated distances in bounded memory: only blocks whose place (a number made of the address) is below a threshold are
-//! looked at, and what they show is scaled up.
+//! Estimated distances in bounded memory: only blocks whose place (a number computed from the address) is below a
+//! threshold are tracked, and their figures are scaled up.
 //!
-//! With a *fixed rate*, memory grows with the blocks accessed. With a *fixed size*, the threshold sinks whenever there
-//! would be more blocks than allowed. Each sampled access counts for as many as the rate stands for at that moment.
+//! With a *fixed rate*, memory grows with the blocks accessed. With a *fixed size*, the threshold is lowered whenever
+//! there would be more blocks than allowed. Each sampled access counts for as many as the rate at that moment stands
+//! for.
 //!
-//! Places are spread evenly over neighbouring blocks, not hashed as in the paper: of any run of blocks, nearly the same
-//! share is in the sample. On traces of disks this cuts the error to a third or less, at no cost.
+//! Places are spread evenly over neighbouring blocks, not hashed as in the paper: of any run of blocks, nearly the
+//! same share is in the sample. On disk traces this reduces the error to a third or less, at no cost.
 //!
-//! There is no I/O, no clock and no thread in it: a running cache may feed it access by access.
+//! It has no I/O, clock or thread: a running cache may feed it access by access.
 //!
 //! Source: Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS", FAST'15.
 
@@ -17,8 +18,7 @@ use crate::profile::Profile;
 use crate::reference::{Kind, spread};
 use crate::stack::Stack;
 
-/// Estimates the profile of the accesses it is told of. For a cache that drops what is written, tell it of writes as
-/// discards.
+/// Estimates the profile of the accesses passed to it. For a cache that drops written blocks, pass writes as discards.
 #[derive(Clone)]
 pub struct Sampler {
     /// Blocks with a place of at most this are in the sample.
@@ -30,25 +30,25 @@ pub struct Sampler {
     /// Places and keys of the sampled blocks, the largest place on top. Empty with a fixed rate.
     by_place: BinaryHeap<(u64, u64)>,
     profile: Profile,
-    /// Reads and writes up to the last fading, sampled or not.
+    /// Reads and writes up to the last [`Sampler::fade`], sampled or not.
     known: [f64; 2],
-    /// Reads, writes and discards since the last fading, not in `known` yet.
+    /// Reads, writes and discards since then, not in `known` yet.
     fresh: [u64; 3],
 }
 
 impl Sampler {
-    /// A sample of a fixed share of all blocks, above 0 and at most 1.
+    /// Makes a sample of a fixed share of all blocks, above 0 and at most 1.
     pub fn fixed_rate(rate: f64) -> Sampler {
         Sampler::new(threshold_of(rate), usize::MAX)
     }
 
-    /// A sample of at most n blocks: at first of all, then of fewer and fewer. About 100 bytes each.
+    /// Makes a sample of at most n blocks: at first of all, then of fewer and fewer. About 100 bytes each.
     pub fn fixed_size(most_blocks: usize) -> Sampler {
         Sampler::new(u64::MAX, most_blocks.max(1))
     }
 
-    /// A sample of at most n blocks that begins with this share of all blocks, above 0 and at most 1: what an
-    /// earlier sample of the like has come to. It saves taking in blocks that soon have to go again.
+    /// Makes a sample of at most n blocks that begins with this share of all blocks, above 0 and at most 1: the final
+    /// share of an earlier, similar sample. This avoids adding blocks that soon have to be removed again.
     pub fn fixed_size_from(most_blocks: usize, rate: f64) -> Sampler {
         Sampler::new(threshold_of(rate), most_blocks.max(1))
     }
@@ -68,22 +68,22 @@ impl Sampler {
         sampler
     }
 
-    /// The share of blocks that are sampled now.
+    /// Returns the share of blocks that are currently sampled.
     pub fn rate(&self) -> f64 {
         1.0 / self.weight
     }
 
-    /// Blocks in the sample.
+    /// Returns the number of blocks in the sample.
     pub fn blocks(&self) -> usize {
         self.stack.blocks()
     }
 
-    /// The estimated number of distinct blocks read or written so far.
+    /// Returns the estimated number of distinct blocks read or written so far.
     pub fn footprint(&self) -> f64 {
         self.stack.blocks() as f64 * self.weight
     }
 
-    /// Notes an access. `key` is the block's number, or any number below 2^60 that tells blocks apart.
+    /// Notes an access. `key` is the block's number, or any number below 2^60 that identifies it.
     #[inline]
     pub fn access(&mut self, key: u64, kind: Kind) {
         self.fresh[kind as usize] += 1;
@@ -119,7 +119,7 @@ impl Sampler {
         self.weight = 2f64.powi(64) / (threshold as f64 + 1.0);
     }
 
-    /// What has been seen, scaled up to all accesses, with versions still dirty counted as deep as they are now.
+    /// Returns the result so far, scaled up to all accesses; versions still dirty count with their current depth.
     pub fn profile(&self) -> Profile {
         let mut profile = self.profile.clone();
         let known = |kind: Kind| self.known[kind as usize] + self.fresh[kind as usize] as f64;
@@ -128,7 +128,7 @@ impl Sampler {
         profile
     }
 
-    /// Makes the past count less: all weights are multiplied with `factor`. Blocks and their order stay.
+    /// Makes old accesses count less: all weights are multiplied by `factor`. Blocks and their order stay.
     pub fn fade(&mut self, factor: f64) {
         self.profile.fade(factor);
         for (known, fresh) in self.known.iter_mut().zip(&mut self.fresh) {
@@ -136,14 +136,14 @@ impl Sampler {
         }
     }
 
-    /// How often each sampled block was read or written, in no order.
+    /// Returns how often each sampled block was read or written, in no order.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         self.stack.counts()
     }
 }
 
-/// Blocks with a place of at most this are such a share of all.
+/// Blocks with a place of at most this are this share of all.
 fn threshold_of(rate: f64) -> u64 {
-    // The cast saturates: a rate of 1 takes all.
+    // The cast saturates: a rate of 1 includes all.
     (rate.clamp(f64::MIN_POSITIVE, 1.0) * 2f64.powi(64)) as u64
 }

@@ -3,10 +3,10 @@
 use haversack_trace::{Access, Op};
 use serde::{Deserialize, Serialize};
 
-/// Streams that are followed at once: programs, and readahead within them, interleave.
+/// Streams tracked at once: programs, and readahead within them, interleave.
 const STREAMS: usize = 32;
 
-/// How sequential requests of one kind are.
+/// The sequentiality of requests of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Runs {
     /// Requests.
@@ -33,14 +33,14 @@ impl Runs {
         self.longest_bytes = self.longest_bytes.max(other.longest_bytes);
     }
 
-    /// The mean length of a run in bytes: a request that continues none begins one.
+    /// Returns the mean length of a run in bytes: a request that continues no run begins one.
     pub fn mean_bytes(&self) -> f64 {
         let runs = self.requests - self.sequential_requests;
         if runs == 0 { self.bytes as f64 } else { self.bytes as f64 / runs as f64 }
     }
 }
 
-/// How sequential reads and writes are.
+/// The sequentiality of reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Sequentiality {
     /// Reads.
@@ -57,10 +57,10 @@ impl Sequentiality {
     }
 }
 
-/// Follows the streams of one volume.
+/// Tracks the streams of one volume.
 #[derive(Clone, Default)]
 pub(crate) struct Streams {
-    /// Where each stream ended and how long it is by then, the most recent last.
+    /// The end of each stream and its length so far, the most recent last.
     ends: Vec<(u64, u64)>,
     pub found: Sequentiality,
 }

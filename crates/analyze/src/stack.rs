@@ -1,10 +1,10 @@
-//! Exact reuse distances, access by access: Mattson's stack without a stack.
+//! Exact reuse distances, access by access: Mattson's stack algorithm with a tree instead of a stack.
 //!
-//! Blocks stand in the order of their last accesses; a block's depth in it is the reuse distance of its next access.
+//! Blocks are in the order of their last accesses; a block's depth is the reuse distance of its next access.
 //!
-//! Beside the distance, each write's version of a block has a *deepest* depth: the largest distance at any access after
-//! it, up to and including the one that ends it (the next write, or a discard). A write-back LRU cache of `c` blocks
-//! evicts that version dirty if and only if it is at least `c`.
+//! In addition to the distance, each write's version of a block has a *deepest* depth: the largest distance at any
+//! access after it, up to and including the one that ends it (the next write, or a discard). A write-back LRU cache
+//! of `c` blocks evicts that version dirty if and only if it is at least `c`.
 
 use std::hint::black_box;
 
@@ -13,17 +13,17 @@ use crate::orders::{Orders, order_of};
 use crate::reference::{Kind, Reference};
 use crate::table::{AHEAD, ANYWHERE, Table};
 
-/// What an access was.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// The access before it to the same block, and the distance from there; none for a cold access.
+    /// The previous access to the same block, and the distance from it; `None` for a cold access.
     pub previous: Option<(Kind, u32)>,
     /// The deepest depth of the dirty version that it ended.
     pub ended: Option<u32>,
 }
 
-/// Stacks of all blocks and, with two orders, of each volume's. Depths are kept in as many orders, or in none where nothing
-/// is ever written.
+/// Stacks of all blocks and, with two orders, of each volume's. Depths are kept in as many orders, or in none if
+/// nothing is ever written.
 #[derive(Clone)]
 pub struct Stacks<const ORDERS: usize, const DEPTHS: usize> {
     pub(crate) table: Table<Block<ORDERS, DEPTHS>>,
@@ -39,7 +39,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Default for Stacks<ORDERS, DEPTHS
     }
 }
 
-/// What an access to a known block with places was in each order, and what becomes of its dirty version.
+/// The result of an access to a known block with places in each order, and what happens to its dirty version.
 #[inline(always)]
 pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
     block: &mut Block<ORDERS, DEPTHS>,
@@ -63,7 +63,7 @@ pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
     outcomes
 }
 
-/// A block was found at such depths.
+/// A block was found at these depths.
 #[inline(always)]
 pub(crate) fn deepen<const ORDERS: usize, const DEPTHS: usize>(
     block: &mut Block<ORDERS, DEPTHS>,
@@ -75,12 +75,12 @@ pub(crate) fn deepen<const ORDERS: usize, const DEPTHS: usize>(
 }
 
 impl Stack {
-    /// Blocks known: all that were ever read or written, unless forgotten.
+    /// Returns the number of known blocks: all that were ever read or written, unless forgotten.
     pub fn blocks(&self) -> usize {
         self.table.len()
     }
 
-    /// Notes an access and tells what it was. Keys are below 2^60.
+    /// Notes an access and returns its result. Keys are below 2^60.
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
         let [outcome] = self.touch_at(ANYWHERE, key, kind);
         outcome
@@ -95,12 +95,12 @@ impl Stack {
         }
     }
 
-    /// The deepest depth so far of each version that is dirty now.
+    /// Returns the deepest depth so far of each version that is currently dirty.
     pub fn dirty(&self) -> impl Iterator<Item = u32> + '_ {
         self.dirty_versions().map(|(_, [deepest])| deepest)
     }
 
-    /// How often each block was read or written, in no order.
+    /// Returns how often each block was read or written, in no order.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         self.table.iter().map(|block| block.count)
     }
@@ -122,7 +122,8 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         step(&mut self.orders, block, kind)
     }
 
-    /// Notes accesses in their order; `see` is told what each was in each of its block's orders. All orders must be known.
+    /// Notes accesses in order; `see` is called with the result of each in each of its block's orders. All orders
+    /// must be known.
     pub(crate) fn touch_all(
         &mut self,
         references: &[Reference],
@@ -136,8 +137,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         }
     }
 
-    /// Where some blocks are in the table. What is known of them, and the bits of their places, are in the processor's cache
-    /// then.
+    /// Finds some blocks in the table. Their state, and the bits of their places, are then in the processor's cache.
     pub(crate) fn spots_of(&self, keys: impl ExactSizeIterator<Item = u64> + Clone) -> [usize; AHEAD] {
         let spots = self.table.spots_of(keys.clone());
         let mut read = 0;
@@ -148,7 +148,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         spots
     }
 
-    /// The keys of blocks with a dirty version, and its deepest depths so far.
+    /// Returns the keys of blocks with a dirty version, and its deepest depths so far.
     pub(crate) fn dirty_versions(&self) -> impl Iterator<Item = (u64, [u32; ORDERS])> + '_ {
         self.table.iter().filter(|block| block.is_dirty()).map(|block| {
             let mut block = *block;
@@ -159,7 +159,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         })
     }
 
-    /// Blocks known, by the orders that they stand in.
+    /// Returns the number of known blocks, by order.
     pub(crate) fn blocks_in_orders(&self) -> Vec<u64> {
         let mut blocks = vec![0; self.orders.known()];
         for block in self.table.iter() {
@@ -168,7 +168,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         blocks
     }
 
-    /// How often each block was read or written, by the orders that it stands in.
+    /// Returns how often each block was read or written, by order.
     pub(crate) fn counts_in_orders(&self) -> Vec<Vec<u32>> {
         let mut counts = vec![Vec::new(); self.orders.known()];
         for block in self.table.iter() {
@@ -189,7 +189,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     }
 }
 
-/// Moves a block to where an access takes it. There must be room in the orders.
+/// Moves a block to its position after an access. There must be room in the orders.
 #[inline(always)]
 pub(crate) fn step<const ORDERS: usize, const DEPTHS: usize>(
     orders: &mut Orders<ORDERS>,

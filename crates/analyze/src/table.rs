@@ -1,30 +1,31 @@
-//! What is known of each block: a hash table with open addressing, made for one look a reference and for little memory.
+//! The state of each block: a hash table with open addressing, designed for one look-up per reference and for little
+//! memory.
 //!
-//! Slots are in the order of their keys' hashes, but for those that had to go past others. So a table can be stretched
-//! where it lies, in one pass from its end: there is never much room without use, nor the table twice.
+//! Slots are in the order of their keys' hashes, except for displaced ones. So a table can grow in place, in one pass
+//! from its end: there is never much unused room, and never two copies of the table.
 
 use std::hint::black_box;
 
 use crate::reference::mix;
 
-/// Bits that a key may have: the others of eight bytes hold marks.
+/// Bits that a key may have: the other bits of the eight bytes are marks.
 pub(crate) const KEY_BITS: u32 = 60;
 const MARK_BITS: u32 = 64 - KEY_BITS;
 const MARKS: u32 = (1 << MARK_BITS) - 1;
 
-/// Keys that are looked for together.
+/// Keys that are looked up together.
 pub(crate) const AHEAD: usize = 32;
-/// No spot at which to look first.
+/// No spot to look at first.
 pub(crate) const ANYWHERE: usize = usize::MAX;
 
 /// Slots at first.
 const FIRST_SLOTS: usize = 64;
-/// The share of the slots that may be taken: the more, the longer are the ways to a slot.
+/// The share of the slots that may be taken: the larger it is, the longer are the probe sequences.
 const MOST_TAKEN: (usize, usize) = (3, 4);
-/// A table grows by this part of itself, one in n: the less, the more often it is stretched.
+/// A table grows by this part of itself, one in n: the smaller the part, the more often it grows.
 const GROWTH: usize = 4;
 
-/// A key and four marks, not all 0 unless the slot is vacant. Two halves, so that a slot needs no more than their alignment.
+/// A key and four marks, not all 0 unless the slot is vacant. Two halves, so that a slot needs only their alignment.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Tag {
     upper: u32,
@@ -61,9 +62,9 @@ impl Tag {
     }
 }
 
-/// A slot: a tag and what else is known of its block.
+/// A slot: a tag and the other state of its block.
 pub(crate) trait Slot: Copy {
-    /// A slot of a block of which nothing is known yet.
+    /// A slot of a block without state.
     fn new(tag: Tag) -> Self;
     fn tag(&self) -> Tag;
 }
@@ -83,12 +84,12 @@ impl<S: Slot> Table<S> {
         S::new(Tag::default())
     }
 
-    /// Blocks known.
+    /// Number of known blocks.
     pub fn len(&self) -> usize {
         self.taken
     }
 
-    /// Where a key belongs: the share of all hashes below its own, that share of the slots.
+    /// Returns where a key belongs: its hash as a share of all hashes, as that share of the slots.
     #[inline]
     fn home(&self, key: u64) -> usize {
         ((u128::from(mix(key)) * self.slots.len() as u128) >> 64) as usize
@@ -99,7 +100,7 @@ impl<S: Slot> Table<S> {
         if at + 1 == self.slots.len() { 0 } else { at + 1 }
     }
 
-    /// The spot of a key's slot, or of the vacant one where it belongs.
+    /// Returns the spot of a key's slot, or of the vacant one where it belongs.
     #[inline]
     fn spot_of(&self, key: u64) -> usize {
         self.spot_from(self.home(key), key)
@@ -117,7 +118,7 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// The spots of some keys: all looked for at once, so that memory works on many.
+    /// Returns the spots of some keys: all looked up at once, so that memory accesses overlap.
     #[inline]
     pub fn spots_of(&self, keys: impl Iterator<Item = u64> + Clone) -> [usize; AHEAD] {
         let mut spots = [ANYWHERE; AHEAD];
@@ -133,12 +134,12 @@ impl<S: Slot> Table<S> {
         spots
     }
 
-    /// What lies at a spot.
+    /// Returns the content of a spot.
     pub fn at(&self, spot: usize) -> &S {
         &self.slots[spot]
     }
 
-    /// The spot of a key, which may be where it was before other keys came.
+    /// Returns the spot of a key, which may be its position before other keys were added.
     #[inline]
     fn spot_near(&self, spot: usize, key: u64) -> usize {
         match self.slots.get(spot).map(S::tag) {
@@ -147,14 +148,14 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// A block's slot, if it is known. It may be at `spot`.
+    /// Returns a block's slot, if it is known. It may be at `spot`.
     #[inline]
     pub fn find(&mut self, key: u64, spot: usize) -> Option<&mut S> {
         let spot = self.spot_near(spot, key);
         Some(&mut self.slots[spot]).filter(|slot| slot.tag().is_taken())
     }
 
-    /// A block's slot, new if it is not known, and whether it is. It may be at `spot`.
+    /// Returns a block's slot, new if it is not known, and whether it is known. It may be at `spot`.
     #[inline]
     pub fn find_or_insert(&mut self, key: u64, spot: usize) -> (&mut S, bool) {
         let mut spot = self.spot_near(spot, key);
@@ -170,8 +171,8 @@ impl<S: Slot> Table<S> {
         (&mut self.slots[spot], new)
     }
 
-    /// Makes room. From the last slot to the first, each goes to where it belongs now, which is further back; behind it
-    /// are only slots that stay.
+    /// Makes room. From the last slot to the first, each is moved to its new position, which is further back; behind
+    /// it are only slots that stay.
     #[cold]
     fn stretch(&mut self) {
         let before = self.slots.len();
@@ -188,7 +189,7 @@ impl<S: Slot> Table<S> {
             if to > at {
                 self.slots[to] = slot;
             } else {
-                // Few, near the begin, or past the end: the way there leads past slots that are still to move.
+                // Few, near the beginning or past the end: the slots before them are still to be moved.
                 crowded.push(slot);
             }
         }
@@ -200,7 +201,7 @@ impl<S: Slot> Table<S> {
         self.slots[at] = slot;
     }
 
-    /// Forgets a block. Those behind it move up, so that none is lost.
+    /// Forgets a block. Those after it move up, so that none is lost.
     pub fn remove(&mut self, key: u64) -> Option<S> {
         let mut hole = self.spot_of(key);
         let removed = self.slots[hole];
@@ -223,7 +224,7 @@ impl<S: Slot> Table<S> {
         Some(removed)
     }
 
-    /// Forgets all blocks. The room stays, if it was of use.
+    /// Forgets all blocks. The memory is kept if it was used.
     pub fn clear(&mut self) {
         if self.taken < self.slots.len() / 4 {
             *self = Table::new();
@@ -241,17 +242,18 @@ impl<S: Slot> Table<S> {
         kept.into_iter().for_each(|slot| self.put(slot));
     }
 
-    /// A table of other slots of the same blocks.
+    /// Returns a table with other slots for the same blocks.
     pub fn map<T: Slot>(&self, slot: impl Fn(&S) -> T) -> Table<T> {
         Table { slots: self.slots.iter().map(slot).collect(), taken: self.taken }
     }
 
-    /// All blocks, nearly in the order of their hashes: another table that grows while it takes them in this order crowds.
+    /// Returns all blocks, nearly in the order of their hashes: a growing table that is filled in this order has
+    /// clusters.
     pub fn iter(&self) -> impl Iterator<Item = &S> {
         self.slots.iter().filter(|slot| slot.tag().is_taken())
     }
 
-    /// All blocks, in that order.
+    /// Returns all blocks, in that order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut S> {
         self.slots.iter_mut().filter(|slot| slot.tag().is_taken())
     }
@@ -285,7 +287,8 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Keys that all belong to the last slots crowd there and go past the end, as those of a large table seldom do.
+        // Keys that all belong to the last slots cluster there and go past the end, which rarely happens in a large
+        // table.
         let last: Vec<u64> = (0..).filter(|key| mix(*key) > u64::MAX / 256 * 255).take(60).collect();
         let key =
             move || prop_oneof![0u64..400, prop::sample::select(last.clone()), Just((1 << KEY_BITS) - 1)];

@@ -7,7 +7,7 @@ use haversack_report::{Table, Unit};
 use crate::results::{Analysis, CurvePoint, VolumeAnalysis};
 use crate::windows::Window;
 
-/// Sizes that a table of the curve shows where none were asked for.
+/// Sizes in a table of the curve if none were given.
 const ROWS: usize = 10;
 /// Volumes side by side in the table of the curve.
 const COLUMNS: usize = 8;
@@ -28,13 +28,13 @@ pub(crate) fn mean_and_largest(windows: &[Window], figure: impl Fn(&Window) -> u
 }
 
 impl Analysis {
-    /// Each volume, and all together if there are several.
+    /// Returns each volume, and all together if there are several.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &VolumeAnalysis> {
         let overall = (self.volumes.len() > 1).then_some(&self.overall);
         self.volumes.iter().chain(overall)
     }
 
-    /// Everything worth reading, in a few tables.
+    /// Returns the most important results, in a few tables.
     pub fn tables(&self) -> Vec<Table> {
         vec![
             self.traffic_table(),
@@ -177,7 +177,7 @@ impl Analysis {
         table
     }
 
-    /// What LRU caches of a few sizes do: those asked for, or some along the curve.
+    /// Returns the results of LRU caches of a few sizes: the given ones, or some along the curve.
     pub(crate) fn curve_table(&self) -> Table {
         let some = |curve: &[CurvePoint]| {
             let every = curve.len().div_ceil(ROWS).max(1);
@@ -207,7 +207,7 @@ impl Analysis {
         table
     }
 
-    /// All curves as CSV: the points of every volume and of all together (`all`).
+    /// Returns all curves as CSV: the points of every volume and of all together (`all`).
     pub fn curves_csv(&self) -> String {
         let mut out = String::from(
             "volume,blocks,bytes,miss_ratio,read_miss_ratio,reads_alone_miss_ratio,dirty_eviction_ratio\n",
@@ -218,7 +218,7 @@ impl Analysis {
             for p in volume.points() {
                 let values =
                     [p.miss_ratio, p.read_miss_ratio, p.reads_alone_miss_ratio, p.dirty_eviction_ratio];
-                // Writing into a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = writeln!(out, "{name},{},{},{}", p.blocks, p.bytes, values.map(number).join(","));
             }
         }
@@ -226,7 +226,7 @@ impl Analysis {
     }
 }
 
-/// A name as a field of CSV.
+/// Returns a name as a field of CSV.
 fn quoted(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))

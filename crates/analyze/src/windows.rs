@@ -1,4 +1,4 @@
-//! Working sets: distinct blocks, and blocks reused so often, in windows of time one after the other.
+//! Working sets: distinct blocks, and blocks reused a number of times, in consecutive windows of time.
 //!
 //! Source: Arteaga, Cabrera, Xu, Sundararaman and Zhao, "CloudCache: on-demand flash cache management for cloud
 //! computing", FAST'16, for the (reuse) working set; Meng et al., "vCacheShare", ATC'14, for reuse intensity.
@@ -11,10 +11,10 @@ use crate::table::{AHEAD, ANYWHERE, Slot, Table, Tag};
 /// Reuse working sets are counted for 1 to n reuses.
 pub(crate) const REUSES: usize = 4;
 
-/// What was used in a window of time.
+/// The usage in a window of time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
-    /// When it began, in nanoseconds on the trace's clock.
+    /// Its beginning, in nanoseconds on the trace's clock.
     pub start_ns: u64,
     /// Reads and writes.
     pub references: u64,
@@ -41,11 +41,11 @@ pub struct Windows {
     done: Vec<Window>,
 }
 
-/// How a block was used in a window: marks in a tag are all there is.
+/// The usage of a block in a window: only the marks of a tag.
 #[derive(Clone, Copy)]
 struct Uses(Tag);
 
-/// The most accesses to a block that are told from fewer.
+/// The largest number of accesses to a block that is distinguished.
 const MOST_TIMES: u32 = REUSES as u32 + 1;
 
 impl Slot for Uses {
@@ -76,8 +76,8 @@ impl Uses {
 }
 
 impl Windows {
-    /// Windows of a length in nanoseconds, the first from `origin_ns` on, of at most n blocks each: of more blocks,
-    /// a sample is counted and scaled up.
+    /// Makes windows with a length in nanoseconds, the first from `origin_ns` on, of at most n blocks each: if there
+    /// are more blocks, a sample is counted and scaled up.
     pub fn new(length_ns: u64, origin_ns: u64, most_blocks: usize) -> Windows {
         Windows {
             length_ns: length_ns.max(1),
@@ -90,7 +90,7 @@ impl Windows {
         }
     }
 
-    /// Notes accesses and their times in their order.
+    /// Notes accesses and their times, in order.
     pub fn access_all(&mut self, accesses: &[(u64, Reference)]) {
         for batch in accesses.chunks(AHEAD) {
             // Blocks of a sample are few and in the processor's cache anyway.
@@ -104,7 +104,7 @@ impl Windows {
         }
     }
 
-    /// Notes an access. Times do not go back; one that does counts for the current window.
+    /// Notes an access. Times do not decrease; one that does counts for the current window.
     pub fn access(&mut self, time_ns: u64, reference: Reference) {
         self.access_at(ANYWHERE, time_ns, reference);
     }
@@ -138,7 +138,7 @@ impl Windows {
         self.current = Window { start_ns, ..Window::default() };
     }
 
-    /// All windows up to now, the current one too.
+    /// Returns all windows so far, including the current one.
     pub fn finish(mut self) -> Vec<Window> {
         self.finish_window();
         self.done

@@ -84,7 +84,7 @@ impl FromStr for Mode {
     }
 }
 
-/// What survives a restart.
+/// Blocks that survive a restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Persistence {
@@ -150,7 +150,7 @@ pub enum Admission {
         /// Addresses remembered.
         addresses: u32,
     },
-    /// A block whose like is mostly used again while it would stay.
+    /// A block of a kind that is mostly used again while it would stay in the cache.
     Learned,
     /// A block in a 4 MiB region that was accessed before, outside long runs.
     Hec,
@@ -319,7 +319,7 @@ pub struct DiskConfig {
     /// The write mode.
     #[serde(default)]
     pub mode: Mode,
-    /// What survives a restart.
+    /// Blocks that survive a restart.
     #[serde(default)]
     pub persistence: Persistence,
     /// Share of the pool.
@@ -328,7 +328,7 @@ pub struct DiskConfig {
     /// Which blocks may enter the cache.
     #[serde(default)]
     pub admission: Admission,
-    /// VM that the disk belongs to, for the policy; a VM of its own if not given.
+    /// VM that the disk belongs to, for the policy; its own VM if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
     /// Tenant that the VM belongs to, for the policy.
@@ -459,8 +459,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Share of the pool: a size; auto for a place in one pool with other disks, equal for an equal part, or what the
-    /// policy assigns.
+    /// Share of the pool: a size; auto to share one pool with other disks; equal for an equal part; or as assigned
+    /// by the policy.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,

@@ -14,13 +14,14 @@ use crate::status::LostRange;
 pub struct StartMigration {
     /// Name of the host.
     pub to: String,
-    /// What travels: the name of a method. As configured if not given.
+    /// Method; the configured one if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
 }
 
-/// Has a disk attached and sent here whose VM is about to come. One of the fields says which.
+/// Attaches a disk here and requests it from the host that has it, because its VM is about to arrive. One of the fields
+/// names the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectDisk {
@@ -33,13 +34,13 @@ pub struct ExpectDisk {
     pub vhost_user: Option<PathBuf>,
 }
 
-/// Where a disk is that may move.
+/// Where a disk that can move is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationState {
     /// This host has it.
     Here,
-    /// This host has it, and it is about to move: what the method has travel ahead is being sent.
+    /// This host has it, and it is about to move: what the method sends ahead is being sent.
     Sending,
     /// This host has it, and blocks of it are still on the host that it came from.
     Arriving,
@@ -67,7 +68,7 @@ impl std::fmt::Display for MigrationState {
     }
 }
 
-/// How far a disk is that may move.
+/// Progress of a disk that can move.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MigrationStatus {
     /// Name of the disk.
@@ -77,7 +78,7 @@ pub struct MigrationStatus {
     /// The other host: the one that it is sent to, came from, or went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What travels with it, the name of a method: here, as long as anything is on its way here, otherwise from here.
+    /// Method: of its migration to this host, as long as anything is on its way here, otherwise of one from here.
     #[schema(value_type = String, example = "pre-copy")]
     pub method: Method,
     /// The guest uses it here.
@@ -90,20 +91,20 @@ pub struct MigrationStatus {
     pub left_bytes: u64,
     /// Upper bound of the dirty part of that.
     pub dirty_left_bytes: u64,
-    /// Bytes that are sent ahead a second, as measured lately.
+    /// Bytes that are sent ahead per second, as measured recently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_bytes_per_s: Option<f64>,
     /// Seconds until the bytes left have been sent at that rate; missing if nothing arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,
-    /// Seconds that the guest would wait for the hosts to agree, if it moved now: their messages there and back.
+    /// Seconds that the guest would wait for the hosts to agree, if it moved now: the round trips of their messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_stall_s: Option<f64>,
-    /// How often all that is cached was searched for blocks to send.
+    /// Number of times that all cached blocks were searched for blocks to send.
     pub passes: u32,
     /// A switchover now leaves little to fetch.
     pub is_ready: bool,
-    /// Bytes that only the host has that it came from.
+    /// Bytes that only the host it came from has.
     pub needed_bytes: u64,
     /// Bytes of clean blocks that are still to follow it here, of those known so far.
     pub following_bytes: u64,
@@ -123,7 +124,7 @@ pub struct HostStatus {
     pub address: String,
     /// It is connected.
     pub is_connected: bool,
-    /// The time that a message takes there and back, in seconds.
+    /// Round-trip time of a message, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_s: Option<f64>,
     /// Bytes sent to it.
@@ -138,14 +139,15 @@ pub struct HostStatus {
     pub error: Option<String>,
 }
 
-/// Takes a disk over from a host that is dead for good.
+/// Takes a disk over from a host that is permanently dead.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnDisk {
     /// The disk's name, repeated.
     pub confirm: String,
-    /// What only the dead host has is as the origin has it from then on: the disk's name, repeated. Without this, reads of it
-    /// fail until it is written again, if it is known what that is.
+    /// The disk's name, repeated, to accept the loss of data that only the dead host has: reads then return the
+    /// origin's data. Without this, reads of those blocks fail until they are written again, if it is known which
+    /// blocks they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
     /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).
@@ -172,7 +174,7 @@ pub struct Takeover {
     pub ranges: Vec<LostRange>,
     /// Ranges that are not listed because there are too many.
     pub more_ranges: u64,
-    /// What it said last, since this daemon was started.
+    /// What it last reported, since this daemon was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_known: Option<LastKnown>,
     /// Dirty bytes of the disk that this host has, and keeps.
@@ -184,7 +186,7 @@ pub struct Takeover {
     pub fence: Option<String>,
 }
 
-/// What a host said of a disk when it was last heard of.
+/// What a host last reported about a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LastKnown {
     /// Its write mode there.

@@ -103,13 +103,13 @@ pub struct PoolStatus {
 /// How a pool's budget of flash writes stands.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EnduranceStatus {
-    /// Bytes that may be written a day, over many days.
+    /// Bytes that may be written per day, over many days.
     pub budget_bytes_per_day: f64,
     /// Bytes that may be written at once; negative if the account is overdrawn.
     pub balance_bytes: f64,
-    /// Bytes written since the budget began to hold.
+    /// Bytes written since the budget took effect.
     pub written_bytes: u64,
-    /// The mean of bytes a day since then, which is also the forecast of wear; none in the first minute.
+    /// Mean bytes per day since then, which is also the forecast of wear; none in the first minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_bytes_per_day: Option<f64>,
     /// What a block written to flash must save, in microseconds of latency.
@@ -397,7 +397,7 @@ pub struct ForgetDisk {
     pub destroy_dirty: Option<String>,
 }
 
-/// Where data of a disk is lost: its only dirty copy is damaged, or went with a cache device.
+/// Where data of a disk is lost: its only dirty copy is damaged, or was lost with a cache device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LostData {
     /// How much is lost.

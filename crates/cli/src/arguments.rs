@@ -17,7 +17,7 @@ pub struct Arguments {
     /// Control socket of the daemon.
     #[arg(long, global = true, env = "HAVERSACK_SOCKET", default_value = "/run/haversack/control.sock")]
     pub socket: PathBuf,
-    /// Timeout for an answer of the daemon. Jobs have no timeout.
+    /// Timeout for an answer from the daemon. Jobs have no timeout.
     #[arg(long, global = true, env = "HAVERSACK_TIMEOUT", default_value = "60s")]
     pub timeout: Span,
     /// Print JSON.
@@ -86,7 +86,7 @@ pub enum Command {
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
-    /// Collect what is needed to find a fault from afar: state, events, decisions, logs, configuration without secrets.
+    /// Collect diagnostic information for remote support: state, events, decisions, logs, configuration without secrets.
     SupportBundle(crate::support::SupportBundle),
     /// Stop the daemon cleanly.
     Stop,
@@ -183,7 +183,7 @@ pub enum DiskCommand {
         /// dirty data stays in the cache).
         #[arg(long)]
         force: bool,
-        /// Give up data that is lost, once everything else is at the origin: the disk's name, repeated. What is lost then
+        /// Give up data that is lost, once everything else is at the origin: the disk's name, repeated. Lost data then
         /// reads as the origin has it.
         #[arg(long, value_name = "NAME")]
         accept_loss: Option<String>,
@@ -246,7 +246,7 @@ pub enum DiskCommand {
         #[arg(long = "for")]
         time: Option<Span>,
     },
-    /// Take a disk over from a host that is dead for good. Requires typing the disk's name.
+    /// Take a disk over from a host that is permanently dead. Requires typing the disk's name.
     Own(Own),
     /// Forget a detached disk and drop its cached blocks. Destroying dirty data requires typing the disk's name.
     Forget {
@@ -266,8 +266,8 @@ pub struct Own {
     /// Repeat the disk's name instead of typing it at the prompt.
     #[arg(long, value_name = "NAME")]
     pub confirm: Option<String>,
-    /// Repeat the disk's name to accept that what only the dead host has is lost: reads then return what the origin has.
-    /// Without this, such reads fail until the blocks are written again. Required if it is not known which blocks those are.
+    /// Repeat the disk's name to accept the loss of data that only the dead host has: reads then return the origin's data.
+    /// Without this, reads of those blocks fail until they are written again. Required if it is not known which they are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
     /// Do not fence these hosts: they are off and stay off. Name all that would be fenced.

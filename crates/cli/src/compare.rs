@@ -41,7 +41,7 @@ pub struct Compare {
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, auto, or own (the system's). [default: wb,auto]
     #[arg(long, value_delimiter = ',')]
     pub write_modes: Vec<String>,
-    /// What replaces blocks: core (the production cache), or lru or arc as the papers have it.
+    /// What replaces blocks: core (the production cache), or lru or arc as in the papers.
     #[arg(long, default_value = "core")]
     pub replacement: Replacement,
     /// Lengths of the control loop's windows. The subject keeps its own. [default: the mix's]
@@ -54,18 +54,18 @@ pub struct Compare {
     /// [default: 1]
     #[arg(long, visible_alias = "seed", value_delimiter = ',')]
     pub seeds: Vec<u64>,
-    /// Budget of flash writes for all systems: drive writes a day such as "1 DWPD", or bytes a day such as "500 GB/day".
+    /// Budget of flash writes for all systems: drive writes per day such as "1 DWPD", or bytes per day such as "500 GB/day".
     #[arg(long)]
     pub write_budget: Option<Endurance>,
-    /// Also give the subject what its rivals write to flash as budgets, to compare latencies at equal flash writes.
+    /// Also run the subject with its rivals' flash writes as budgets, to compare latencies at equal flash writes.
     #[arg(long)]
     pub equal_writes: bool,
     /// Sweep sizes from 1 % to 40 % of the footprint, windows from 10 s to 30 min, and three seeds, where these are not
     /// given, and equal flash writes. Takes hours.
     #[arg(long)]
     pub full: bool,
-    /// Keep each result in this file, and do not simulate again what it has: an interrupted sweep goes on where it was.
-    /// Results of another build of this program do not count.
+    /// Keep each result in this file, and do not repeat simulations that it has: an interrupted sweep
+    /// continues where it stopped. Results of another build of this program do not count.
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Number of caches simulated in parallel; 0 for the number of processors.

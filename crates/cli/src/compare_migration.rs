@@ -175,13 +175,13 @@ fn table(
 /// Refuses values that a simulated migration cannot use. It has no control loop, and pools of one size.
 fn check(arguments: &Sim) -> Result<()> {
     let common = &arguments.common;
-    let refuse = |why: &str| Err(CliError::Usage(format!("with --migrate-at {why}")));
+    let refuse = |why: &str| Err(CliError::Usage(format!("with --migrate-at: {why}")));
     if common.mode == Some(Mode::Auto) {
-        return refuse("there is no control loop, which --mode auto needs");
+        return refuse("--mode auto needs a control loop, which a migration does not have");
     }
     if matches!(common.pool.admission, Some(AdmissionArgument::Rule(_))) {
         return refuse(
-            "there is no control loop, which sizes this --admission: give always, learned or reuse(N)",
+            "this --admission needs a control loop, which a migration does not have: give always, learned or reuse(N)",
         );
     }
     if common.blocks.len() + common.size.len() + common.fractions.len() > 1 {
@@ -240,12 +240,12 @@ fn survey(opener: &OpenTrace<'_>, settings: &Settings) -> Result<haversack_sim::
 fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
     let common = &arguments.common;
     let sizes = common.sizes().ok_or_else(|| {
-        CliError::Usage("how large are the pools? give --blocks, --size or --fractions, one of them".into())
+        CliError::Usage("no pool sizes: give --blocks, --size or --fractions, one of them".into())
     })?;
     let name = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let names: Vec<String> = common.trace.iter().map(name).collect();
     let first =
-        names.first().ok_or_else(|| CliError::Usage("what is simulated? give --trace or --mix".into()))?;
+        names.first().ok_or_else(|| CliError::Usage("nothing to simulate: give --trace or --mix".into()))?;
     let table = table(&arguments.migration, at, None, first)?;
     let settings = common.settings_without_control(sizes);
     let all = survey(&|| common.open(), &settings)?;

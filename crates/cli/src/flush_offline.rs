@@ -104,7 +104,7 @@ fn flush(
     }
     let typed = match &arguments.confirm {
         Some(typed) => typed.clone(),
-        None => ask(&format!("this writes {what}\ntype '{name}' to go on: "))?,
+        None => ask(&format!("this writes {what}\ntype '{name}' to continue: "))?,
     };
     if typed != name && typed != wanted {
         return Err(CliError::NotConfirmed(name));
@@ -140,7 +140,7 @@ fn origin_of(arguments: &FlushOffline, disk: &Found) -> Result<String> {
         (None, Some(label)) => (label.place.clone(), Some(label)),
         (None, None) => {
             return Err(CliError::Usage(format!(
-                "the pool does not say which origin disk '{name}' has: give --origin"
+                "the pool has no recorded origin for disk '{name}': give --origin"
             )));
         }
     };

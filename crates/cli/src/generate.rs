@@ -255,7 +255,7 @@ enum Command {
     Presets,
 }
 
-/// A volume of given reuse distances.
+/// A volume with given reuse distances.
 #[derive(Args)]
 struct Reuse {
     /// Ranges of reuse distances in blocks, as upper bound and fraction of the repeated accesses: 64:0.3,4k:0.5,1M:0.2.
@@ -292,7 +292,7 @@ impl Mixture {
     fn mix(&self) -> Result<Mix> {
         let bytes = |size: &Weighted<Size>| u32::try_from(size.value.0).map(|bytes| (bytes, size.weight));
         let sizes = self.size.iter().map(bytes).collect::<std::result::Result<_, _>>();
-        let sizes = sizes.map_err(|_| CliError::Usage("sizes of requests are below 4 GiB".into()))?;
+        let sizes = sizes.map_err(|_| CliError::Usage("request sizes must be below 4 GiB".into()))?;
         Ok(Mix { read: self.read, sizes })
     }
 }
@@ -394,13 +394,13 @@ impl Preset {
 /// Generates a trace like a real volume.
 fn like(generate: &Generate, as_json: bool) -> Result<()> {
     let (Some(name), Some(output)) = (&generate.like, &generate.output) else {
-        return Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into()));
+        return Err(CliError::Usage("nothing to generate: give a pattern or --like VOLUME".into()));
     };
     let whole = preset(name).map_err(|error| refused(&error))?;
     let requests = generate.requests.map(|count| count.0 as f64 / whole.requests() as f64);
     let scale = requests.or(generate.scale).unwrap_or(1.0);
     if !(scale.is_finite() && scale > 0.0) {
-        return Err(CliError::Usage(format!("scale {scale}: expected more than 0, and requests")));
+        return Err(CliError::Usage(format!("scale {scale}: expected a number above 0")));
     }
     of_profile(&whole.scaled(scale), generate.seed, output, generate.force, as_json)
 }

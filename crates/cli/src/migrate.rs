@@ -39,7 +39,7 @@ pub struct Migrate {
     /// Name of the host that the VM will move to.
     #[arg(long, required = true)]
     to: Option<String>,
-    /// What travels [default: as the daemon is configured].
+    /// Method [default: as the daemon is configured].
     #[arg(long, value_parser = PossibleValuesParser::new(Travels::ALL.map(Travels::name)).try_map(|name| name.parse::<Travels>()))]
     method: Option<Travels>,
     /// Wait until the VM runs on the other host, not only until the cache has been sent.
@@ -57,7 +57,7 @@ pub struct Migrate {
 /// Subcommands of `haversack migrate`.
 #[derive(Subcommand)]
 enum MigrateCommand {
-    /// Show how far disks are.
+    /// Show the progress of migrations.
     Status {
         /// Show only this disk.
         disk: Option<String>,
@@ -67,7 +67,7 @@ enum MigrateCommand {
         /// Disk.
         disk: String,
     },
-    /// Have a disk attached and sent here by the host that has it: its VM is about to come.
+    /// Attach a disk here and request it from the host that has it, because its VM is about to arrive.
     Expect {
         /// Disk.
         #[arg(required_unless_present = "vhost_user", conflicts_with = "vhost_user")]
@@ -184,7 +184,7 @@ async fn poll(client: &Client, disk: &str, mut job: Job, bar: &ProgressBar) -> R
 
 fn table(all: &[MigrationStatus]) -> String {
     if all.is_empty() {
-        return "No disk of this host may move.\n".into();
+        return "No disks on this host can move.\n".into();
     }
     let mut text = format!(
         "{:<16} {:<9} {:<12} {:<19} {:<8} {:>10} {:>10} {:>10} {:>10}\n",
@@ -227,7 +227,10 @@ fn pace(one: &MigrationStatus, bytes_per_s: f64) -> String {
         text += &format!(", at most {} of it dirty", Size(one.dirty_left_bytes).rounded());
     }
     if let Some(stall) = one.expected_stall_s {
-        text += &format!("; a switchover now: {:.0} ms for messages between the hosts", (stall * 1e3).ceil());
+        text += &format!(
+            "; a switchover now would add {:.0} ms for messages between the hosts",
+            (stall * 1e3).ceil()
+        );
     }
     text
 }
@@ -240,7 +243,7 @@ pub fn host(client: &Client, command: &HostCommand, as_json: bool) -> Result<()>
     for host in &hosts {
         let state = match (&host.error, host.round_trip_s) {
             (Some(error), _) if !host.is_connected => error.clone(),
-            (_, Some(time_s)) => format!("connected, {:.1} ms there and back", time_s * 1e3),
+            (_, Some(time_s)) => format!("connected, round trip {:.1} ms", time_s * 1e3),
             _ => "connected".into(),
         };
         text += &format!("{:<16} {:<24} {state}\n", host.name, host.address);

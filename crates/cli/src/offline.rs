@@ -37,7 +37,8 @@ pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> 
     let confirmed = match confirm {
         Some(typed) => typed == device,
         None => {
-            ask(&format!("{path} is of pool {pool}{}\ntype '{path}' to wipe it: ", dirty(device)))? == path
+            ask(&format!("{path} belongs to pool {pool}{}\ntype '{path}' to wipe it: ", dirty(device)))?
+                == path
         }
     };
     if !confirmed {
@@ -51,7 +52,7 @@ pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> 
 /// Describes what would be lost with a device, as far as the device alone shows it.
 fn dirty(device: &Path) -> String {
     let Ok(report) = pool::check(&[device.to_path_buf()], false) else {
-        return ", and what is cached on it cannot be read".into();
+        return ", and its cached data cannot be read".into();
     };
     let dirty = report.disks.iter().filter(|disk| !disk.dirty_blocks.is_empty());
     let lines = dirty

@@ -44,10 +44,10 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
     if let Some(last) = &takeover.last_known {
         let mode = last.mode.as_ref().map_or_else(String::new, |mode| format!("write mode {mode}, "));
         let dirty = Size(last.dirty_bytes);
-        text += &format!("  It was last heard of {:.0} s ago: {mode}{dirty} dirty.\n", last.age_s);
+        text += &format!("  It last reported {:.0} s ago: {mode}{dirty} dirty.\n", last.age_s);
     }
     match takeover.lost_bytes {
-        Some(0) => text += "  Nothing exists only there, so nothing is lost.\n",
+        Some(0) => text += "  It has no data that exists only there, so nothing is lost.\n",
         Some(bytes) => {
             text += &format!("  {} of disk '{disk}' exist only there and will be lost:\n", Size(bytes));
             for range in takeover.ranges.iter().take(MOST_SHOWN) {
@@ -59,7 +59,7 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
                 text += &format!("    and {hidden} more ranges: --dry-run --json lists them\n");
             }
             text += match own.accept_loss {
-                Some(_) => "  They will read as the origin has them.\n",
+                Some(_) => "  Reads will return the origin's data.\n",
                 None => "  Reads of them will fail until they are written again.\n",
             };
         }
@@ -137,7 +137,7 @@ mod tests {
         assert!(text.contains("8KiB of disk 'vm1'") && text.contains("bytes 4096-12287"), "{text}");
         assert!(text.contains("will fail"), "{text}");
         let accepted = Own { accept_loss: Some("vm1".into()), ..arguments() };
-        assert!(describe(&lost, &accepted).contains("as the origin has them"));
+        assert!(describe(&lost, &accepted).contains("the origin's data"));
     }
 
     #[test]

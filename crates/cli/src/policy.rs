@@ -25,7 +25,7 @@ pub fn run(client: &Client, command: &PolicyCommand, as_json: bool) -> Result<()
         PolicyCommand::Show => show(&client.get("/v1/policy")?, as_json),
         PolicyCommand::Set { allocator, settings } if allocator == "off" => match settings.as_slice() {
             [] => show(&client.call(Method::DELETE, "/v1/policy", None::<&()>)?, as_json),
-            [first, ..] => Err(CliError::Usage(format!("'{first}': no policy has no settings"))),
+            [first, ..] => Err(CliError::Usage(format!("'{first}': 'off' takes no settings"))),
         },
         PolicyCommand::Set { allocator, settings } => {
             let settings = settings_of(allocator, settings)?;
@@ -70,8 +70,7 @@ fn show(status: &PolicyStatus, as_json: bool) -> Result<()> {
 
 fn show_text(status: &PolicyStatus) -> String {
     let Some(settings) = &status.settings else {
-        return "no policy: disks have the shares, modes and admission that they are configured with\n"
-            .into();
+        return "no policy: disks use their configured shares, modes and admission filters\n".into();
     };
     let mut out = format!("policy {}\n", settings.allocator);
     // Writing to a string cannot fail.
@@ -159,7 +158,8 @@ pub fn accuracy(log: &Path, as_json: bool) -> Result<()> {
     let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
     let found = predictions::predictions(text.lines()).map_err(|error| failed(error.to_string()))?;
     let Some((mean, largest)) = predictions::errors(&found) else {
-        let why = "no window can be compared: two that follow each other are needed, of disks with targets that read";
+        let why =
+            "nothing to compare: two consecutive windows are needed, of disks with targets and with reads";
         return Err(failed(why.into()));
     };
     let mut out = format!(
@@ -247,7 +247,7 @@ fn curve_text(curve: &DiskCurve) -> String {
     let mut out = format!(
         "disk {}: {} of {:.1} s\n",
         curve.disk,
-        if curve.complete { "a window" } else { "the present window so far," },
+        if curve.complete { "a window" } else { "the current window so far," },
         m.length_us as f64 / 1e6
     );
     for (key, value) in measured_rows(m) {

@@ -67,7 +67,7 @@ pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
     let mut live = Live { client, body, interrupt, rest: Vec::new(), disk, volumes: Vec::new(), lost: 0 };
     let Some(written) = write_file(&mut live, &record.output, record.force)? else { return Ok(()) };
     if live.lost > 0 && !as_json {
-        eprintln!("haversack: requests that found no room and are not in the trace: {}", grouped(live.lost));
+        eprintln!("haversack: {} requests were lost because the record buffer was full", grouped(live.lost));
     }
     if record.output == Path::new("-") {
         return Ok(());
@@ -94,7 +94,7 @@ impl Live<'_> {
                 continue;
             }
             let access = access(row).ok_or_else(|| {
-                self.failed(format!("the daemon sent '{row}', which is no request of a trace"))
+                self.failed(format!("the daemon sent '{row}', which is not a valid trace row"))
             })?;
             into.push(access);
         }
@@ -133,7 +133,8 @@ impl Source for Live<'_> {
                 }
             });
             let Some(frame) = frame else { return Ok(0) };
-            let frame = frame.map_err(|error| self.failed(format!("the recording broke off: {error}")))?;
+            let frame =
+                frame.map_err(|error| self.failed(format!("the recording was interrupted: {error}")))?;
             if let Ok(data) = frame.into_data() {
                 self.rest.extend_from_slice(&data);
                 self.rows(into)?;

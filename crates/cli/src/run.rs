@@ -204,7 +204,7 @@ fn confirmed(client: &Client, name: &str, size: Size, confirm: Option<&str>) -> 
             let disk: DiskStatus = client.get(&format!("/v1/disks/{}", part(name)?))?;
             let present = Size(disk.size_bytes);
             ask(&format!(
-                "disk '{name}' has {present}: at {size}, what it has beyond is lost\ntype '{name}' to shrink it: "
+                "disk '{name}' has {present}: data beyond {size} is lost\ntype '{name}' to shrink it: "
             ))?
         }
     };

@@ -59,9 +59,9 @@ fn budget(endurance: &EnduranceStatus) -> String {
     };
     let written = endurance.written_bytes_per_day;
     let written =
-        written.map_or_else(|| "nothing known yet".into(), |mean| format!("{} a day so far", bytes(mean)));
+        written.map_or_else(|| "nothing known yet".into(), |mean| format!("{} per day so far", bytes(mean)));
     format!(
-        "flash writes: budget {} a day, {written}, {left}; a block must save {:.0} us, {:.1} % may be filled",
+        "flash writes: budget {} per day, {written}, {left}; a block must save {:.0} us, {:.1} % may be filled",
         bytes(endurance.budget_bytes_per_day),
         endurance.price_us,
         endurance.fill_share * 100.0,

@@ -42,8 +42,8 @@ pub struct Sim {
     /// The pool to simulate, if the mix has several.
     #[arg(long, requires = "mix")]
     pub pool: Option<String>,
-    /// What replaces blocks in the pool of policy core: core (the production cache), or lru or arc as the papers have
-    /// it, with the same targets, admission and write modes.
+    /// What replaces blocks in the pool of policy core: core (the production cache), or lru or arc as in the
+    /// papers, with the same targets, admission and write modes.
     #[arg(long, default_value = "core")]
     pub replacement: Replacement,
     /// Add the speed of the simulation to the table.
@@ -123,7 +123,7 @@ pub struct Common {
     pub latency: LatencyArguments,
 }
 
-/// What survives a restart.
+/// Blocks that survive a restart.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Survives {
     /// Every block.
@@ -164,7 +164,7 @@ pub struct PoolArguments {
     /// Target of a disk; the others share one pool. May be repeated.
     #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
     pub target: Vec<(String, Size)>,
-    /// What survives a restart.
+    /// Blocks that survive a restart.
     #[arg(long, value_enum, default_value = "all")]
     pub persistence: Survives,
     /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
@@ -181,7 +181,7 @@ pub struct PoolArguments {
     /// Length of a window, after which the next decision is made. [default: as the allocator's system does]
     #[arg(long)]
     pub window: Option<Span>,
-    /// Budget of flash writes, in drive writes a day such as "1 DWPD" or bytes a day such as "500 GB/day".
+    /// Budget of flash writes, in drive writes per day such as "1 DWPD" or bytes per day such as "500 GB/day".
     #[arg(long)]
     pub endurance: Option<Endurance>,
     /// What a burst may use of this budget, as time in which it accrues.
@@ -466,7 +466,7 @@ impl Common {
     /// Returns the settings with other sizes.
     pub fn settings_of(&self, sizes: Sizes) -> Result<Settings> {
         if self.trace.is_empty() {
-            return Err(CliError::Usage("what is simulated? give --trace, one or more of them".into()));
+            return Err(CliError::Usage("nothing to simulate: give --trace, one or more of them".into()));
         }
         Ok(self.with_control(sizes, self.pool.settings(), self.pool.control(self.mode, None)?))
     }
@@ -602,7 +602,7 @@ pub fn warn_of(damage: &Damage) {
     }
     if !damage.is_none() {
         eprintln!(
-            "haversack: {} damaged lines were left out, {} accesses came late",
+            "haversack: {} damaged lines were left out, {} accesses were out of order",
             damage.lines, damage.late
         );
     }
@@ -621,9 +621,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     }
     let Some(path) = &arguments.mix else {
         let settings = arguments.common.settings()?.ok_or_else(|| {
-            CliError::Usage(
-                "how large is the cache? give --blocks, --size or --fractions, one or more of them".into(),
-            )
+            CliError::Usage("no cache size: give --blocks, --size or --fractions, one or more of them".into())
         })?;
         let title = format!("Simulation of {}", arguments.common.title());
         return simulate(arguments, settings, &|| arguments.common.open(), &title, as_json);
@@ -638,7 +636,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     }
     let files = [&arguments.csv, &arguments.html, &arguments.decisions];
     if mixes.len() > 1 && (as_json || files.into_iter().any(Option::is_some)) {
-        let why = "the mix has several pools, and a file or JSON is of one: name it with --pool";
+        let why = "the mix has several pools, but a file or JSON holds only one: select it with --pool";
         return Err(CliError::Usage(why.into()));
     }
     let folder = path.parent().unwrap_or(std::path::Path::new("."));

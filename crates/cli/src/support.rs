@@ -146,7 +146,7 @@ impl Bundle {
     /// Adds the daemon's answer, without secrets.
     fn ask(&mut self, client: &Client, name: &str, request: &str) -> std::io::Result<()> {
         if self.is_silent {
-            self.misses(name, "not asked for, since the daemon does not answer".to_owned());
+            self.misses(name, "not requested, because the daemon does not respond".to_owned());
             return Ok(());
         }
         let answer = match client.send(Method::GET, request, None::<&()>) {

@@ -249,12 +249,13 @@ pub fn warn(damage: &Damage, as_json: bool) {
     if damage.lines > 0 {
         let some = damage.lines > damage.examples.len() as u64;
         let what = if some { "; the first of them:" } else { ":" };
-        eprintln!("haversack: damaged lines left out: {}{what}", grouped(damage.lines));
+        let lines = if damage.lines == 1 { "line" } else { "lines" };
+        eprintln!("haversack: skipped {} damaged {lines}{what}", grouped(damage.lines));
         damage.examples.iter().for_each(|bad| eprintln!("  {bad}"));
     }
     if damage.late > 0 {
         let late = grouped(damage.late);
-        eprintln!("haversack: requests too late to be sorted in: {late}; a larger --sort-window takes them");
+        eprintln!("haversack: {late} requests were outside the sort window; use a larger --sort-window");
     }
 }
 
@@ -295,7 +296,7 @@ pub fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: b
     let bytes_per_request = written.bytes as f64 / written.accesses.max(1) as f64;
     let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
     let text = format!(
-        "{}: {requests} requests, {size}, {bytes_per_request:.2} bytes a request\n",
+        "{}: {requests} requests, {size}, {bytes_per_request:.2} bytes per request\n",
         output.display()
     );
     let (requests, bytes, volumes) = (written.accesses, written.bytes, source.volumes());
@@ -356,7 +357,7 @@ fn info_text(info: &Info) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "{} requests to {} in {}: {requests_per_s:.1} a second, at most {} in one",
+        "{} requests to {} in {}: {requests_per_s:.1} per second, at most {} in one second",
         grouped(requests),
         match info.volumes.as_slice() {
             [volume] => volume.volume.clone(),
@@ -411,7 +412,7 @@ fn volumes_text(volumes: &[Summary]) -> String {
     let _ = writeln!(
         out,
         "\n{:<24} {:>13} {:>8} {:>10} {:>10} {:>13} {:>10} {:>8} {:>11}",
-        "VOLUME", "REQUESTS", "READS", "READ", "WRITTEN", "UNIQUE 4 KiB", "A SECOND", "ALIGNED", "SPAN"
+        "VOLUME", "REQUESTS", "READS", "READ", "WRITTEN", "UNIQUE 4 KiB", "PER SECOND", "ALIGNED", "SPAN"
     );
     for volume in volumes {
         let reads = volume.reads as f64 / volume.requests.max(1) as f64;

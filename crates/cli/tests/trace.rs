@@ -74,7 +74,9 @@ fn damage_is_told_and_strictness_stops_at_it() {
     let output = run(folder.path(), "info t.csv", "");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && told.contains("left out: 1:") && told.contains("t.csv:12: expected"),
+        output.status.success()
+            && told.contains("skipped 1 damaged line:")
+            && told.contains("t.csv:12: expected"),
         "{told}"
     );
     assert_eq!(json(folder.path(), "info t.csv")["damage"]["lines"].as_u64(), Some(1));

@@ -132,11 +132,11 @@ pub enum Bug {
     ForgetDependence,
     /// Blocks are written to the origin while a peer lists them as dirty.
     CleanUndrained,
-    /// What comes from a peer counts as all of its block.
+    /// Sectors that come from a peer count as the whole block.
     FetchOverNewer,
     /// A peer may forget blocks that are not durable at their new owner.
     ConfirmUnflushed,
-    /// An answer to an earlier question is believed.
+    /// An answer to an earlier question is accepted.
     BelieveOldAnswer,
     /// Blocks are forgotten for an owner of an earlier epoch.
     ForgetForAnyEpoch,
@@ -150,9 +150,9 @@ pub enum Bug {
     LateWithoutLock,
     /// A host counts as independent of a dead one while copies of what it had are not durable.
     GiveUpUnsettled,
-    /// What only a dead host had is read from the origin without anybody's having accepted that.
+    /// Blocks that only a dead host had are read from the origin although no operator has accepted that.
     LoseSilently,
-    /// After a restart nothing is assumed to be missing at the origin of what a dead host had.
+    /// After a restart, the origin is assumed to have everything that a dead host had.
     AssumeNothing,
     /// A disk that is taken back from a dead host keeps its clean blocks.
     RetakeClean,

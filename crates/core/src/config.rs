@@ -12,7 +12,7 @@ pub const MAX_DEVICES: usize = 16;
 /// Sectors of the largest disk: 2^38 blocks, 1 PiB.
 pub const MAX_DISK_SECTORS: u64 = 1 << 41;
 
-/// What survives a restart.
+/// Blocks that survive a restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persistence {
     /// Every block.
@@ -106,7 +106,7 @@ pub struct DiskConfig {
     pub phase: u8,
     /// The write mode.
     pub mode: WriteMode,
-    /// What survives a restart.
+    /// Blocks that survive a restart.
     pub persistence: Persistence,
     /// The share of the pool.
     pub target: Target,

@@ -56,7 +56,7 @@ impl<M> DerefMut for Call<'_, M> {
 /// The cache. See the module.
 pub struct Core {
     pub(crate) config: CoreConfig,
-    /// The time of the present call.
+    /// The time of the current call.
     pub(crate) now: Micros,
     /// The state of the pool as a whole.
     pub(crate) pool: PoolState,
@@ -208,7 +208,7 @@ impl Core {
         self.disks.get(disk).map(|d| &d.stats)
     }
 
-    /// Returns the present state of a disk's share.
+    /// Returns the current state of a disk's share.
     pub fn disk_usage(&self, disk: DiskNo) -> Option<DiskUsage> {
         let d = self.disks.get(disk)?;
         let space = &self.store.disks[disk];
@@ -236,7 +236,7 @@ impl Core {
         self.config.write_price_us
     }
 
-    /// Returns what a disk's admission filter goes by, if it learns. This allocates.
+    /// Returns the figures that a disk's admission filter uses, if it learns. This allocates.
     pub fn admission_figures(&self, disk: DiskNo) -> Option<Figures> {
         self.disks.get(disk)?.admission.figures()
     }
@@ -253,7 +253,7 @@ impl Core {
         self.config.fill_share
     }
 
-    /// Returns the present state of the pool.
+    /// Returns the current state of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         let in_use = |d: &&crate::store::DeviceSpace| d.alive;
         let devices = self.store.devices.iter().flatten().filter(in_use);

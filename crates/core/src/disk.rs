@@ -50,7 +50,7 @@ pub(crate) struct Disk {
     pub may_be_dirty: bool,
     /// Whether dirty blocks were lost.
     pub damage: Damage,
-    /// The version of the record that says so, if that is waited for.
+    /// The version of the record that says so, if it is awaited.
     pub loss_version: Option<RecordVersion>,
     /// Commits with lower sequence numbers are void for this disk.
     pub since_seq: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Disk {
     pub restage: VecDeque<SlotNo>,
     /// Blocks that are being read to be staged again.
     pub restaging: u32,
-    /// What its last migration left to do.
+    /// What remains to be done of its last migration.
     pub moved: Moved,
     /// The state of a migration: rarely there, so that others pay for one test.
     pub moving: Option<Box<Moving>>,

@@ -99,8 +99,8 @@ impl Disks {
         self.numbered().map(|(number, _)| number)
     }
 
-    /// Returns the numbers that disks may have at present, in order. They borrow nothing, so disks can be
-    /// changed in between: see [`Disks::contains`].
+    /// Returns the numbers that disks may currently have, in order. They borrow nothing, so disks can be changed in
+    /// between: see [`Disks::contains`].
     pub fn places(&self) -> impl DoubleEndedIterator<Item = DiskNo> + use<> {
         self.known.numbers()
     }

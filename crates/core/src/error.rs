@@ -161,7 +161,7 @@ pub enum ManageError {
     #[error("disk {0} is not known to the pool")]
     NotKnown(DiskId),
     /// The disk is moving between hosts, and its state does not allow the operation.
-    #[error("disk {0} is moving between hosts; wait until that is done, or abort it if it can be")]
+    #[error("disk {0} is moving between hosts; wait until the move is done, or abort it if possible")]
     Migrating(DiskId),
     /// Dirty blocks of the disk are on the host that owned it before, and are not all listed.
     #[error(
@@ -198,7 +198,7 @@ pub enum ManageError {
     },
     /// The disk was recorded with another size.
     #[error(
-        "disk {disk} was {recorded_sectors} sectors when it was last attached; attach it so and then resize it"
+        "disk {disk} was {recorded_sectors} sectors when it was last attached; attach it with that size, then resize it"
     )]
     Size {
         /// The disk.
@@ -208,13 +208,13 @@ pub enum ManageError {
     },
     /// Dirty blocks of the disk were lost with a cache device. The remaining ones are kept.
     #[error(
-        "dirty blocks of disk {0} were lost with a cache device: there the guest will read what the origin has; accept the loss by naming the disk"
+        "dirty blocks of disk {0} were lost with a cache device: the guest will read the origin's data there; accept the loss by naming the disk"
     )]
     Lost(DiskId),
     /// A cache device is missing, or metadata is damaged, that may have listed dirty blocks of the disk. It
     /// is unknown which of the remaining blocks are the newest.
     #[error(
-        "disk {0} misses a cache device or metadata that may have named dirty blocks: bring the device back, or accept the loss of all that its origin does not have by naming the disk"
+        "disk {0} is missing a cache device or metadata that may have named dirty blocks: bring the device back, or accept the loss of all data that its origin does not have by naming the disk"
     )]
     Damaged(DiskId),
     /// No such device, or not in a state for this.

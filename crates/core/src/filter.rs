@@ -35,9 +35,9 @@ impl Core {
         d.admission_config = config;
     }
 
-    /// Returns what is known of a disk for its admission, if its filter learns, with or without the last accesses that it
-    /// remembers: [`Core::resume_admission`] continues from it after a restart. docs/format.md describes the bytes. This
-    /// allocates.
+    /// Returns what a disk's admission filter has learned, if it learns, with or without the last accesses that it
+    /// remembers: [`Core::resume_admission`] continues from it after a restart. docs/format.md describes the bytes.
+    /// This allocates.
     pub fn saved_admission(&self, disk: DiskNo, with_accesses: bool) -> Option<Vec<u8>> {
         let filter = self.disks.get(disk)?.admission.saved(self.store.clock(), with_accesses)?;
         let mut bytes = self.store.saved_stay(disk).to_vec();
@@ -45,7 +45,7 @@ impl Core {
         Some(bytes)
     }
 
-    /// Continues from what was known of a disk for its admission. Returns false if its filter does not learn.
+    /// Continues from what a disk's admission filter had learned. Returns false if its filter does not learn.
     ///
     /// # Errors
     /// The bytes are not what [`Core::saved_admission`] returned; nothing was changed.

@@ -192,8 +192,7 @@ impl Life {
         self.state.after(event).is_some()
     }
 
-    /// Whether ownership may be taken under an epoch: the present one while it is owned, otherwise a higher
-    /// one.
+    /// Whether ownership may be taken under an epoch: the current one while it is owned, otherwise a higher one.
     pub fn allows_epoch(&self, epoch: u64) -> bool {
         epoch > self.epoch || epoch == self.epoch && (self.is_owned() || planted(Bug::ReuseEpoch))
     }
@@ -219,7 +218,7 @@ impl Life {
         self.epoch = epoch;
     }
 
-    /// Goes on owning the disk, under a higher epoch.
+    /// Continues to own the disk, under a higher epoch.
     pub fn renew(&mut self, epoch: u64) {
         assert!(self.is_owned() && epoch > self.epoch, "epochs never fall");
         self.epoch = epoch;
@@ -267,7 +266,7 @@ mod tests {
         Event::Dismiss,
     ];
 
-    /// The table as ARCHITECTURE.md has it.
+    /// The table as in ARCHITECTURE.md.
     fn table() -> String {
         let head = "| state | owned | origin written | takes requests | dormant | event: next state |\n";
         let yes = |is: bool| if is { "yes" } else { "no" };

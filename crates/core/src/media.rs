@@ -38,7 +38,7 @@ pub struct PageRead<'a> {
     pub result: Result<(), IoFailure>,
 }
 
-/// How far the reading of a pool's metadata is.
+/// The progress of reading a pool's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadProgress {
     /// Segments whose metadata pages were read.
@@ -68,7 +68,7 @@ pub trait Media {
     /// The device's failure.
     fn flush(&mut self, device: usize) -> Result<(), IoFailure>;
 
-    /// Hears now and then how far the reading of the pool's metadata is.
+    /// Receives the progress of reading the pool's metadata from time to time.
     fn progress(&mut self, _progress: ReadProgress) {}
 
     /// Reads one page.

@@ -96,7 +96,7 @@ pub struct Records {
     used: usize,
     /// When the next mark is due.
     mark_us: Micros,
-    /// Records that found no room.
+    /// Records for which there was no room.
     lost: u64,
     /// The grid phase of the disk, in sectors.
     phase: u8,
@@ -115,7 +115,7 @@ impl Records {
         Records { sample_shift, ..self }
     }
 
-    /// Returns the number of records that found no room.
+    /// Returns the number of records for which there was no room.
     pub fn lost(&self) -> u64 {
         self.lost
     }

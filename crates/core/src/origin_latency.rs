@@ -7,7 +7,7 @@ use haversack_model::Micros;
 
 /// The mean is over about this many I/Os.
 const MEAN_OVER: u32 = 1024;
-/// I/Os until a mean is believed.
+/// I/Os until a mean is used.
 const LEAST_COUNTED: u32 = 16;
 /// No origin is faster. A lower mean comes from a driver that does not let time pass while it waits.
 const LEAST_US: f32 = 10.0;

@@ -149,7 +149,7 @@ fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
     Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
 }
 
-/// Returns a blank pair of pages A and B of an write-intent bitmap or of a segment.
+/// Returns a blank pair of pages A and B of a write-intent bitmap or of a segment.
 fn blank_pair(seed: u64, offset_bytes: u64, owner: u16, kind: Kind) -> [u8; 2 * BLOCK_BYTES] {
     let mut pages = [0u8; 2 * BLOCK_BYTES];
     for (generation, page) in pages.as_chunks_mut().0.iter_mut().enumerate() {
@@ -205,8 +205,8 @@ fn write_superblocks(media: &mut dyn Media, device: usize, superblock: &Superblo
     flush(media, device)
 }
 
-/// Creates an arena, which may be all of a pool, on all devices of `media`. Their contents are lost. A device that carries a pool is
-/// refused.
+/// Creates an arena, which may be all of a pool, on all devices of `media`. Their contents are lost. A device that
+/// carries a pool is refused.
 ///
 /// # Errors
 /// See [`PoolError`]. Nothing is written unless all devices are fit.

@@ -26,12 +26,12 @@ pub struct DiskInfo {
     pub epoch: u64,
     /// Whether dirty blocks were lost.
     pub damage: Damage,
-    /// What its last migration left to do.
+    /// What remains to be done of its last migration.
     pub moved: Moved,
     /// A job of it is running.
     pub busy: bool,
-    /// It is owned and not attached, and all that it had dirty was at the origin when it was detached: the origin alone has
-    /// everything.
+    /// It is owned and not attached, and all its dirty data was at the origin when it was detached: the origin alone
+    /// has everything.
     pub left_clean: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Counters of disks and of the pool. They only increase, except those that are described as a present state.
+//! Counters of disks and of the pool. They only increase, except those that are described as a current state.
 
 use haversack_model::Micros;
 
@@ -67,7 +67,7 @@ pub struct DiskStats {
     pub start_phases: [u64; 8],
 }
 
-/// The present state of a disk's share.
+/// The current state of a disk's share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskUsage {
     /// Blocks it should have.
@@ -86,7 +86,7 @@ pub struct DiskUsage {
     pub segments: u64,
 }
 
-/// The present state of the pool.
+/// The current state of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolStats {
     /// Slots on all devices in use.

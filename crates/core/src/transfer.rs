@@ -5,7 +5,7 @@
 //!   proceed.
 //! - Requests' I/O with origins never takes more than three quarters of the other transfer frames, so slow
 //!   origins do not block hits.
-//! - Whoever finds no frame is either in the waiting list or noted as starved, and hears of the next free one.
+//! - A user that finds no frame is either in the waiting list or noted as starved, and is woken by the next free one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(crate) struct TransferFrames {
     waiters: VecDeque<u32>,
 }
 
-/// Who can proceed since a frame was freed.
+/// The user that can proceed since a frame was freed.
 pub(crate) struct Freed {
     /// The core's own work that was deferred.
     pub own_work: bool,

@@ -47,7 +47,7 @@ pub enum Shape {
 pub struct Created {
     /// What is on it.
     pub store: Store,
-    /// What the core needs to know of a device that joins a pool.
+    /// What the core needs to know about a device that joins a pool.
     pub joins: Option<NewDevice>,
 }
 

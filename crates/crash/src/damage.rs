@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Returns a sector of a cache device that has what is current of some disk and not at its origin.
+    /// Returns a sector of a cache device whose data is current for some disk and not at its origin.
     fn find_dirty(&self, device: usize, rng: &mut Random) -> Option<u64> {
         let store = &self.devices[device].store;
         let (data, end) = (pool::device_bytes(0) / SECTOR_BYTES as u64, store.bytes() / SECTOR_BYTES as u64);

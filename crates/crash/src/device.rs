@@ -202,7 +202,7 @@ impl Store {
         self.read_from(&self.visible, sector, bytes);
     }
 
-    /// Reads whole sectors as a power cut would leave them that loses everything unflushed.
+    /// Reads whole sectors as they would be after a power cut that loses everything unflushed.
     pub fn read_durable(&self, sector: u64, bytes: &mut [u8]) {
         self.read_from(&self.durable, sector, bytes);
     }

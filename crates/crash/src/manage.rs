@@ -107,8 +107,8 @@ impl World {
         d.accepted.clear();
     }
 
-    /// Has the operator accept a loss with a detach: the core names what it gives up, and from then on that is as
-    /// the origin has it.
+    /// Makes the operator accept a loss with a detach: the core names what it gives up, and from then on reads return
+    /// the origin's data there.
     pub(crate) fn give_up(&mut self, disk: usize) -> Flow {
         let Some(no) = self.disks[disk].no else { return Ok(()) };
         let mut bytes = [0; SECTOR_BYTES];
@@ -127,7 +127,8 @@ impl World {
         Ok(())
     }
 
-    /// Does so for detaches that a crash cuts off: what they have dropped is lost, whatever the record says of them.
+    /// The same for detaches that a crash interrupts: what they have dropped is lost, whatever the record says about
+    /// them.
     pub(crate) fn give_up_unfinished(&mut self) -> Flow {
         let unfinished: Vec<usize> = self
             .jobs
@@ -137,10 +138,10 @@ impl World {
         unfinished.into_iter().try_for_each(|disk| self.give_up(disk))
     }
 
-    /// Notes which sectors the core reports as lost: the next core cannot know. Their blocks count whole: a sector that
-    /// was written since is lost too if a power cut takes that write, which was not flushed. So is a block of which the
-    /// damaged copy was dropped because a whole one was staged, and what is not flushed yet of a disk of which the record
-    /// says that something is lost.
+    /// Notes which sectors the core reports as lost, because the next core cannot know. Their blocks count as a
+    /// whole: a sector that was written since is lost too if a power cut takes that write, which was not flushed. So
+    /// is a block whose damaged copy was dropped because an intact one was staged, and everything unflushed of a disk
+    /// whose record says that something is lost.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for (index, disk) in self.disks.iter_mut().enumerate() {
@@ -159,8 +160,8 @@ impl World {
         }
     }
 
-    /// Forgets damaged blocks that a flush which began at `start` has made durable again: nothing of them is lost any
-    /// more, and no version of them is undecided.
+    /// Forgets damaged blocks that a flush which began at `start` has made durable again: nothing of them is lost
+    /// now, and no version of them is undecided.
     pub(crate) fn forget_repaired(&mut self, disk: usize, start: Tick) {
         let d = &self.disks[disk];
         let (Some(core), Some(no), false) = (&self.core, d.no, d.damaged.is_empty()) else { return };

@@ -45,7 +45,7 @@ struct Candidate {
     gone: Tick,
     covered_from: Tick,
     buried: bool,
-    /// Read after an accepted loss: it is unknown since when the devices have it.
+    /// Read after an accepted loss: it is unknown since when it has been on the devices.
     undated: bool,
 }
 
@@ -381,8 +381,8 @@ impl Oracle {
         &self.disks[disk].open
     }
 
-    /// Returns whether a power cut or a read in flight may still show more than one version of the sector. Of one that
-    /// was cut off the disk there is none.
+    /// Returns whether a power cut or a read in flight may still show more than one version of the sector. False for
+    /// a sector that was cut off the disk.
     pub fn is_undecided(&self, disk: usize, at: u64) -> bool {
         self.disks[disk].sectors.get(at as usize).is_some_and(|sector| !sector.more.is_empty())
     }

@@ -56,7 +56,7 @@ pub struct Plan {
     pub prepared: u32,
     /// The disks.
     pub disks: Vec<DiskConfig>,
-    /// Every admission filter is the one that learns.
+    /// Every admission filter is the learning one.
     pub learned: bool,
     /// Which disks start with zeroes instead of data.
     pub blank: Vec<bool>,
@@ -213,8 +213,8 @@ impl Plan {
         }
     }
 
-    /// The device at risk may be lost with dirty blocks that no other has: the newest versions of some blocks, of
-    /// which other devices list older ones. Small commits that are rarely flushed leave many versions.
+    /// The device at risk may be lost with dirty blocks that no other device has: the newest versions of some blocks,
+    /// of which other devices list older ones. Small commits that are rarely flushed leave many versions.
     pub fn without_second_copies(&mut self, rng: &mut Random) {
         self.redundancy = false;
         self.devices = vec![rng.range(2, 8) as u32; self.devices.len().max(2)];
@@ -231,8 +231,7 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
-    /// All disks share one pool, as a daemon's do that is told nothing else; there may be fewer segments than
-    /// disks.
+    /// All disks share one pool, as in a daemon with default settings; there may be fewer segments than disks.
     pub fn sharing(&mut self, rng: &mut Random) {
         if rng.one_in(3) {
             let devices = rng.range(1, 2).max(u64::from(self.faults.loss) * 2);
@@ -255,13 +254,13 @@ impl Plan {
         self.core.prepare_segments = rng.pick(&[1, 1, 2, 3, 8]);
     }
 
-    /// Every admission filter is the one that learns. Draws nothing.
+    /// Every admission filter is the learning one. Draws nothing.
     pub fn learning(&mut self) {
         self.learned = true;
         self.disks.iter_mut().for_each(|disk| disk.admission = AdmissionConfig::Learned);
     }
 
-    /// Flash rots under dirty blocks that have one copy, in a pool that gets or loses a device now and then. The
+    /// Flash rots under dirty blocks that have one copy, in a pool that occasionally gets or loses a device. The
     /// cleaner leaves them there for a while.
     pub fn damaging(&mut self, rng: &mut Random) {
         self.redundancy = rng.one_in(2);

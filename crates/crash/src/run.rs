@@ -28,7 +28,7 @@ pub struct Options {
     pub most_points: u64,
     /// Percentage of runs that are scripts.
     pub script_percent: u64,
-    /// Every admission filter is the one that learns; apart from that a seed draws what it always draws.
+    /// Every admission filter is the learning one; apart from that a seed draws what it always draws.
     pub learned: bool,
 }
 

@@ -97,7 +97,7 @@ pub struct Disk {
     pub deferring: bool,
     /// Blocks of eight sectors that may have been dirty since the last detach.
     pub deferred: Vec<bool>,
-    /// Sectors whose only dirty copy went with a device, since losses were last accepted.
+    /// Sectors whose only dirty copy was lost with a device, since losses were last accepted.
     pub lost: HashSet<u64>,
     /// Lost sectors whose loss the operator has accepted for an attach that has not ended.
     pub accepted: HashSet<u64>,
@@ -196,7 +196,7 @@ pub struct World {
     pub plan: Plan,
     pub(crate) now: Micros,
     pub(crate) core: Option<Core>,
-    /// What the core works in; there while it runs.
+    /// The memory of the core; present while it runs.
     pub(crate) memory: Option<SimMemory>,
     pub(crate) devices: Vec<Device>,
     pub(crate) disks: Vec<Disk>,

@@ -182,18 +182,18 @@ impl ArenaHandle {
         Ok((disk, Job::of(JobPart { handle: self.clone(), id, end })))
     }
 
-    /// Makes this host known to the arena, before disks that may move are attached.
+    /// Makes this host known to the arena, before disks that can move are attached.
     pub(crate) fn join_hosts(&self, host: HostSettings) -> Result<()> {
         self.run(move |reactor| reactor.join_hosts(host))
     }
 
-    /// Hands over what another host says of a disk. It is ignored if the disk does not move.
+    /// Passes on what another host says about a disk. Ignored if the disk does not move.
     pub(crate) fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
         self.mailbox.post(Box::new(move |reactor| reactor.host_said(from, disk, message)));
     }
 
-    /// Says that a disk is about to move to another host: what the method has to be sent ahead is sent from now on. It ends
-    /// when that host has the disk.
+    /// Starts to send a disk to another host: from now on, what the method sends ahead is sent. It ends when that
+    /// host has the disk.
     ///
     /// # Errors
     /// The disk does not move, or is not attached.
@@ -201,7 +201,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.start_migration(disk, to, method))?
     }
 
-    /// Calls that off; what was sent is dropped there. Returns false if the disk was not about to move.
+    /// Aborts that; what was sent is dropped there. Returns false if the disk was not about to move.
     ///
     /// # Errors
     /// The disk does not move.
@@ -209,9 +209,9 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.stop_migration(disk))?
     }
 
-    /// Makes this host the owner of a disk whose host is dead for good, or ends the disk's dependence on such a host, under
-    /// an epoch that [`haversack_ownership::forced_epoch`] made. It is done when [`PoolHandle::migration_status`] says so.
-    /// **The hosts that may own the disk must be fenced before.**
+    /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
+    /// host, under an epoch that [`haversack_ownership::forced_epoch`] made. It is done when
+    /// [`PoolHandle::migration_status`] says so. **The hosts that may own the disk must be fenced before.**
     ///
     /// # Errors
     /// The disk does not move, needs no other host, or is being moved.
@@ -233,12 +233,12 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.recorded_disk(disk))
     }
 
-    /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.
+    /// Returns what remains to be done of a disk's last migration, if the disk's owner is recorded.
     pub(crate) fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>> {
         self.run(move |reactor| reactor.recorded_move(disk))
     }
 
-    /// Has what is only to be fetched from the earlier owner when it is needed fetched now.
+    /// Fetches now what would otherwise be fetched from the earlier owner only when it is needed.
     ///
     /// # Errors
     /// The disk does not move, or the pool has stopped.
@@ -254,7 +254,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.withdraw(disk))
     }
 
-    /// Returns how far a disk is that may move; `None` for any other.
+    /// Returns the migration state of a disk that can move; `None` for any other.
     pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.run(move |reactor| reactor.migration_status(disk))
     }
@@ -273,8 +273,8 @@ impl ArenaHandle {
         self.job(move |reactor| reactor.detach(disk, force))
     }
 
-    /// Does so too, and gives up lost sectors: once everything else is at the origin, they are as the origin has
-    /// them.
+    /// Like [`ArenaHandle::detach`], and also gives up lost sectors: once everything else is at the origin, reads of
+    /// them return the origin's data.
     ///
     /// # Errors
     /// See [`ArenaHandle::detach`].
@@ -362,7 +362,7 @@ impl ArenaHandle {
         })?
     }
 
-    /// Returns what a disk's admission filter goes by, if it learns.
+    /// Returns the figures that a disk's admission filter uses, if it learns.
     ///
     /// # Errors
     /// It is not attached.
@@ -379,7 +379,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.saved_admission(disk, with_accesses))?
     }
 
-    /// Continues from what a disk's admission filter had learned. Returns false if its present filter does not learn.
+    /// Continues from what a disk's admission filter had learned. Returns false if its current filter does not learn.
     ///
     /// # Errors
     /// It is not attached, or the bytes are malformed.
@@ -387,7 +387,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.resume_admission(disk, &saved))?
     }
 
-    /// Takes over what the operator alone changes: see [`DiskConfig::tuning`].
+    /// Applies the settings that only the operator changes: see [`DiskConfig::tuning`].
     ///
     /// # Errors
     /// See [`haversack_core::ManageError`].
@@ -395,7 +395,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.disk_call(disk, |core, now, disk| core.tune(now, disk, &config)))?
     }
 
-    /// Returns the arena's identity, and the numbers that a device which joins may have.
+    /// Returns the arena's identity, and the numbers that a new device may get.
     pub(crate) fn free_device_numbers(&self) -> Result<(ArenaId, Vec<DeviceNo>)> {
         self.run(|reactor| (reactor.core.arena(), reactor.core.free_device_numbers()))
     }

@@ -108,7 +108,7 @@ impl PoolSettings {
         Ok(())
     }
 
-    /// Stands between the name of a pool's staging file and the number of an arena. No pool's name has it.
+    /// Separates the name of a pool's staging file from the number of an arena. No pool's name contains it.
     const ARENA_MARK: char = '#';
 
     /// Returns how an arena is opened.

@@ -109,7 +109,7 @@ impl Reactor {
         Ok(self.core.lost_runs(self.attached(disk)?))
     }
 
-    /// Returns what the filter of an attached disk goes by, if it learns.
+    /// Returns the figures that the filter of an attached disk uses, if it learns.
     pub(crate) fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
         Ok(self.core.admission_figures(self.attached(disk)?))
     }

@@ -214,9 +214,7 @@ pub enum EngineError {
     #[error("disk {0} is not known to the pool")]
     Unknown(DiskId),
     /// An export differs from what was negotiated with an NBD client.
-    #[error(
-        "disk '{disk}' has another size, or may not be written any more, than was agreed on with the client"
-    )]
+    #[error("disk '{disk}' has a different size than was agreed with the client, or is no longer writable")]
     ExportChanged {
         /// The disk's name.
         disk: String,

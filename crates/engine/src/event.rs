@@ -57,7 +57,7 @@ pub enum EngineEvent {
         /// All lost ranges of the disk: first sector and number of sectors, in order.
         runs: Vec<(SectorNo, u64)>,
     },
-    /// Lost sectors of a disk were given up with a detach: they are as the origin has them.
+    /// Lost sectors of a disk were given up with a detach: reads of them return the origin's data.
     LossAccepted {
         /// The disk.
         disk: DiskId,
@@ -98,7 +98,7 @@ pub enum EngineEvent {
         /// Dirty blocks that are here, and that the other host does not have.
         dirty_blocks: u64,
     },
-    /// A disk of this host needs nothing from another one any more.
+    /// A disk of this host no longer needs anything from another one.
     MoveEnded {
         /// The disk.
         disk: DiskId,

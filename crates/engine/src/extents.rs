@@ -26,8 +26,8 @@ pub(crate) fn divide(device: &CacheDevice, arenas: u8) -> Division {
     Division { arenas, extent_bytes }
 }
 
-/// Returns devices that carry no pool as one arena will see them. What a pool that the device once carried has left in the
-/// place of the arena's superblock is overwritten: the first arena's says whether the device carries a pool.
+/// Returns devices that carry no pool as one arena will see them. Whether a device carries a pool is decided by the
+/// first arena's superblock, so what an earlier pool has left in the place of this arena's superblock is overwritten.
 ///
 /// # Errors
 /// A device carries a pool, or cannot be written.
@@ -62,7 +62,7 @@ pub(crate) fn of_arenas(devices: &mut Devices) -> Result<Vec<Devices>> {
     (0..arenas).map(|number| of_arena(devices, arenas, ArenaNo(number))).collect()
 }
 
-/// Does so too, for a pool that is to be used: each arena must have a device.
+/// As [`of_arenas`], for a pool that is to be used: each arena must have a device.
 ///
 /// # Errors
 /// An arena has none.

@@ -14,25 +14,25 @@ use crate::pool::Formatting;
 
 /// Size of the buffer: long writes use all of it at once.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Reads in flight at most. Each has a part of the buffer.
+/// The most reads in flight. Each uses a part of the buffer.
 const READERS: usize = 16;
-/// Neighbouring pages that are read at once at most.
+/// The most neighbouring pages that are read at once.
 const PAGES_AT_ONCE: usize = BUFFER_BYTES / READERS / BLOCK_BYTES;
-/// How often progress is told.
+/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// Fewer reads than this are done one after the other.
+/// With fewer reads than this, they are done one after the other.
 const FEW_READS: usize = 4;
 
 /// The devices of a pool that is not driven by a reactor.
 pub(crate) struct Devices {
     pub devices: Vec<CacheDevice>,
     buffer: Mapping,
-    /// Hears how far the reading of a pool's metadata is, not more often than every [`TELL_EVERY`].
+    /// Receives the progress of reading a pool's metadata, not more often than every [`TELL_EVERY`].
     pub on_progress: OnProgress,
     told: Instant,
 }
 
-/// Hears how far the reading of a pool's metadata is.
+/// Receives the progress of reading a pool's metadata.
 pub type OnProgress = fn(ReadProgress);
 
 impl Devices {

@@ -1,9 +1,9 @@
 //! The order of I/Os on a cache device while a light disk is active.
 //!
-//! A device does all that it is asked for at the same time, so a short read beside much else takes as long as all of it
-//! together. One that reads 4 KiB in 73 us at the 99th percentile takes 222 us beside one reader of 64 KiB, 228 us beside
-//! eight of 4 KiB, and 31,000 us beside eight of 1 MiB. So while pacing is on, I/Os of other disks than light ones, and
-//! the pool's own, stand in line for each device: long ones are moved in pieces, few at a time.
+//! A device works on all its I/Os at the same time, so a short read beside many others takes as long as all of them
+//! together. One that reads 4 KiB in 73 us at the 99th percentile takes 222 us beside one reader of 64 KiB, 228 us
+//! beside eight of 4 KiB, and 31,000 us beside eight of 1 MiB. So while pacing is on, the I/Os of disks that are not
+//! light, and the pool's own, queue for each device: long ones are moved in pieces, few at a time.
 //!
 //! Invariants
 //! - While pacing is on, the I/Os in line of a device that are in flight cost no more than [`MOST_UNITS`], not counting
@@ -76,7 +76,7 @@ impl Pacing {
     /// Notes that a piece of an I/O has been moved.
     pub fn moved(&mut self, fd: RawFd, io: u32) {
         let line = self.line(fd);
-        // One that was let go when pacing ended is not known.
+        // One that was released when pacing ended is unknown.
         if let Some(at) = line.moving.iter().position(|(moving, _)| *moving == io) {
             line.moving_units -= line.moving.swap_remove(at).1;
         }

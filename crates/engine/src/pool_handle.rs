@@ -91,8 +91,8 @@ impl PoolHandle {
         self.home(spec.config.id).attach(spec)
     }
 
-    /// Makes this host known to the pool, before disks that may move are attached, and takes up what earlier migrations
-    /// have left to do.
+    /// Makes this host known to the pool, before disks that can move are attached, and resumes what earlier
+    /// migrations have left to do.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -105,15 +105,15 @@ impl PoolHandle {
         home.map(|home| &self.arenas[usize::from(home.0)])
     }
 
-    /// Hands over what another host says of a disk. It is ignored if the pool does not know the disk.
+    /// Passes on what another host says about a disk. Ignored if the pool does not know the disk.
     pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
         if let Some(arena) = self.known_home(disk) {
             arena.host_said(from, disk, message);
         }
     }
 
-    /// Returns what a disk's last migration has left to do, if the pool has on record who owns the disk: this host, or the
-    /// one that this host released it to.
+    /// Returns what remains to be done of a disk's last migration, if the pool has recorded the disk's owner: this
+    /// host, or the one that this host released it to.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -121,7 +121,7 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(None), |arena| arena.recorded_move(disk))
     }
 
-    /// Returns how far a disk is that may move; `None` for any other.
+    /// Returns the migration state of a disk that can move; `None` for any other.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -129,7 +129,7 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(None), |arena| arena.migration_status(disk))
     }
 
-    /// Returns how far the disks are that are about to move from here.
+    /// Returns the progress of the disks that are about to move from here.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -138,8 +138,8 @@ impl PoolHandle {
         Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Notes that another host has taken a disk over, or is about to: it is not served or cleaned here any more. Returns
-    /// whether that is on record, or is not news; until then it is to be called again.
+    /// Notes that another host has taken a disk over, or is about to: it is no longer served or cleaned here. Returns
+    /// whether that is recorded, or was known before; until then it is to be called again.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -147,9 +147,9 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
-    /// Has a detached disk that was left clean leave for whichever host asks for it, from now on and until it is attached. Returns
-    /// false if the pool does not know it, or it was not left clean. **It must be certain that no other host has taken it over
-    /// by force.**
+    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
+    /// Returns false if the pool does not know it, or it was not left clean. **It must be certain that no other host
+    /// has taken it over by force.**
     ///
     /// # Errors
     /// The pool has stopped.
@@ -157,7 +157,7 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(false), |arena| arena.stand_by(disk))
     }
 
-    /// Has a detached disk stay, since it is about to be attached here. What is being released goes all the same.
+    /// Keeps a detached disk here, since it is about to be attached. A release that has begun still completes.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -173,7 +173,7 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(TakeoverLoss::Unknown), |arena| arena.takeover_loss(disk))
     }
 
-    /// Returns what the pool has on record of a disk.
+    /// Returns what the pool has recorded about a disk.
     ///
     /// # Errors
     /// The pool has stopped.

@@ -54,7 +54,7 @@ impl ProcessorWait {
             tracing::warn!(
                 count,
                 worst_us,
-                "the pool's thread waited for a processor: the host has too much to do"
+                "the pool's thread waited for a processor: the host is overloaded"
             );
         }
     }

@@ -75,7 +75,7 @@ pub(crate) struct Reactor {
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
     pub(crate) disks: Disks,
-    /// The disks whose cache may move to another host.
+    /// The disks whose cache can move to another host.
     pub(crate) moving: Moving,
     /// The other arenas of the pool.
     siblings: Siblings,

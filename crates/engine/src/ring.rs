@@ -38,7 +38,7 @@ pub(crate) enum Owner {
     Client { client: u32, part: u8 },
 }
 
-/// When a read or write may move.
+/// When the data of a read or write may be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// Now.
@@ -320,7 +320,7 @@ impl Ring {
         self.transfer(number, offset_bytes, iovecs, order);
     }
 
-    /// Starts or ends pacing: I/Os that start meanwhile in line are moved in pieces, few at a time.
+    /// Starts or ends pacing: while it is on, I/Os that wait in line are moved in pieces, few at a time.
     pub fn pace(&mut self, is_on: bool) {
         for number in self.pacing.switch(is_on) {
             self.launch(number);

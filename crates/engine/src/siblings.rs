@@ -12,7 +12,7 @@ pub(crate) struct Siblings {
 }
 
 impl Siblings {
-    /// Returns the view of an arena, by the mailboxes of the reactors of all.
+    /// Returns the view of an arena, given the mailboxes of all reactors.
     pub fn of(arena: ArenaNo, mailboxes: &[Mailbox]) -> Siblings {
         Siblings { arena, mailboxes: mailboxes.to_vec() }
     }
@@ -22,8 +22,8 @@ impl Siblings {
         self.arena
     }
 
-    /// Has the other arenas stop using a device too. A device that gets this number later is not affected: it can join
-    /// only after this arena has let go of the failed one, so the others read this first.
+    /// Makes the other arenas stop using a device too. A device that gets this number later is not affected: it can
+    /// join only after this arena has released the failed one, so the others read this first.
     pub fn device_failed(&self, device: DeviceNo) {
         for (at, mailbox) in self.mailboxes.iter().enumerate() {
             if at != usize::from(self.arena.0) {

@@ -132,7 +132,7 @@ impl Pump {
         // SAFETY: the array lives through the call.
         let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time_ms) };
         if count == 0 {
-            return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not take what is left"));
+            return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not read the remaining data"));
         }
         if count < 0 {
             let error = io::Error::last_os_error();

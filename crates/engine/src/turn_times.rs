@@ -96,7 +96,7 @@ impl TurnTimes {
                 page_faults = now.faults - before.faults,
                 waits = now.waits - before.waits,
                 preemptions = now.preemptions - before.preemptions,
-                "the pool's thread served nobody for a while"
+                "the pool's thread was blocked for a while"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Fully allocated files on memory file systems: a missing page means that it was taken away.
+//! Fully allocated files on memory file systems: a missing page means that it was removed.
 //!
 //! A file that is truncated and extended again has pages of zeroes, which cause no fault. userfaultfd(2)
 //! detects that: if set up so, the kernel answers access to a missing page with SIGBUS, or with EFAULT in a

@@ -9,10 +9,10 @@ use haversack_guard::{Guard, Whole, any_lost};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
-/// Set in a child process: the test must do what ends its process.
+/// Set in a child process, in which the test does what ends its process.
 const CHILD: &str = "HAVERSACK_GUARD_CHILD";
 
-/// A mapping of a whole file, all of it allocated and filled with sevens.
+/// A mapping of a whole file, fully allocated and filled with sevens.
 struct Mapped {
     file: File,
     start: *mut u8,

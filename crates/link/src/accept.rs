@@ -1,8 +1,8 @@
-//! Connections that other hosts make.
+//! Connections made by other hosts.
 //!
 //! Invariants
-//! - At most [`HANDSHAKES`] peers that have not proved who they are, each for [`HANDSHAKE_TIME`].
-//! - A peer is the host that it says it is only if its certificate is valid for that name.
+//! - At most [`HANDSHAKES`] peers are in their handshake, each for at most [`HANDSHAKE_TIME`].
+//! - A peer is accepted as a host only if its certificate is valid for that host's name.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::links::Shared;
 use crate::tls;
 use crate::wire::VERSION;
 
-/// Most connections in their handshake.
+/// The most connections in their handshake.
 pub(crate) const HANDSHAKES: usize = 64;
 /// How long TLS handshake and greeting may take together.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// The pause when no connection can be accepted, as without file descriptors.
+/// The pause when no connection can be accepted, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections, for ever.
+/// Accepts connections, forever.
 pub(crate) async fn listen(shared: Arc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
     loop {
         let (stream, from) = match listener.accept().await {
@@ -95,7 +95,7 @@ async fn greet(shared: &Shared, stream: TcpStream, from: SocketAddr) -> Result<G
     }
 }
 
-/// Returns the host that greets. If it is not welcome, its state says why, too.
+/// Returns the host that sends the greeting. If it is not accepted, the reason is also kept in its state.
 fn check(
     shared: &Shared,
     greeting: Greeting,

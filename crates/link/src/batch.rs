@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - Frames are sent in the order in which they were added.
-//! - Frames of different disks are not compressed together: the length of what one guest has written says nothing about
-//!   the data of another one.
+//! - Frames of different disks are not compressed together: the length of data that one guest has written reveals
+//!   nothing about the data of another.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use crate::wire::{Frame, Packer, Packet};
 
 /// Fewer bytes than this are not worth compressing.
 const LEAST_BYTES: usize = 2 << 10;
-/// Most pieces that are sent as they are after one that did not become shorter, before compression is tried again.
+/// The most pieces that are sent uncompressed after one that did not shrink, before compression is tried again.
 const MOST_SKIPPED: u32 = 64;
 
-/// What frames of a piece have in common.
+/// What the frames of a piece have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kind {
     disk: DiskId,
@@ -36,7 +36,7 @@ impl Kind {
 #[derive(Default, Debug)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// Runs of frames of one kind: the kind, if they are frames at all, and where they begin.
+    /// Runs of frames of one kind: the kind, if they are frames at all, and their start.
     pieces: Vec<(Option<Kind>, usize)>,
     frames: u64,
 }
@@ -52,12 +52,12 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// Returns how long all of it is.
+    /// Returns its total length.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns how many frames it has, without keep-alive.
+    /// Returns the number of its frames, without keep-alive.
     pub fn frames(&self) -> u64 {
         self.frames
     }
@@ -78,23 +78,23 @@ impl Batch {
     }
 }
 
-/// What is to be written.
+/// The bytes to write.
 #[derive(Debug)]
 pub(crate) struct Packed<'a> {
     pub bytes: &'a [u8],
-    /// By how much the copies are shorter than they were.
+    /// How many bytes of copies were saved.
     pub saved_copy_bytes: usize,
 }
 
-/// Compresses batches while the link is slower than this side. So no more is compressed than there is time for: as soon as
-/// the link waits for this side, frames are sent as they are.
+/// Compresses batches while the link is slower than this side. So compression only uses spare time: as soon as the
+/// link waits for this side, frames are sent uncompressed.
 #[derive(Debug)]
 pub(crate) struct Packing {
     /// `None` if nothing may be compressed.
     packer: Option<Packer>,
     link_is_slow: bool,
     packed: Vec<u8>,
-    /// Pieces that are still sent as they are, and how many that will be the next time.
+    /// Pieces still to be sent uncompressed, and how many it will be the next time.
     skip: (u32, u32),
 }
 
@@ -104,7 +104,7 @@ impl Packing {
         Packing { packer, link_is_slow: false, packed: Vec::new(), skip: (0, 1) }
     }
 
-    /// Takes note of whether the last batch had to wait for the link, or for a limit of its bytes.
+    /// Notes whether the last batch had to wait for the link, or for a byte limit.
     pub fn link_was_slow(&mut self, is_slow: bool) {
         self.link_is_slow = is_slow;
     }
@@ -181,7 +181,7 @@ mod tests {
         batch
     }
 
-    /// Returns how many packed frames there are, and the packets in all.
+    /// Returns the number of packed frames, and of all packets.
     fn read(mut bytes: &[u8]) -> (usize, Vec<Packet>) {
         let (mut packed, mut packets, mut unpacker) = (0, Vec::new(), Unpacker::default());
         while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {

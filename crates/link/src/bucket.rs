@@ -1,19 +1,19 @@
-//! A limit of bytes in a second.
+//! A limit in bytes per second.
 //!
 //! Invariants
-//! - In any time t at most `rate` times t, a twentieth of a second's bytes and one frame more pass.
+//! - In any time t, at most `rate` times t passes, plus a twentieth of a second's bytes and one frame.
 
 use std::time::{Duration, Instant};
 
 /// How long unused allowance is kept.
 const BURST: Duration = Duration::from_millis(50);
 
-/// A token bucket. A frame passes while there is any allowance, and takes all of its length, so a frame of any size
+/// A token bucket. A frame passes while there is any allowance, and uses all of its length, so a frame of any size
 /// passes at any rate.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: u64,
-    /// Below zero after a frame longer than what there was.
+    /// Negative after a frame longer than the allowance.
     allowance_bytes: f64,
     filled_at: Instant,
 }
@@ -68,14 +68,14 @@ impl Bucket {
         Some(if whole { (self.allowance_bytes / frame_bytes as f64).ceil() as usize } else { 0 })
     }
 
-    /// Takes what passes.
+    /// Uses allowance for what passes.
     pub fn take(&mut self, bytes: usize) {
         if self.bytes_per_second > 0 {
             self.allowance_bytes -= bytes as f64;
         }
     }
 
-    /// Gives back a part of what passed: it was sent in fewer bytes.
+    /// Returns a part of the allowance: fewer bytes were sent.
     pub fn give_back(&mut self, bytes: usize) {
         self.allowance_bytes = (self.allowance_bytes + bytes as f64).min(self.most_bytes());
     }

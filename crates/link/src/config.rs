@@ -1,4 +1,4 @@
-//! Which hosts there are, and how they prove who they are.
+//! The configured hosts, and how they prove their identity.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 use crate::error::LinkError;
 
-/// The namespace of the UUIDs that hosts' numbers come from.
+/// The namespace of the UUIDs from which hosts' numbers are derived.
 const HOST_NAMESPACE: Uuid = Uuid::from_u128(0x3d1f_7c52_90b4_5e8a_8a6e_41c7_d20f_95b3);
 
-/// Most bytes of a name, as in DNS.
+/// The most bytes of a name, as in DNS.
 pub(crate) const MOST_NAME_BYTES: usize = 253;
 
-/// What [`crate::Links::start`] needs.
+/// The configuration for [`crate::Links::start`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The name of this host: a DNS name or an IP address, the same in the configuration of every host.
@@ -25,9 +25,9 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// The other hosts.
     pub hosts: Vec<HostConfig>,
-    /// How hosts prove who they are.
+    /// How hosts prove their identity.
     pub security: Security,
-    /// Whether what is sent is compressed where the link is the limit.
+    /// Whether data is compressed if the link is the bottleneck.
     pub compresses: bool,
 }
 
@@ -38,11 +38,11 @@ pub struct HostConfig {
     pub name: String,
     /// Where it listens: `HOST:PORT`.
     pub address: String,
-    /// Most bytes of copies sent ahead in a second; 0 for no limit.
+    /// The most bytes of copies sent ahead per second; 0 for no limit.
     pub copy_bytes_per_second: u64,
 }
 
-/// How hosts prove who they are.
+/// How hosts prove their identity.
 #[derive(Clone, Debug)]
 pub enum Security {
     /// TLS 1.3 with certificates on both sides.

@@ -1,8 +1,8 @@
 //! A connection after its greetings, until it ends.
 //!
 //! Invariants
-//! - One connection of a host is alive at a time. A newer one of the same peer ends the older: the peer knows better
-//!   than this side whether the older one still works.
+//! - One connection of a host is alive at a time. A newer one of the same peer ends the older one: the peer knows
+//!   better than this side whether the older one still works.
 //! - One frame is in memory for reading, packed and unpacked, and at most twice [`BATCH_BYTES`] and a frame for writing.
 //! - What waits to be sent waits in the queue, where control overtakes copies, and not in the socket.
 
@@ -23,9 +23,9 @@ use crate::links::{Event, Shared};
 use crate::queue::Next;
 use crate::wire::{HEADER_BYTES, Header, Packet, Unpacker, VERSION};
 
-/// How often a peer is asked whether it is there.
+/// The interval at which a peer is asked whether it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// How long a peer may send nothing, or take nothing.
+/// How long a peer may send nothing, or accept nothing.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a frame may take to arrive.
 const FRAME_TIME: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// A peer after its greeting.
 pub(crate) struct Peer {
     pub stream: Box<dyn Stream>,
-    /// The version of the protocol that both speak.
+    /// The protocol version that both use.
     pub version: u32,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)
 }
 
-/// Makes this connection the host's, and returns why it ended.
+/// Makes this connection the host's current one, and returns why it ended.
 pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionError {
     let mut mine = 0;
     host.newest.send_modify(|count| {
@@ -113,7 +113,7 @@ async fn receive(
     let mut body = Vec::new();
     let mut unpacker = Unpacker::default();
     loop {
-        // Lets other hosts' tasks run, too, when more and more comes from this one.
+        // Lets other hosts' tasks run too, when data from this one keeps coming.
         tokio::task::consume_budget().await;
         let header = read_header(&mut stream).await?;
         body.resize(header.body_bytes(), 0);

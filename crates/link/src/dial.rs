@@ -1,4 +1,4 @@
-//! Connecting to a host, again and again.
+//! Connecting to a host, repeatedly.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Keeps the connection to a host up, for ever. Pauses between attempts double, up to [`LONGEST_PAUSE`], and are short
-/// again after a connection that lasted longer than that. A peer that only speaks an older version is greeted in that one.
+/// Keeps the connection to a host up, forever. Pauses between attempts double, up to [`LONGEST_PAUSE`], and are short
+/// again after a connection that lasted longer than that. A peer that supports only an older version is greeted in
+/// that version.
 pub(crate) async fn keep(shared: &Shared, host: &Host) {
     let mut pause = SHORTEST_PAUSE;
     let mut version = VERSION;

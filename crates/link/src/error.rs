@@ -1,4 +1,4 @@
-//! What goes wrong at the start, when sending, and with a connection.
+//! Errors at the start, of sending, and of a connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use haversack_model::HostId;
 use crate::greeting::GreetingError;
 use crate::wire::WireError;
 
-/// Links cannot start.
+/// Links cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// A name that no certificate can be for.
+    /// A name for which no certificate can be valid.
     #[error(
         "host '{0}': expected a DNS name or an IP address of at most 253 bytes, without a dot at its end"
     )]
     Name(String),
-    /// An address of the wrong form.
+    /// An address with an invalid form.
     #[error("host '{host}': the address '{address}' is not HOST:PORT")]
     Address {
         /// The host.
@@ -25,7 +25,7 @@ pub enum LinkError {
         /// Its address.
         address: String,
     },
-    /// Two hosts with one number.
+    /// Two hosts have the same number.
     #[error("hosts '{first}' and '{second}' have the same number: every host needs a name of its own")]
     SameId {
         /// One host.
@@ -33,7 +33,7 @@ pub enum LinkError {
         /// The other.
         second: String,
     },
-    /// Nowhere to listen, though another host is the one that connects.
+    /// There is no address to listen on, although another host is the one that connects.
     #[error("no address to listen on: host '{host}' connects to this one, since its name comes first")]
     NoListener {
         /// The other host.
@@ -137,7 +137,7 @@ pub(crate) enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// Sorts errors of a stream: its end is no failure.
+    /// Classifies errors of a stream: its end is not a failure.
     pub fn io(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => ConnectionError::Closed,

@@ -1,4 +1,4 @@
-//! The first bytes in each direction: which protocol, who speaks, and to whom.
+//! The first bytes in each direction: the protocol, the sender, and the intended peer.
 //!
 //! Invariants
 //! - The version is checked before everything that follows it, so a later version may change all of that.
@@ -20,9 +20,9 @@ const MOST_BODY_BYTES: usize = 1_024;
 /// A greeting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Greeting {
-    /// I am `name`, and I want to speak to `peer`.
+    /// The sender is `name`, and wants to connect to `peer`.
     Hello { name: String, peer: String },
-    /// I do not speak to you.
+    /// The sender refuses the connection.
     Refusal { why: String },
 }
 
@@ -96,7 +96,7 @@ impl Greeting {
         is_valid.then(|| Greeting::Hello { name: text(name), peer: text(peer) })
     }
 
-    /// Sends the greeting in a version of the protocol.
+    /// Sends the greeting in a given version of the protocol.
     pub async fn send(
         &self,
         version: u32,
@@ -106,7 +106,7 @@ impl Greeting {
         Ok(stream.flush().await?)
     }
 
-    /// Reads the peer's greeting. Returns the version that it is in, too.
+    /// Reads the peer's greeting. Also returns its version.
     pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(u32, Greeting), GreetingError> {
         let mut bytes = vec![0; FRONT_BYTES];
         stream.read_exact(&mut bytes).await?;

@@ -1,4 +1,4 @@
-//! What is known of another host.
+//! The state of another host.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,15 +21,15 @@ pub struct HostState {
     pub id: HostId,
     /// Its configured address.
     pub address: String,
-    /// Whether this host makes the connection, rather than wait for the other one to.
+    /// Whether this host makes the connection, or waits for the other one.
     pub connects: bool,
     /// Since when it is connected.
     pub connected_since: Option<SystemTime>,
-    /// The round trip of the last keep-alive, in microseconds.
+    /// The round-trip time of the last keep-alive, in microseconds.
     pub round_trip_us: Option<u64>,
     /// Connections since the start.
     pub connections: u64,
-    /// Bytes that wait to be sent.
+    /// Bytes waiting to be sent.
     pub queued_bytes: usize,
     /// Frames sent, without keep-alive.
     pub sent_frames: u64,
@@ -43,11 +43,11 @@ pub struct HostState {
     pub received_bytes: u64,
     /// Frames that were not sent: no connection, or a full queue.
     pub dropped_frames: u64,
-    /// What went wrong last, if anything ever did. It stays when the host is connected again.
+    /// The last error, if there was any. It is kept when the host is connected again.
     pub last_error: Option<String>,
 }
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Default, Debug)]
 pub(crate) struct Counters {
     pub connections: AtomicU64,
@@ -66,7 +66,7 @@ struct Condition {
     last_error: Option<String>,
 }
 
-/// Another host, shared between the thread of the connections and those that send.
+/// Another host, shared between the thread of the connections and the senders.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub id: HostId,
@@ -77,9 +77,9 @@ pub(crate) struct Host {
     pub counters: Counters,
     /// Something was queued.
     pub queued: Notify,
-    /// Counts the connections that the peer has made: only the newest lives on.
+    /// Counts the connections that the peer has made: only the newest stays alive.
     pub newest: watch::Sender<u64>,
-    /// Held by the connection that lives.
+    /// Held by the connection that is alive.
     pub turn: tokio::sync::Mutex<()>,
     queue: Mutex<Queue>,
     condition: Mutex<Condition>,
@@ -102,7 +102,7 @@ impl Host {
         }
     }
 
-    /// Calls `with` with the queue, for a few instructions.
+    /// Calls `with` with the queue, for a few instructions only.
     pub fn queue<T>(&self, with: impl FnOnce(&mut Queue) -> T) -> T {
         with(&mut self.queue.lock().expect("nothing panics with it"))
     }
@@ -138,7 +138,7 @@ impl Host {
         self.condition(|condition| (condition.connected_since, condition.round_trip_us) = (None, None));
     }
 
-    /// Keeps an error, and returns whether it differs from the one before.
+    /// Keeps an error, and returns whether it differs from the previous one.
     pub fn failed(&self, error: String) -> bool {
         self.condition(|condition| {
             let is_new = condition.last_error.as_ref() != Some(&error);

@@ -1,8 +1,8 @@
-//! Connections between the daemons of two hosts, over which the cache of a disk travels when its VM moves.
+//! Connections between the daemons of two hosts, over which the cache of a disk is sent when its VM moves.
 //!
-//! [`Links`] runs one thread. It listens, connects to the other hosts again and again, and keeps at most one
-//! connection for each pair of hosts: the host whose name comes first connects, the other one waits. Frames are sent
-//! with a [`LinkSender`] from any thread and without waiting; what comes in is passed to a callback. Frames to a host
+//! [`Links`] runs one thread. It listens, connects to the other hosts repeatedly, and keeps at most one connection
+//! for each pair of hosts: the host whose name comes first connects, the other one waits. Frames are sent with a
+//! [`LinkSender`] from any thread and without waiting; received frames are passed to a callback. Frames to a host
 //! that is not connected, or for which too much is waiting already, are dropped and counted: the protocols above
 //! repeat what is not answered.
 //!

@@ -1,4 +1,4 @@
-//! The thread of the connections, and what the rest of the daemon holds of it.
+//! The thread of the connections, and the handles to it for the rest of the daemon.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,37 +19,37 @@ use crate::host::{Host, HostState};
 use crate::tls::{Credentials, Keyring};
 use crate::wire::Frame;
 
-/// What happens to the connection to a host.
+/// An event of the connection to a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// There is a connection: frames to the host are sent from now on.
     Connected,
-    /// A frame came.
+    /// A frame was received.
     Received(Frame),
-    /// There is no connection any more.
+    /// There is no connection now.
     Lost,
 }
 
-/// Connections that were refused since the start, before it was known which host made them.
+/// Connections that were refused since the start, before their host was known.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Refused {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// Who made the last one, and why it was refused.
+    /// The peer of the last one, and why it was refused.
     pub last: Option<String>,
 }
 
-/// How much time is at least between two warnings of refused connections: anyone can cause them.
+/// The least time between two warnings about refused connections: anyone can cause them.
 const QUIET: Duration = Duration::from_secs(10);
 
 type Hosts = BTreeMap<HostId, Arc<Host>>;
 
-/// What the tasks of the thread share.
+/// The state shared by the thread's tasks.
 pub(crate) struct Shared {
     /// This host's name, in lower case.
     pub name: String,
     pub hosts: Arc<Hosts>,
-    /// Whether what is sent is compressed where the link is the limit.
+    /// Whether data is compressed if the link is the bottleneck.
     pub compresses: bool,
     deliver: Box<dyn Fn(HostId, Event) + Send + Sync>,
     keyring: Option<Mutex<Keyring>>,
@@ -63,7 +63,7 @@ impl Shared {
         (self.deliver)(host.id, event);
     }
 
-    /// Returns what to prove this host's identity with; `None` without TLS.
+    /// Returns the credentials of this host; `None` without TLS.
     pub fn credentials(&self) -> Option<Credentials> {
         self.keyring.as_ref().map(|keyring| keyring.lock().expect("nothing panics with it").current())
     }
@@ -73,7 +73,7 @@ impl Shared {
         self.started.elapsed().as_micros() as u64
     }
 
-    /// Keeps why there is no connection to a host.
+    /// Keeps the reason why there is no connection to a host.
     pub fn failed(&self, host: &Host, error: &ConnectionError) {
         let text = error.to_string();
         if host.failed(text.clone()) {
@@ -110,12 +110,12 @@ impl LinkSender {
     /// Queues a frame, without waiting.
     ///
     /// # Errors
-    /// The frame was dropped, and counted. That need not be handled: whoever awaits an answer asks again.
+    /// The frame was dropped, and counted. That need not be handled: whoever waits for an answer repeats its question.
     pub fn send(&self, to: HostId, frame: Frame) -> Result<(), SendError> {
         self.hosts.get(&to).ok_or(SendError::UnknownHost(to))?.send(frame)
     }
 
-    /// Limits the bytes of copies sent ahead to a host in a second, from now on; 0 for no limit. Returns whether there
+    /// Limits the bytes per second of copies sent ahead to a host, from now on; 0 for no limit. Returns whether there
     /// is such a host.
     pub fn limit_copies(&self, host: HostId, bytes_per_second: u64) -> bool {
         let Some(host) = self.hosts.get(&host) else { return false };
@@ -124,8 +124,8 @@ impl LinkSender {
         true
     }
 
-    /// Returns how many copies to a host can be sent now that neither wait for the limit nor find the queue full. A
-    /// sender that keeps to this has no copy waiting so long that it seems lost.
+    /// Returns how many copies can be sent to a host now that neither wait for the limit nor exceed the queue. A
+    /// sender that observes this has no copy waiting so long that it seems lost.
     pub fn copy_room(&self, host: HostId) -> usize {
         self.hosts.get(&host).map_or(0, |host| host.queue(|queue| queue.copy_room(Instant::now())))
     }
@@ -199,7 +199,7 @@ impl Links {
         &self.addresses
     }
 
-    /// Returns what sends frames.
+    /// Returns a sender of frames.
     pub fn sender(&self) -> LinkSender {
         self.sender.clone()
     }
@@ -207,7 +207,7 @@ impl Links {
     /// See [`LinkSender::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`LinkSender::send`].
     pub fn send(&self, to: HostId, frame: Frame) -> Result<(), SendError> {
         self.sender.send(to, frame)
     }
@@ -217,7 +217,7 @@ impl Links {
         self.sender.hosts.values().map(|host| host.state()).collect()
     }
 
-    /// Returns what is known of refused connections.
+    /// Returns the figures on refused connections.
     pub fn refused(&self) -> Refused {
         self.refused.lock().expect("nothing panics with it").clone()
     }
@@ -257,7 +257,7 @@ fn run(runtime: Runtime, shared: Arc<Shared>, listeners: Vec<TcpListener>, stopp
         }
         let _ = stopped.await;
     });
-    // A name that is being looked up may take long.
+    // A name look-up may take long.
     runtime.shutdown_background();
     for host in hosts.values() {
         host.lost();

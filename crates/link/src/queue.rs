@@ -1,7 +1,7 @@
-//! What waits to be sent to one host.
+//! The frames that wait to be sent to one host.
 //!
 //! Invariants
-//! - Control goes before data that a guest may wait for, and that before copies sent ahead.
+//! - Control precedes data that a guest may wait for, which precedes copies sent ahead.
 //! - At most [`MOST_BYTES`] wait; data leaves [`CONTROL_BYTES`] of them to control.
 //! - Nothing waits while there is no connection.
 
@@ -16,16 +16,16 @@ use crate::bucket::Bucket;
 use crate::error::SendError;
 use crate::wire::{Frame, Packet};
 
-/// Most bytes that wait for one host.
+/// The most bytes that wait for one host.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// The part of them that only control may use.
 pub(crate) const CONTROL_BYTES: usize = 1 << 20;
-/// What a frame takes besides its data.
+/// The memory of a frame besides its data.
 const FRAME_BYTES: usize = 128;
-/// What a copy takes.
+/// The memory of a copy.
 const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
 
-/// What goes before what.
+/// The priorities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     /// Ownership, lists, questions.
@@ -44,7 +44,7 @@ fn class(frame: &Frame) -> Class {
     }
 }
 
-/// Returns about how much memory a frame takes, never less than its bytes on the wire.
+/// Returns the approximate memory of a frame, never less than its bytes on the wire.
 fn weight(frame: &Frame) -> usize {
     let more = match frame {
         Frame::Migrate { message, .. } => match message {
@@ -109,12 +109,12 @@ impl Queue {
         }
     }
 
-    /// There is a connection.
+    /// Opens it: there is a connection.
     pub fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// There is none any more. Returns how many frames were waiting.
+    /// Closes it: there is no connection now. Returns how many frames were waiting.
     pub fn close(&mut self) -> usize {
         let dropped = self.control.len() + self.answers.len() + self.copies.len();
         self.is_open = false;
@@ -169,7 +169,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Asks the peer whether it is there.
+    /// Asks the peer whether it is alive.
     pub fn ping(&mut self, number: u64) {
         self.ping = Some(number);
     }
@@ -179,7 +179,7 @@ impl Queue {
         self.pong = Some(number);
     }
 
-    /// Takes what is to be sent next.
+    /// Takes the next frame to send.
     pub fn next(&mut self, now: Instant) -> Next {
         if let Some(number) = self.pong.take() {
             return Next::Send(Packet::Pong(number));
@@ -201,7 +201,7 @@ impl Queue {
         self.send(frame)
     }
 
-    /// Copies that were taken need fewer bytes on the link than they have.
+    /// Copies that were taken needed fewer bytes on the link than their length.
     pub fn saved(&mut self, copy_bytes: usize) {
         self.bucket.give_back(copy_bytes);
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - No session is resumed: every connection checks both certificates.
-//! - A renewed certificate is used at the latest a minute after its file has changed. Files that cannot be used then
-//!   leave the old ones in use.
+//! - A renewed certificate is used at most a minute after its file has changed. If the files cannot be used then, the
+//!   old ones stay in use.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Credentials {
     pub server: Arc<ServerConfig>,
 }
 
-/// Credentials that are read again now and then.
+/// Credentials that are read again from time to time.
 #[derive(Debug)]
 pub(crate) struct Keyring {
     name: String,
@@ -46,7 +46,7 @@ impl Keyring {
         Ok(Keyring { name: name.to_owned(), files: files.clone(), current, read_at: Instant::now() })
     }
 
-    /// Returns what to use for a connection that is made now.
+    /// Returns the configuration for a connection that is made now.
     pub fn current(&mut self) -> Credentials {
         if self.read_at.elapsed() >= FRESH {
             self.read_at = Instant::now();

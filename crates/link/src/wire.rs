@@ -1,4 +1,4 @@
-//! The bytes of frames. Documented byte by byte in `docs/host-protocol.md`.
+//! The bytes of frames. docs/host-protocol.md documents every byte.
 //!
 //! Invariants
 //! - Decoding never panics, and allocates no more than the frame is long, times two; unpacking, no more
@@ -21,19 +21,19 @@ pub use packet::{Header, Packet};
 
 /// The version of the protocol, checked before anything else.
 pub const VERSION: u32 = 3;
-/// The oldest version that is spoken with a peer that has no newer one. It has no packed frames.
+/// The oldest version that is used with a peer that has no newer one. It has no packed frames.
 pub const OLDEST_VERSION: u32 = 2;
-/// Most entries of a list in one frame.
+/// The most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;
-/// Most sectors of an observer's read: 256 KiB.
+/// The most sectors of an observer's read: 256 KiB.
 pub const MOST_OBSERVED_SECTORS: u32 = 512;
-/// Most bytes of a note.
+/// The most bytes of a note.
 pub const MOST_NOTE_BYTES: usize = 16 << 10;
 /// Bytes before a frame's body.
 pub const HEADER_BYTES: usize = 12;
-/// Most bytes of a frame's body: an observed read of the greatest length, and its head.
+/// The most bytes of a frame's body: an observed read of the greatest length, and its head.
 pub const MOST_BODY_BYTES: usize = (256 << 10) + 64;
-/// Most bytes of the frames in a packed one.
+/// The most bytes of the frames in a packed one.
 pub const MOST_PACKED_BYTES: usize = 2 * (HEADER_BYTES + MOST_BODY_BYTES);
 
 /// Returns the CRC-32C of two pieces, one after the other.

@@ -1,4 +1,4 @@
-//! Peers whose names are right, and what they send is not.
+//! Peers with valid names that send invalid data.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn ends_with(bytes: &[u8], words: &str) {
     b.expect(&Event::Lost);
     b.expect_error(words);
     read_to_the_end(&mut stream);
-    // The next one is welcome.
+    // The next one is accepted.
     let _stream = join(b.address(), "a.test", "b.test");
     b.expect(&Event::Connected);
 }
@@ -113,7 +113,7 @@ fn frames_to_a_slow_peer_are_packed_if_it_can_read_that() {
         let mut stream = join_in(version, b.address(), "a.test", "b.test");
         b.expect(&Event::Connected);
         let to = host_id("a.test");
-        // More than sockets take.
+        // More than sockets can buffer.
         let queued = (0..).take_while(|order| b.links.send(to, copy(*order)).is_ok()).count();
         assert_eq!(finds_packed(&mut stream, queued), packs);
         assert_eq!(b.state().saved_bytes > 0, packs);
@@ -145,7 +145,7 @@ fn a_silent_peer_is_dropped() {
     let (b, mut stream) = joined();
     b.expect(&Event::Lost);
     b.expect_error("nothing came from the peer for 5 s");
-    // It was asked all the time.
+    // It was asked during all that time.
     let mut ping = [0; 20];
     stream.read_exact(&mut ping).unwrap();
     assert!(matches!(Packet::decode_whole(&ping), Ok(Packet::Ping(_))));

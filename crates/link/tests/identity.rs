@@ -1,4 +1,4 @@
-//! Peers that are not who they should be.
+//! Peers with a wrong identity.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn the_certificate_of_a_connecting_host_is_for_its_name() {
     assert_eq!(kind, 1, "{}", String::from_utf8_lossy(&why));
     b.expect_error("the certificate of a host that says it is 'a.test' is not valid for that name");
     assert!(b.state().connected_since.is_none());
-    // The same bytes with the right certificate are welcome.
+    // The same bytes with the right certificate are accepted.
     let mut stream = connect_tls(b.address(), "b.test", &authority.files("a.test"), true, &TLS13);
     stream.write_all(&hello(VERSION, "a.test", "b.test")).unwrap();
     assert_eq!(read_greeting(&mut stream).0, 0);

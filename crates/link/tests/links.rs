@@ -1,4 +1,4 @@
-//! Hosts on loopback that speak to each other.
+//! Hosts on loopback that communicate with each other.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn a_limit_of_copies_can_be_changed_while_they_wait() {
     let (a, b) = pair(&Authority::new());
     let (sender, to) = (a.links.sender(), b.links.id());
     assert!(sender.copy_room(to) > 1_000);
-    // The first copy takes the allowance of an hour.
+    // The first copy uses the allowance of an hour.
     assert!(sender.limit_copies(to, 1));
     for n in 0..3 {
         sender.send(to, copy(n)).unwrap();

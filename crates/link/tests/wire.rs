@@ -1,4 +1,4 @@
-//! Frames: what is sent arrives as it was, and what is not a frame is refused.
+//! Frames: they arrive as they were sent, and anything that is not a frame is refused.
 
 use haversack_link::wire::{
     Frame, HEADER_BYTES, Header, MOST_BODY_BYTES, MOST_ENTRIES, MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS,
@@ -150,7 +150,7 @@ fn encode(packet: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// Puts a length and a checksum before a body that may be anything.
+/// Puts a length and a checksum before an arbitrary body.
 fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend_from_slice(&[kind, 0, 0, 0]);
@@ -182,7 +182,7 @@ proptest! {
         let _ = Packet::decode_whole(&bytes);
     }
 
-    /// The checksum is right, so every field is read. What decodes has no other encoding.
+    /// The checksum is valid, so every field is read. What decodes has no other encoding.
     #[test]
     fn any_body_of_any_kind_is_decoded_or_refused(kind in 0..60u8, body in vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..5_000)) {
         let bytes = framed(kind, &body);
@@ -191,7 +191,7 @@ proptest! {
         }
     }
 
-    /// A valid body with one byte changed, under a right checksum.
+    /// A valid body with one byte changed, under a valid checksum.
     #[test]
     fn a_changed_body_is_decoded_or_refused(packet in packet(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let bytes = encode(&packet);

@@ -1,4 +1,4 @@
-//! The stream of copies that a source sends ahead, and what its destination has of it.
+//! The stream of copies that a source sends ahead, and what its destination has received.
 //!
 //! Invariants
 //! - The source counts a copy as arrived only if the destination has taken it after every older copy of its block.
@@ -16,9 +16,9 @@ pub(crate) struct Sending {
     /// The destination.
     pub to: HostId,
     pub session: Session,
-    /// The present round, and the order of the next copy.
+    /// The current round, and the order of the next copy.
     pub at: Position,
-    /// The destination has answered in the present round.
+    /// The destination has answered in the current round.
     pub is_open: bool,
     /// The start of the destination's pool, once it is known.
     pub taker: Option<u64>,
@@ -26,13 +26,13 @@ pub(crate) struct Sending {
     pub in_flight: BTreeMap<u64, BlockNo>,
     /// Blocks to send, in this order.
     pub queue: VecDeque<BlockNo>,
-    /// When the destination was last heard of, or asked.
+    /// When the destination last answered, or was asked.
     pub heard_us: Micros,
-    /// How often the time after which a round is given up was doubled.
+    /// How often the timeout of a round was doubled.
     doublings: u32,
 }
 
-/// The most that time is doubled.
+/// The most that the timeout is doubled.
 const MOST_DOUBLINGS: u32 = 6;
 
 impl Sending {
@@ -52,7 +52,7 @@ impl Sending {
         }
     }
 
-    /// Returns up to which order every copy has arrived.
+    /// Returns the order up to which every copy has arrived.
     pub fn arrived(&self) -> u64 {
         self.in_flight.keys().next().copied().unwrap_or(self.at.next)
     }
@@ -71,7 +71,7 @@ impl Sending {
         self.at.next += 1;
     }
 
-    /// Notes up to where copies have arrived.
+    /// Notes up to which order copies have arrived.
     pub fn acknowledged(&mut self, until: Position, now: Micros) {
         if until.round != self.at.round || until.next > self.at.next {
             return;
@@ -81,8 +81,8 @@ impl Sending {
         self.in_flight = self.in_flight.split_off(&until.next);
     }
 
-    /// Whether answers are overdue. The time that they have is doubled with each round in which none came: over a link that is
-    /// slower than expected, every answer would be to a round that is over.
+    /// Whether answers are overdue. The timeout doubles with each round in which none arrived: otherwise, over a link
+    /// that is slower than expected, every answer would be to a round that is over.
     pub fn is_overdue(&self, now: Micros, repeat_us: Micros) -> bool {
         let waits = !self.is_open || !self.in_flight.is_empty();
         waits && now >= self.heard_us + (repeat_us << self.doublings)

@@ -1,11 +1,12 @@
-//! After a claim: clean blocks that follow the disk, *late copies*. The earlier owner lists what it has, in the order that
-//! the method wants, and lends its blocks for a while; the new owner reads them from there, or from the origin.
+//! After a claim: clean blocks that follow the disk, *late copies*. The earlier owner lists what it has, in the order
+//! that the method requires, and lends its blocks for a while; the new owner reads them from there, or from the
+//! origin.
 //!
 //! Invariants
 //! - A host lends only what it had when it released the disk, to the host that it released it to, under that epoch, and only
 //!   until its next start.
-//! - The new owner asks for the list of one claim only, and never after a restart: it has kept account of what it has
-//!   changed since that claim, and of nothing else.
+//! - The new owner asks for the list of one claim only, and never after a restart: it has tracked what it has changed
+//!   since that claim, and nothing else.
 //! - No read of the guest waits for a late copy for longer than a few repetitions: then the origin is read.
 
 use std::cmp::Reverse;
@@ -19,9 +20,9 @@ use crate::migration::{Migration, Task};
 
 /// A question for the list is repeated this often before it is given up.
 const MOST_QUESTIONS: u32 = 25;
-/// Nothing is lent or borrowed any more when no late copy was asked for during this many repetitions.
+/// Lending ends when no late copy was asked for during this many repetitions.
 const LENDS_FOR: u64 = 300;
-/// After this many late copies in a row that could not be had, the others are not tried.
+/// After this many consecutive late copies that were not available, the others are not tried.
 const MOST_FAILURES: u32 = 64;
 
 /// The earlier owner's side.
@@ -30,7 +31,7 @@ pub(crate) struct Lending {
     to: HostId,
     epoch: u64,
     late: Late,
-    /// Where the listing goes on; `None` if it is complete.
+    /// Where the listing continues; `None` if it is complete.
     from: Option<ListCursor>,
     found: Vec<(Rank, BlockNo, u8)>,
     /// A part that was asked for before the list was complete.
@@ -50,7 +51,7 @@ pub(crate) struct Borrowing {
     questions: u32,
     /// When the earlier owner was last needed.
     used_us: Micros,
-    /// Late copies in a row that could not be had.
+    /// Consecutive late copies that were not available.
     pub failures: u32,
 }
 
@@ -68,7 +69,7 @@ fn rank(late: Late, block: &CachedBlock) -> Option<Rank> {
 }
 
 impl Migration {
-    /// Starts to lend clean blocks, if the method wants that, to the host that the disk is being released to.
+    /// Starts to lend clean blocks, if the method requires it, to the host that the disk is being released to.
     pub(crate) fn lend<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId, epoch: u64) {
         let late = self.method().plan().late;
         let Some(disk) = self.disk else { return };
@@ -86,7 +87,7 @@ impl Migration {
         }
     }
 
-    /// Lists some more of what is lent, and ends it when nobody asks any more.
+    /// Lists some more of what is lent, and stops lending when nobody asks any more.
     pub(crate) fn tick_lending<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(lending) = &mut self.lending else { return };
         let (to, epoch) = (lending.to, lending.epoch);
@@ -137,7 +138,7 @@ impl Migration {
                 }
             }
             _ if is_released => {
-                // This host has started again since.
+                // This host has been restarted since.
                 let (part, method) = (Part::Clean(part), self.method());
                 let message = Message::Listed {
                     question,
@@ -228,7 +229,7 @@ impl Migration {
         });
     }
 
-    /// Asks for the list of late copies until it is complete, and says when no more of them are needed.
+    /// Asks for the list of late copies until it is complete, and reports when no more of them are needed.
     pub(crate) fn tick_borrowing<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
         let Some(borrowing) = &mut self.borrowing else { return };
@@ -236,7 +237,7 @@ impl Migration {
             || borrowing.failures > MOST_FAILURES
             || now > borrowing.used_us + LENDS_FOR * self.timing.repeat_us
             || call.late_copies(disk).is_none();
-        // What is read from the origin needs no more than the list.
+        // Late copies read from the origin need only the list.
         let has_all = borrowing.next.is_none() && self.inherited.plan().late == Late::FromOrigin;
         if is_over || has_all {
             let (host, epoch) = (borrowing.holder, borrowing.epoch);
@@ -261,14 +262,14 @@ impl Migration {
         self.send(host, Message::List { question, epoch, session: None, part: Part::Clean(part) });
     }
 
-    /// Returns where a late copy is to be fetched, which is about to be.
+    /// Returns where a late copy is fetched from, which is about to be fetched.
     pub(crate) fn borrows_from(&mut self, now: Micros) -> Option<(HostId, u64)> {
         let borrowing = self.borrowing.as_mut()?;
         borrowing.used_us = now;
         Some((borrowing.holder, borrowing.epoch))
     }
 
-    /// Takes in a part of the list of late copies.
+    /// Handles a part of the list of late copies.
     pub(crate) fn late_copies_listed<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

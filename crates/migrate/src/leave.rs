@@ -1,8 +1,8 @@
-//! A disk that is about to leave this host: what its method has the source do before it releases the disk.
+//! A disk that is about to leave this host: what its method requires of the source before it releases the disk.
 //!
 //! Invariants
 //! - A release is held back only while the guest is absent: when the guest is back, it is served at once.
-//! - A host that asked is answered from what it said last, and only if that was a moment ago: otherwise it is to ask again.
+//! - A host that asked is answered from its last message, and only if that is recent: otherwise it has to ask again.
 
 use haversack_core::{Call, JobError, JobId, ManageError, Memory};
 use haversack_model::{HostId, Micros};
@@ -22,23 +22,24 @@ pub(crate) struct Asker {
 }
 
 impl Migration {
-    /// Sets what travels with the disk unless [`Migration::begin`] says otherwise.
+    /// Sets the method, unless [`Migration::begin`] names another.
     pub fn set_method(&mut self, method: Method) {
         self.usual_method = method;
     }
 
-    /// Returns what travels with the disk.
+    /// Returns the method.
     pub fn method(&self) -> Method {
         self.method.unwrap_or(self.usual_method)
     }
 
-    /// Returns what travels in the move that is under way: here, as long as anything is on its way here, otherwise from here.
+    /// Returns the method of the current migration: of the one to this host, as long as anything is on its way here,
+    /// otherwise of the one from here.
     pub fn method_of_move(&self) -> Method {
         let comes = self.borrowing.is_some() || !self.ownership.peers().is_empty();
         if comes { self.inherited } else { self.method() }
     }
 
-    /// Says that the disk is about to move to a host: what the method has to be sent ahead is sent from now on.
+    /// Starts to send the disk to a host: from now on, what the method sends ahead is sent.
     ///
     /// # Errors
     /// The disk is not attached here.
@@ -71,7 +72,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Calls that off. Returns false if the disk was not about to move.
+    /// Aborts that. Returns false if the disk was not about to move.
     pub fn end<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         self.stop_sending(call, now);
         (self.passes, self.asker) = (None, None);
@@ -81,7 +82,7 @@ impl Migration {
         self.destination.take().is_some()
     }
 
-    /// The guest is back: what only a stopped guest allows ends.
+    /// The guest is back: what is only allowed while it is stopped ends.
     pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.asker = None;
         if self.method().plan().ahead == Ahead::Stopped {
@@ -95,12 +96,12 @@ impl Migration {
         self.destination.or(self.sending.as_ref().map(|sending| sending.to))
     }
 
-    /// Returns the host that the disk is about to move to, as somebody has said.
+    /// Returns the host that the disk is about to move to, as requested.
     pub fn destination(&self) -> Option<HostId> {
         self.destination
     }
 
-    /// Returns how often all cached blocks were listed to find what to send ahead.
+    /// Returns how often all cached blocks were listed to find those to send ahead.
     pub fn passes(&self) -> u32 {
         self.passes.as_ref().map_or(0, Passes::count)
     }
@@ -140,7 +141,7 @@ impl Migration {
         self.send_blocks(blocks);
     }
 
-    /// Takes in a message about who owns the disk.
+    /// Handles a message about who owns the disk.
     pub(crate) fn heard_of_ownership<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -149,7 +150,7 @@ impl Migration {
         message: ownership::Message,
     ) {
         if let ownership::Message::Ask { granted } = &message {
-            // What this host still needs from another one keeps it from releasing the disk.
+            // While this host needs something from another one, it does not release the disk.
             self.fetch_rest();
             if self.ownership.would_release(granted.as_ref()) && !self.may_leave(call, now, from) {
                 self.asker = Some(Asker { host: from, granted: granted.clone(), asked_us: now });
@@ -160,7 +161,8 @@ impl Migration {
         self.step(call, now, step);
     }
 
-    /// Whether all that the method wants done before the disk is released to that host is done. Otherwise it is begun.
+    /// Whether everything that the method requires before the disk is released to that host is done. Otherwise it is
+    /// begun.
     fn may_leave<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId) -> bool {
         let plan = self.method().plan();
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return true };
@@ -168,7 +170,7 @@ impl Migration {
             let is_sent_there = self.sending.as_ref().is_some_and(|sending| sending.to == to);
             if !is_sent_there || self.passes.is_none() {
                 self.stop_sending(call, now);
-                // An error says that the disk is not attached: then it cannot be released, either.
+                // An error means that the disk is not attached: then it cannot be released either.
                 let _ = self.send_passes(call, now, to);
                 return false;
             }
@@ -178,7 +180,7 @@ impl Migration {
             return true;
         }
         if self.cleaning.is_none() {
-            // An error says that the disk has a job: it is tried again.
+            // An error means that the disk has a job: this is retried.
             self.cleaning = call.clean(now, disk).ok();
         }
         false

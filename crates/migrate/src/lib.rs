@@ -1,15 +1,15 @@
 //! Moving a disk's cache between hosts: one host's side for one disk, as a state machine without I/O, clock or
-//! threads. Messages, the guest's coming and going and the time go in; messages and reads of copies come out. It
-//! calls the core itself, so that a driver only carries messages and buffers.
+//! threads. Its inputs are messages, the start and stop of the guest, and the time; its outputs are messages and
+//! reads of copies. It calls the core itself, so that a driver only carries messages and buffers.
 //!
-//! `haversack-ownership` decides who owns the disk. This crate does what its decisions need: freezing, listing,
+//! `haversack-ownership` decides who owns the disk. This crate carries out its decisions: freezing, listing,
 //! claiming, and moving the blocks.
 //!
 //! Invariants
 //! - A step of the ownership protocol counts as recorded only when the core says that its record is durable.
 //! - Copies that arrive before a claim count only if the source says, after it has released the disk, which of them
 //!   are out of date. If it does not know, all are dropped.
-//! - From the first question for that list on no copy is taken.
+//! - After the first question for that list, no copy is taken.
 //! - A host lends clean blocks only as it had them when it released the disk. The new owner takes such a late copy only
 //!   of a block that it has not changed since its claim.
 //! - An answer counts only for the question that it names, and a question only under the epoch of its asker.

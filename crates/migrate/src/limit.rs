@@ -1,5 +1,5 @@
-//! A limit on what is fetched from the earlier owner: a number of blocks per period of 100 ms, on-demand ones included.
-//! A block that a request needs beyond the limit is asked for first in the next period.
+//! A limit on what is fetched from the earlier owner: a number of blocks per period of 100 ms, including those on
+//! demand. A block that a request needs beyond the limit is asked for first in the next period.
 //!
 //! Source: Arteaga, Cabrera, Xu, Sundararaman and Zhao, "CloudCache: on-demand flash cache management for cloud
 //! computing", FAST 2016, section 4.3.
@@ -12,7 +12,7 @@ use haversack_model::Micros;
 /// The length of a period.
 const PERIOD_US: Micros = 100_000;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Limit {
     /// Blocks in a period; `None` for no limit.
@@ -39,7 +39,8 @@ impl Limit {
         !is_reached
     }
 
-    /// Begins a new period if it is time; returns the fetches whose turn it is, and how many more the background may ask for.
+    /// Begins a new period if it is due; returns the fetches whose turn it is, and how many more may be asked for in
+    /// the background.
     pub fn next_period(&mut self, now: Micros) -> Option<(Vec<IoId>, u64)> {
         let blocks = self.blocks?;
         if self.began_us.is_some_and(|began| now < began + PERIOD_US) {

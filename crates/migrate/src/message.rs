@@ -1,11 +1,11 @@
-//! What two hosts tell each other about a disk that moves. Messages may be lost, delayed, repeated and reordered.
+//! The messages of two hosts about a disk that moves. Messages may be lost, delayed, repeated and reordered.
 
 use haversack_model::BlockNo;
 use haversack_ownership as ownership;
 
 use crate::method::Method;
 
-/// Copies that were sent from one start of a source on: its incarnation, and a count.
+/// Identifies the copies sent since one start of a source: its incarnation, and a count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Session {
     /// The start of the source's pool.
@@ -14,7 +14,7 @@ pub struct Session {
     pub count: u64,
 }
 
-/// Names a question, so that no answer to another one is taken for its answer.
+/// Identifies a question, so that no answer to another one is taken for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Question {
     /// The start of the asker's pool.
@@ -23,8 +23,8 @@ pub struct Question {
     pub count: u64,
 }
 
-/// Up to where copies have arrived. A new round begins when copies were lost: those of earlier rounds that are still
-/// on their way do not count.
+/// How far copies have arrived. A new round begins when copies were lost: those of earlier rounds that are still on
+/// their way do not count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position {
     /// The round.
@@ -40,7 +40,7 @@ pub enum Part {
     Held(BlockNo),
     /// Blocks whose copies are out of date, from this one on.
     Outdated(BlockNo),
-    /// Clean blocks that may follow the disk, from this place on, in the order in which they matter.
+    /// Clean blocks that may follow the disk, from this place on, in order of importance.
     Clean(u64),
 }
 
@@ -53,16 +53,16 @@ pub enum Message {
     Offer {
         /// Which copies.
         session: Session,
-        /// From where on.
+        /// Their start.
         from: Position,
     },
-    /// Destination to source: up to where copies have arrived.
+    /// Destination to source: how far copies have arrived.
     Arrived {
         /// Which copies.
         session: Session,
-        /// The start of the destination's pool: what it had before that is gone.
+        /// The start of the destination's pool: earlier contents are gone.
         taker: u64,
-        /// Up to where.
+        /// How far.
         until: Position,
     },
     /// Source to destination: a copy of a block.
@@ -75,7 +75,7 @@ pub enum Message {
         at: Position,
         /// The block.
         block: BlockNo,
-        /// Its sectors; 0 if the source has nothing of the block any more.
+        /// Its sectors; 0 if the source no longer has the block.
         mask: u8,
         /// The block was used again after it had entered the source's cache.
         reused: bool,
@@ -87,9 +87,9 @@ pub enum Message {
         /// Which copies.
         session: Session,
     },
-    /// New owner to old: which blocks do you have?
+    /// New owner to old: asks for a list of blocks.
     List {
-        /// Names the question.
+        /// Identifies the question.
         question: Question,
         /// The new owner's epoch.
         epoch: u64,
@@ -104,7 +104,7 @@ pub enum Message {
         question: Question,
         /// Whether the answering host knows which copies are out of date.
         knows_session: bool,
-        /// What travels with the disk.
+        /// The method.
         method: Method,
         /// The part.
         part: Part,
@@ -113,9 +113,9 @@ pub enum Message {
         /// The next part; `None` at the end.
         next: Option<Part>,
     },
-    /// New owner to old: I need these sectors.
+    /// New owner to old: asks for these sectors.
     Fetch {
-        /// Names the question.
+        /// Identifies the question.
         question: Question,
         /// The new owner's epoch.
         epoch: u64,
@@ -131,14 +131,14 @@ pub enum Message {
         /// One block, each sector at its place.
         data: Vec<u8>,
     },
-    /// New owner to old: I have these blocks durably.
+    /// New owner to old: these blocks are durable there.
     Forget {
         /// The new owner's epoch.
         epoch: u64,
         /// The blocks.
         blocks: Vec<BlockNo>,
     },
-    /// New owner to old: I need no more of the clean blocks.
+    /// New owner to old: no more clean blocks are needed.
     Enough {
         /// The new owner's epoch.
         epoch: u64,

@@ -1,6 +1,6 @@
-//! What travels with a disk, and when: the methods of the papers, and this project's own.
+//! What is sent with a disk, and when: the methods of the papers, and this project's own.
 //!
-//! A [`Method`] is only a name. [`Method::plan`] says what it means, in choices that the protocol makes one by one.
+//! A [`Method`] is only a name. [`Method::plan`] defines it, as a set of independent choices for the protocol.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Method {
-    /// Nothing travels: the origin gets what is dirty before the disk is released, and the destination starts cold.
+    /// Nothing is sent: dirty blocks are written to the origin before the disk is released, and the destination
+    /// starts cold.
     /// FirepanIF, section 4.2: NoCacheMigration.
     None,
     /// As [`Method::None`], and the destination reads the blocks that the source had from the origin, hottest first.
     /// FirepanIF, section 3.1: Cachemior.
     Preload,
-    /// The guest waits until all that is cached has been copied. FirepanIF, section 3.2: Firepan.
+    /// The guest waits until all cached blocks have been copied. FirepanIF, section 3.2: Firepan.
     StopCopy,
-    /// As [`Method::None`], and the clean blocks follow in the background from the source; what the guest writes meanwhile
-    /// is filtered out. FirepanIF, section 3.3.
+    /// As [`Method::None`], and the clean blocks follow in the background from the source; those that the guest
+    /// overwrites meanwhile are filtered out. FirepanIF, section 3.3.
     InvalidationFilter,
     /// Dirty blocks are fetched when they are needed. CloudCache, section 4.2, "on-demand migration".
     OnDemand,
@@ -30,7 +31,8 @@ pub enum Method {
     /// As [`Method::OnDemandDirty`], and the clean blocks that were used again follow, most recent first. CloudCache,
     /// section 4.2, with "background migration" of the reuse working set.
     OnDemandRws,
-    /// All that is cached is sent ahead while the guest runs, dirty blocks first; what has changed since is sent again.
+    /// All cached blocks are sent ahead while the guest runs, dirty ones first; blocks that have changed since are
+    /// sent again.
     #[default]
     PreCopy,
 }
@@ -60,18 +62,18 @@ pub enum Late {
     ReusedFromOwner,
 }
 
-/// What a method does.
+/// The choices that make up a method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// When copies are sent ahead.
     pub ahead: Ahead,
-    /// The origin gets what is dirty before the disk is released.
+    /// Dirty blocks are written to the origin before the disk is released.
     pub cleans: bool,
     /// Dirty blocks are fetched in the background, not only when they are needed.
     pub fetches_dirty: bool,
-    /// Clean blocks that follow.
+    /// Which clean blocks follow.
     pub late: Late,
-    /// What is fetched counts towards a limit of blocks for each period.
+    /// Fetched blocks count towards a limit per period.
     pub is_limited: bool,
 }
 
@@ -88,7 +90,7 @@ impl Method {
         Method::PreCopy,
     ];
 
-    /// Returns the name, as in settings and on the command line.
+    /// Returns the name in settings and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Method::None => "none",
@@ -130,7 +132,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A name that no method has.
+/// The name is not that of a method.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownMethod(String);
 

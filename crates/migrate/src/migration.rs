@@ -1,4 +1,4 @@
-//! One disk on one host: its state, what drives it, and what it is asked to do.
+//! One disk on one host: its state, what drives it, and the calls on it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,24 +16,24 @@ use crate::output::Output;
 use crate::passes::Passes;
 use crate::takeover::Pending;
 
-/// How often a part of the cached blocks is listed.
+/// The interval at which a part of the cached blocks is listed.
 const LISTING_EVERY_US: Micros = 1_000;
 
-/// How long to wait, and how much to do at a time.
+/// Timeouts and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
     /// A question is repeated after this time.
     pub repeat_us: Micros,
-    /// Copies on their way at a time.
+    /// The most copies on their way.
     pub copies_in_flight: usize,
     /// Blocks in one part of a list, and in one message that says which to forget.
     pub blocks_a_message: usize,
-    /// Blocks that are fetched from the earlier owner at a time in the background.
+    /// The most blocks that are fetched from the earlier owner at a time in the background.
     pub fetch_window: u32,
-    /// Clean blocks that are read from the origin at a time, if they follow the disk from there.
+    /// The most clean blocks that are read from the origin at a time, if they follow the disk from there.
     pub preload_window: u32,
-    /// Blocks that are fetched from the earlier owner in a period of 100 ms at most, if the method has a limit. Those that
-    /// requests wait for count; what is beyond the limit goes first in the next period.
+    /// The most blocks that are fetched from the earlier owner in a period of 100 ms, if the method has a limit.
+    /// Those that requests wait for count; blocks beyond the limit are first in the next period.
     pub fetched_a_period: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ pub struct Status {
     pub needed_blocks: u64,
     /// Clean blocks that are still to follow the disk here, of those known so far.
     pub following_blocks: u64,
-    /// Dirty blocks that the method wants to be at the origin before the disk leaves.
+    /// Dirty blocks that the method requires at the origin before the disk leaves.
     pub dirty_blocks: u64,
     /// Blocks that the new owner still needs from this host.
     pub is_peer: bool,
@@ -74,11 +74,11 @@ pub struct Status {
 pub(crate) enum Task {
     /// None.
     Idle,
-    /// The disk is being attached under the epoch on record.
+    /// The disk is being attached under the recorded epoch.
     Attaching(JobId),
     /// The disk is being frozen to be released.
     Freezing { job: JobId, to: HostId, epoch: u64 },
-    /// The record is being written. When it is durable, the ownership protocol goes on.
+    /// The record is being written. When it is durable, the ownership protocol continues.
     Recording(JobId),
     /// Another host's blocks are being listed, to claim the disk or to attach it again.
     Listing(Listing),
@@ -103,12 +103,12 @@ pub(crate) struct Fetch {
     pub question: Question,
     /// A late copy is fetched from this host, under this epoch.
     pub late_from: Option<(HostId, u64)>,
-    /// When it was asked for last; `None` while it waits for its turn.
+    /// When it was last asked for; `None` while it waits for its turn.
     pub asked_us: Option<Micros>,
     pub repeated: u32,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Migration {
     pub(crate) me: HostId,
     pub(crate) incarnation: u64,
@@ -122,16 +122,16 @@ pub struct Migration {
     /// The guest is here, and where it was before.
     pub(crate) guest: Option<HostId>,
     pub(crate) asked_us: Micros,
-    /// What travels, unless it was said for the present migration.
+    /// The method of migrations that do not name one.
     pub(crate) usual_method: Method,
-    /// What travels in the present migration, and the last one.
+    /// The method of the current migration, and of the last one.
     pub(crate) method: Option<Method>,
     /// A host that waits until the disk may be released, and the cleaning that this waits for.
     pub(crate) asker: Option<Asker>,
     pub(crate) cleaning: Option<JobId>,
-    /// What was to be fetched only when it is needed is fetched now.
+    /// Blocks that were to be fetched only when needed are fetched now.
     pub(crate) fetches_rest: bool,
-    /// The host that is about to own the disk, as somebody has said.
+    /// The host that is about to own the disk, as requested.
     pub(crate) destination: Option<HostId>,
     /// How blocks to send ahead are found.
     pub(crate) passes: Option<Passes>,
@@ -141,7 +141,7 @@ pub struct Migration {
     pub(crate) outdated: Option<(Session, Vec<BlockNo>)>,
     pub(crate) fetches: BTreeMap<IoId, Fetch>,
     pub(crate) limit: Limit,
-    /// What travelled with the disk when it came here.
+    /// The method with which the disk came here.
     pub(crate) inherited: Method,
     /// How many blocks are fetched at a time in the background, as the core was told.
     pub(crate) window: Option<u32>,
@@ -158,13 +158,13 @@ pub struct Migration {
     pub(crate) pending: Option<Pending>,
     /// Why the disk cannot be attached or claimed.
     pub(crate) problem: Option<ManageError>,
-    /// When it was last tried to attach it without a guest.
+    /// When an attach without a guest was last tried.
     pub(crate) tried_us: Micros,
 }
 
 impl Migration {
-    /// Returns the state after a start of this host's pool, as the core has it on record. `incarnation` must be
-    /// higher at each start.
+    /// Returns the state after a start of this host's pool, as recorded by the core. `incarnation` must be higher at
+    /// each start.
     pub fn new<M: Memory>(
         call: &mut Call<'_, M>,
         now: Micros,
@@ -189,7 +189,7 @@ impl Migration {
             Moved::No => Record::Unknown,
         });
         if let Some(disk) = disk {
-            // A disk of which all blocks were forgotten is no peer's any more.
+            // A disk whose blocks were all forgotten belongs to no peer now.
             let _ = call.forget_held(now, disk, &[]);
         }
         Migration {
@@ -233,7 +233,7 @@ impl Migration {
     /// Makes this host the first owner of a disk that no host has had.
     ///
     /// # Errors
-    /// As for [`Call::attach`].
+    /// See [`Call::attach`].
     pub fn create<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> Result<(), ManageError> {
         let (disk, job) = call.attach(now, &self.config, 1, false)?;
         self.disk = Some(disk);
@@ -247,7 +247,7 @@ impl Migration {
         self.disk
     }
 
-    /// Returns what this host has on record.
+    /// Returns this host's record.
     pub fn record(&self) -> &Record {
         self.ownership.record()
     }
@@ -280,17 +280,17 @@ impl Migration {
         self.sending.as_ref().map_or(0, |sending| sending.queue.len() + sending.in_flight.len())
     }
 
-    /// Returns why the disk cannot be attached or claimed here, if it was tried and cannot.
+    /// Returns why the disk cannot be attached or claimed here, if an attempt has failed.
     pub fn problem(&self) -> Option<&ManageError> {
         self.problem.as_ref()
     }
 
-    /// Returns what this host is doing, for people.
+    /// Returns what this host is doing, as text for people.
     pub fn describe(&self) -> String {
         format!("{:?}, guest from {:?}", self.task, self.guest)
     }
 
-    /// Returns the next thing to do.
+    /// Returns the next output.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -347,7 +347,7 @@ impl Migration {
         let Some(source) = self.guest else { return };
         self.asked_us = now;
         if self.disk.is_some_and(|disk| call.overtaken_blocks(disk) > 0) {
-            // It could not take the disk: what is here must be forgotten first.
+            // It could not take the disk: the blocks here must be forgotten first.
             return;
         }
         let step = self.ownership.guest_runs(source);
@@ -357,7 +357,7 @@ impl Migration {
         }
     }
 
-    /// Repeats what was not answered, and continues what can go on.
+    /// Repeats questions that were not answered, and continues what can continue.
     pub fn tick<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let repeat_us = self.timing.repeat_us;
         self.go_on_taking_over(call, now);
@@ -367,7 +367,7 @@ impl Migration {
         let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
         let is_due = self.tried_us == 0 || now >= self.tried_us + repeat_us;
         if depends && self.task == Task::Idle && !self.is_attached_here(call) && is_due {
-            // The peer's blocks are needed here, whether the guest is or not.
+            // The peer's blocks are needed here, whether the guest is here or not.
             self.tried_us = now;
             self.attach_again(call, now);
         }
@@ -389,7 +389,7 @@ impl Migration {
         self.tick_leaving(call, now);
     }
 
-    /// Takes in a message.
+    /// Handles a message.
     pub fn message<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -5,7 +5,7 @@ use haversack_model::{BlockNo, HostId};
 
 use crate::message::{Message, Position, Question, Session};
 
-/// What a copy that is being read is for.
+/// The purpose of a copy that is being read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyTicket {
     /// It is sent ahead.
@@ -49,7 +49,7 @@ impl CopyTicket {
     }
 }
 
-/// See the module. Outputs are carried out in order.
+/// See the module documentation. Outputs are carried out in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send a message.
@@ -60,7 +60,7 @@ pub enum Output {
     TakeCopy {
         /// The block.
         block: BlockNo,
-        /// What it has.
+        /// Its sectors.
         copied: Copied,
         /// One block.
         data: Vec<u8>,

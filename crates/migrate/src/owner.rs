@@ -1,4 +1,4 @@
-//! What the steps of the ownership protocol need of the core: freezing and releasing a disk, claiming it, taking it
+//! What the steps of the ownership protocol need from the core: freezing and releasing a disk, claiming it, taking it
 //! back, passing it on.
 
 use haversack_core::bugs::{Bug, planted};
@@ -12,8 +12,8 @@ use crate::method::{Late, Method};
 use crate::migration::{Listing, Migration, Task};
 
 impl Migration {
-    /// Starts to make a record durable. With `drops_dirty`, the dirty blocks that this host has held for another one are
-    /// obsolete.
+    /// Starts to make a record durable. With `drops_dirty`, the dirty blocks that this host has held for another one
+    /// are obsolete.
     pub(crate) fn write<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -71,7 +71,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Whether this host has dirty blocks that it released and nobody has needed.
+    /// Whether this host has dirty blocks that it released and that no host has needed.
     pub(crate) fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         info.is_some_and(|info| matches!(info.moved, haversack_core::Moved::Peer { .. }))
@@ -95,7 +95,7 @@ impl Migration {
         self.disk = call.disk_numbers().find(is_it);
     }
 
-    /// Prepares the cache for a disk that comes, without any copies.
+    /// Prepares the cache for a disk that arrives without any copies.
     pub(crate) fn expect<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -212,7 +212,7 @@ impl Migration {
     ) {
         let Some(disk) = self.disk.filter(|_| self.is_released_to(from, epoch)) else { return };
         if call.disk_info(disk).is_none_or(|info| info.damage != Damage::None) {
-            // What was lost with a device would not be listed, and be read from the origin.
+            // Blocks that were lost with a device would not be listed, and would be read from the origin.
             return;
         }
         let most = self.timing.blocks_a_message;
@@ -256,7 +256,7 @@ impl Migration {
         let is_mine = question == listing.question || planted(Bug::BelieveOldAnswer);
         let Some(disk) = self.disk.filter(|_| is_mine && part == listing.part) else { return };
         if self.receiving.is_some() && !knows_session && !planted(Bug::KeepUnknownSession) {
-            // Nobody knows which copies are good.
+            // It is not known which copies are valid.
             if self.expect(call, now).is_ok() {
                 let _ = self.start_listing(call, now, listing.holder, listing.epoch, listing.claims);
             }
@@ -323,8 +323,8 @@ impl Migration {
         }
     }
 
-    /// Has the core fetch as many blocks at a time as the method wants. What was to be fetched only when it is needed is fetched
-    /// nevertheless when the guest has gone, or the disk is to move on.
+    /// Makes the core fetch as many blocks at a time as the method requires. Blocks that were to be fetched only when
+    /// needed are fetched anyway when the guest has gone, or the disk is to move on.
     pub(crate) fn set_window<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
         let plan = self.inherited.plan();

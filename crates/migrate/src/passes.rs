@@ -1,8 +1,8 @@
-//! Which blocks a source sends ahead, and in which order.
+//! The blocks that a source sends ahead, and their order.
 //!
-//! The blocks on flash are listed in passes: of each pass those are sent of which the destination has no good copy, the
-//! dirty ones first, then those that proved to be used. The first pass sends all that is cached; the later ones what the
-//! guest has changed since, until a pass finds little, or not less than the one before.
+//! The blocks on flash are listed in passes: in each pass, the blocks are sent of which the destination has no valid
+//! copy, the dirty ones first, then those that have been used again. The first pass sends all cached blocks; later
+//! ones send those that the guest has changed since, until a pass finds few, or not fewer than the pass before.
 //!
 //! Invariant
 //! - A pass begins only when all copies of the one before have arrived.
@@ -18,7 +18,7 @@ const PAUSE_US: Micros = 100_000;
 const FEW_BLOCKS: usize = 256;
 /// The guest changes blocks as fast as they are sent if a pass finds more than this share of the pass before, in percent.
 const NOT_FEWER_PERCENT: usize = 80;
-/// Passes before that counts.
+/// Number of passes before that counts.
 const LEAST_PASSES: u32 = 3;
 
 enum Pass {
@@ -34,7 +34,7 @@ fn rank(block: &CachedBlock) -> Rank {
     (block.dirty, block.protected, block.hits)
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Passes {
     pass: Pass,
     passes: u32,
@@ -53,7 +53,7 @@ impl Passes {
         }
     }
 
-    /// Returns the number of the present pass.
+    /// Returns the number of the current pass.
     pub fn count(&self) -> u32 {
         self.passes
     }
@@ -75,8 +75,8 @@ impl Passes {
         matches!(self.pass, Pass::Listing { .. })
     }
 
-    /// Goes on: `list` lists a part of the blocks that are cached and reports those that are to be sent. Returns the blocks
-    /// to send, once the pass has listed all.
+    /// Continues the pass: `list` lists a part of the cached blocks and reports those that are to be sent. Returns
+    /// the blocks to send, once the pass has listed all.
     pub fn go_on(
         &mut self,
         now: Micros,

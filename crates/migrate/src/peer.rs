@@ -20,7 +20,8 @@ impl Migration {
         }
     }
 
-    /// Carries out [`haversack_core::Action::ReadPeer`]. It is repeated until it is answered; a late copy, only a few times.
+    /// Carries out [`haversack_core::Action::ReadPeer`]. It is repeated until it is answered; a late copy, only a few
+    /// times.
     pub fn fetch(&mut self, now: Micros, io: IoId, block: BlockNo, mask: u8, is_late: bool) {
         let late_from = if is_late { self.borrows_from(now) } else { None };
         if is_late && late_from.is_none() {
@@ -34,8 +35,8 @@ impl Migration {
         }
     }
 
-    /// Has the dirty blocks fetched that only the earlier owner has, also if the method fetches them only when they are
-    /// needed.
+    /// Starts to fetch the dirty blocks that only the earlier owner has, even if the method fetches them only when
+    /// they are needed.
     pub fn fetch_rest(&mut self) {
         self.fetches_rest = true;
     }
@@ -108,7 +109,7 @@ impl Migration {
 
     /// A copy was read into one block; `None` if the cache had none or the read failed.
     pub fn copy_read(&mut self, ticket: CopyTicket, copy: Option<(Copied, Vec<u8>)>) {
-        // The destination waits for every copy: one without sectors says that there is none.
+        // The destination waits for every copy: one without sectors means that there is none.
         let nothing = Copied { mask: 0, reused: false };
         let (Copied { mask, reused }, data) = copy.unwrap_or_else(|| (nothing, vec![0; BLOCK_BYTES]));
         match ticket {
@@ -168,7 +169,7 @@ impl Migration {
         let is_owner = self.is_released_to(from, epoch) || planted(Bug::ForgetForAnyEpoch);
         // While the disk is being taken back, what is held is needed here.
         let Some(disk) = self.disk.filter(|_| is_owner && self.task == Task::Idle) else { return };
-        // An error says that this host has nothing left to forget.
+        // An error means that this host has nothing left to forget.
         let _ = call.forget_held(now, disk, &blocks);
         self.forgetting.push((from, epoch, blocks));
     }
@@ -197,7 +198,7 @@ impl Migration {
         let left = |call: &Call<'_, M>| call.dependence(disk).map(|(_, blocks)| blocks);
         let before = left(call);
         call.forgotten_by_peer(now, disk, blocks);
-        // A repeated answer asks for nothing: otherwise messages that are repeated would multiply without end.
+        // A repeated answer causes no question: otherwise repeated messages would multiply without end.
         if left(call) != before {
             self.forget_us = 0;
             self.tell_what_to_forget(call, now);

@@ -52,8 +52,8 @@ impl Migration {
         }
     }
 
-    /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent now.
-    /// Returns how many were.
+    /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent
+    /// now. Returns their number.
     pub fn send_more(&mut self, most: usize) -> usize {
         let limit = self.timing.copies_in_flight;
         let Some(sending) = &mut self.sending else { return 0 };
@@ -132,7 +132,7 @@ impl Migration {
         let mine = self.sending.as_mut().filter(|s| s.to == from && s.session == session);
         let Some(sending) = mine else { return };
         if sending.taker.is_some_and(|known| known != taker) {
-            // What it had is gone, and copies that were sent before may still come.
+            // Its earlier contents are gone, and copies that were sent before may still arrive.
             let queue = std::mem::take(&mut sending.queue);
             if self.task == Task::Idle && self.start_sending(call, now, from).is_ok() {
                 self.send_blocks(queue);

@@ -1,8 +1,8 @@
-//! Taking a disk over from hosts that are dead for good, and hearing that another host has.
+//! Taking a disk over from hosts that are permanently dead, and learning that another host has.
 //!
 //! Invariants
-//! - Nothing that a dead host has said before counts when the disk is taken over: neither its list of blocks nor its copies.
-//! - A host that still depends on a dead one and has no list of its blocks keeps all that it has itself.
+//! - Nothing that a dead host has sent counts when the disk is taken over: neither its list of blocks nor its copies.
+//! - A host that still depends on a dead one and has no list of its blocks keeps everything that it has itself.
 
 use haversack_core::{Call, JobId, ManageError, Memory, PeerLoss};
 use haversack_model::{HostId, Micros};
@@ -23,7 +23,8 @@ impl Migration {
     /// dead host. **The hosts that may own the disk must be fenced before.** It is done when the record says so.
     ///
     /// # Errors
-    /// This host needs no other one, something is being recorded, or as for the core's calls. Nothing has changed then.
+    /// This host needs no other one, something is being recorded, or an error of the core's calls. Nothing has
+    /// changed then.
     pub fn take_over<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -114,7 +115,7 @@ impl Migration {
         }
     }
 
-    /// Goes on with a take-over that has waited until the disk was attached.
+    /// Continues a take-over that has waited until the disk was attached.
     pub(crate) fn go_on_taking_over<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         if self.task != Task::Idle {
             return;
@@ -126,14 +127,14 @@ impl Migration {
         }
     }
 
-    /// Ends what is being fetched: nobody will answer.
+    /// Ends fetches in progress: they will not be answered.
     fn drop_fetches(&mut self) {
         let fetches = std::mem::take(&mut self.fetches);
         self.outputs.extend(fetches.into_keys().map(|io| Output::FetchFailed { io }));
     }
 
-    /// Another host has taken the disk over under this epoch, or is about to. Returns whether that is on record, or is not
-    /// news; until then it is to be called again.
+    /// Another host has taken the disk over under this epoch, or is about to. Returns whether that is recorded, or
+    /// was known before; until then it is to be called again.
     pub fn overtaken<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A client's negotiation and requests that get far, as a base for damage.
+    /// A client's negotiation and requests that all succeed, as a base for mutations.
     fn client_bytes() -> Vec<u8> {
         let mut bytes = vec![0, 0, 0, 0, 3];
         let options: [(u32, &[u8]); 5] = [

@@ -1,21 +1,21 @@
 //! One host's side of a disk's ownership.
 //!
-//! The record is what survives a crash. `recording` is the record that is being made durable; what depends on
-//! it waits.
+//! The record is what survives a crash. `recording` is the record that is being made durable; everything that depends
+//! on it waits.
 //!
 //! Invariants
 //! - The epoch on record never decreases, and each epoch belongs to one host.
 //! - The origin is written, and a guest served, only while the record says durably that this host owns the
 //!   disk and no release is being written; the origin only when no other host has dirty blocks.
-//! - A release is told only when it is durable. After that this host serves the disk again only under a
-//!   higher epoch that the new owner has granted.
+//! - A release is sent only when it is durable. After that this host serves the disk again only under a higher epoch
+//!   that the new owner has granted.
 //! - A host that depends on another's dirty blocks does not release the disk.
 
 use std::collections::BTreeSet;
 
 use crate::message::{Grant, HostId, Message};
 
-/// What a host has durably on record about a disk.
+/// A host's durable record about a disk.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Record {
     /// It has never owned it.
@@ -32,11 +32,11 @@ pub enum Record {
     Released {
         /// To this host.
         to: HostId,
-        /// And told it this.
+        /// With this grant.
         grant: Grant,
     },
-    /// Another host has taken it over by force, or is about to: grants of lower epochs that are still on their way count
-    /// for nothing.
+    /// Another host has taken it over by force, or is about to: grants of lower epochs that are still on their way
+    /// are ignored.
     Overtaken {
         /// That host.
         by: HostId,
@@ -80,29 +80,29 @@ pub enum Step {
     Write {
         /// The record.
         record: Record,
-        /// The dirty blocks that this host has are obsolete: they go in the same transaction.
+        /// The dirty blocks that this host has are obsolete: they are dropped in the same transaction.
         drops_dirty: bool,
     },
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ownership {
     me: HostId,
     record: Record,
     recording: Option<Record>,
     guest: Guest,
-    /// The host that is asked for the disk, and what it was granted as far as this host knows.
+    /// The host that is asked for the disk, and the grant that it has, as far as this host knows.
     asking: Option<(HostId, Option<Grant>)>,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
 }
 
-/// A mistake that the tests plant, to see that the model finds it.
+/// A mistake that the tests make, to check that the model finds it.
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests plant mistakes"))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Flaw {
-    /// A release is told before it is durable.
+    /// A release is sent before it is durable.
     TellEarly,
     /// A guest is served before the ownership is durable.
     ServeEarly,
@@ -110,9 +110,9 @@ pub(crate) enum Flaw {
     ServeReleased,
     /// A host that depends on peers releases the disk to anyone, and does not name them.
     ReleaseUndrained,
-    /// A grant of an earlier epoch is believed.
+    /// A grant of an earlier epoch is accepted.
     OldGrant,
-    /// A host that was granted an epoch that it has not taken lets it go without recording that.
+    /// A host that was granted an epoch that it has not taken passes it on without recording that.
     VoidUnrecorded,
     /// The next owner keeps dirty blocks that others have overtaken.
     KeepObsolete,
@@ -120,18 +120,18 @@ pub(crate) enum Flaw {
     DropNeeded,
     /// The origin is written while peers have dirty blocks.
     CleanUndrained,
-    /// A disk is taken over from a host that may go on writing.
+    /// A disk is taken over from a host that may continue to write.
     Unfenced,
-    /// A host goes on serving a disk although it knows that another one has taken it over.
+    /// A host continues to serve a disk although it knows that another one has taken it over.
     ServeOvertaken,
     /// A disk is taken over under the epoch that its next owner would have had.
     NextEpoch,
-    /// What a host has only noted of another one's take-over is believed.
+    /// A host's unconfirmed note of another host's take-over is accepted.
     BelieveRumour,
 }
 
 impl Ownership {
-    /// Returns the state after a start, from what was on record.
+    /// Returns the state after a start, from the record.
     pub fn new(me: HostId, record: Record) -> Ownership {
         Ownership {
             me,
@@ -218,7 +218,7 @@ impl Ownership {
         Some(Step::Send(host, Message::Ask { granted }))
     }
 
-    /// The guest has stopped its queues here, and what it was told is durable.
+    /// The guest has stopped its queues here, and everything acknowledged to it is durable.
     pub fn guest_stopped(&mut self) {
         self.guest = Guest::Absent;
         self.asking = None;
@@ -244,7 +244,7 @@ impl Ownership {
         self.record = self.recording.take()?;
         match &self.record {
             Record::Released { to, grant } => {
-                // The guest may have come since: what it is to ask for is newer than what it asked for.
+                // The guest may have come since: its question must be newer than the last one.
                 if self.asking.is_some() {
                     self.asking = Some((*to, Some(grant.clone())));
                 }
@@ -257,12 +257,12 @@ impl Ownership {
         }
     }
 
-    /// The record that was to be written is not, and never will be: what it was for is off.
+    /// The record that was to be written is not, and never will be: its purpose is abandoned.
     pub fn abandoned(&mut self) {
         self.recording = None;
     }
 
-    /// Takes in a message.
+    /// Handles a message.
     pub fn message(&mut self, from: HostId, message: Message) -> Option<Step> {
         let asks = self.recording.is_none() && self.asking.as_ref().is_some_and(|(host, _)| *host == from);
         match message {
@@ -278,14 +278,14 @@ impl Ownership {
         }
     }
 
-    /// Whether the disk can be released. A host that depends on peers does not: no chain of hosts forms, and of
-    /// a block that two hosts have dirty, only the owner's can be newer.
+    /// Whether the disk can be released. A host that depends on peers does not: so no chain of hosts forms, and of a
+    /// block that is dirty on two hosts, only the owner's can be newer.
     fn can_release(&self) -> bool {
         let drained = self.peers().is_empty() || self.has(Flaw::ReleaseUndrained);
         self.record.is_owner() && self.recording.is_none() && !self.is_guest_present() && drained
     }
 
-    /// Whether the disk is released to a host that asks for it like this.
+    /// Whether the disk is released to a host in answer to this question.
     pub fn would_release(&self, granted: Option<&Grant>) -> bool {
         self.can_release() && granted.is_none_or(|grant| grant.epoch <= self.record.epoch())
     }
@@ -331,9 +331,9 @@ impl Ownership {
         step
     }
 
-    /// Takes the disk over from hosts that are dead for good, or makes this host independent of a dead peer, under an epoch that
-    /// [`forced_epoch`](crate::forced_epoch) made. `None` if something is being recorded, or this host owns the disk and needs
-    /// no other one. **The hosts that may own the disk must be fenced before.**
+    /// Takes the disk over from hosts that are permanently dead, or makes this host independent of a dead peer, under
+    /// an epoch that [`forced_epoch`](crate::forced_epoch) made. `None` if something is being recorded, or this host
+    /// owns the disk and needs no other one. **The hosts that may own the disk must be fenced before.**
     pub fn take_over(&mut self, epoch: u64) -> Option<Step> {
         let is_owner = self.record.is_owner();
         let is_alone = is_owner && self.peers().is_empty();

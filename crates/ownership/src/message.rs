@@ -1,4 +1,4 @@
-//! What the hosts of a disk tell each other. Messages may be lost, delayed, repeated and reordered.
+//! The messages of a disk's hosts. Messages may be lost, delayed, repeated and reordered.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub struct Grant {
 pub enum Message {
     /// The sender's guest needs the disk.
     Ask {
-        /// The release to the receiver that the sender was told of. The receiver may not know of it.
+        /// The release to the receiver that the sender knows of. The receiver may not know of it.
         granted: Option<Grant>,
     },
     /// The receiver owns the disk now.
@@ -28,7 +28,7 @@ pub enum Message {
     GoTo {
         /// That host.
         to: HostId,
-        /// What it was granted.
+        /// Its grant.
         grant: Grant,
     },
     /// The sender's guest runs, or it depends on a peer, or something is being recorded: ask again.

@@ -11,14 +11,14 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use crate::machine::Flaw;
 use crate::{HostId, Message, Ownership, Record, Step};
 
-/// How much of everything happens.
+/// Limits on the number of events.
 #[derive(Clone, Debug)]
 struct World {
     hosts: u64,
     moves: u8,
     crashes: u8,
     writes: u8,
-    /// How often QEMU runs a VM at a host where it does not run any more.
+    /// How often QEMU runs a VM on a host where it does not run any more.
     ghosts: u8,
     /// How often an operator takes the disk over from a host that is dead.
     forces: u8,
@@ -57,7 +57,7 @@ struct State {
     forces: u8,
 }
 
-/// Epochs that are taken by force are multiples of this: more than the hosts go through by agreement.
+/// Epochs that are taken by force are multiples of this: more than the hosts use by agreement.
 const FORCED: u64 = 100;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -67,7 +67,7 @@ enum Action {
     /// The host goes down; what it was recording may be durable.
     Crash(HostId, bool),
     Restart(HostId),
-    /// The VM's queues are started at its host, or the host looks again for what it waits for.
+    /// The VM's queues are started at its host, or the host checks again what it waits for.
     Kick(HostId),
     /// The VM stops at its host.
     Stop,
@@ -77,9 +77,9 @@ enum Action {
     Write(HostId),
     Clean(HostId),
     Drain(HostId),
-    /// An operator has a host take the disk over from another one, which is dead.
+    /// An operator makes a host take the disk over from another one, which is dead.
     Force(HostId, HostId),
-    /// A host that was fenced hears that the disk was taken over.
+    /// A host that was fenced learns that the disk was taken over.
     Tell(HostId),
 }
 
@@ -110,15 +110,15 @@ impl State {
         host.up && !host.fenced && host.side.may_serve()
     }
 
-    /// Returns what the other hosts know of a take-over that this one does not know of. What they have only noted of another
-    /// one's does not count: it may have come to nothing.
+    /// Returns what the other hosts know about a take-over that this one does not know of. Their notes of another
+    /// host's take-over do not count: it may have been abandoned.
     fn newer_than(&self, id: HostId) -> Option<(HostId, u64)> {
         let others = self.hosts.iter().filter(|(other, host)| **other != id && host.up);
         let believes = self.hosts[&id].side.flaw == Some(Flaw::BelieveRumour);
         let known = others.filter_map(|(other, host)| match host.side.record() {
             Record::Owner { epoch, .. } => Some((*epoch, *other)),
             Record::Overtaken { by, epoch } if *by != id && believes => Some((*epoch, *by)),
-            // It had it before it let it go.
+            // It had it before it passed it on.
             Record::Released { grant, .. } => Some((grant.epoch - 1, *other)),
             _ => None,
         });
@@ -126,8 +126,8 @@ impl State {
         (epoch > self.hosts[&id].side.record().epoch()).then_some((by, epoch))
     }
 
-    /// Whether an operator may have a host take the disk over from a dead one: no third host has it or blocks of it. Those
-    /// that live are told before, and the dead one is fenced if it may own the disk.
+    /// Whether an operator may make a host take the disk over from a dead one: no third host has it or blocks of it.
+    /// The living ones are told before, and the dead one is fenced if it may own the disk.
     fn force(&mut self, id: HostId, dead: HostId, flaw: Option<Flaw>) -> Option<()> {
         let depends = self.hosts[&id].side.record().is_owner();
         if depends && !self.hosts[&id].side.peers().contains(&dead) {
@@ -387,7 +387,7 @@ impl Model for World {
         (state != *last).then_some(state)
     }
 
-    /// Some planted mistakes let the epoch grow for ever.
+    /// With some of the planted mistakes the epoch grows forever.
     fn within_boundary(&self, state: &State) -> bool {
         let most = u64::from(self.moves) * 2 + 2;
         let steps = |host: &Host| host.side.record().epoch() % FORCED;
@@ -427,7 +427,7 @@ fn forcing(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World 
     World { forces, ..world(hosts, moves, crashes, writes, 0) }
 }
 
-/// The worlds that are explored: the more of one thing happens, the less of another.
+/// The worlds that are explored: the more often one thing happens, the less often others do.
 fn worlds() -> Vec<World> {
     vec![
         world(2, 2, 1, 1, 0),
@@ -488,7 +488,7 @@ fn dead_end(world: &World) -> Option<State> {
 
 #[test]
 fn there_is_always_a_way_forward() {
-    // In the last one a take-over may come to nothing after a third host has noted it.
+    // In the last one a take-over may be abandoned after a third host has noted it.
     let half_way = forcing(3, 0, 1, 1, 1);
     let worlds = [
         world(2, 2, 1, 1, 0),
@@ -505,7 +505,7 @@ fn there_is_always_a_way_forward() {
     assert!(dead_end(&believing).is_some(), "a rumour takes no disk away");
 }
 
-/// The model finds what it is there to find.
+/// The model finds the planted mistakes.
 #[test]
 fn planted_mistakes_are_found() {
     let flaws = [

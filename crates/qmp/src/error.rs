@@ -1,4 +1,4 @@
-//! What goes wrong with a monitor.
+//! Errors of a monitor.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// An error of a monitor.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// Nobody can be reached at the address.
+    /// Nothing can be reached at the address.
     #[error("{address}: QEMU's monitor cannot be reached: {source}; check the address, and that QEMU runs")]
     Unreachable {
         /// The address.
@@ -14,7 +14,7 @@ pub enum QmpError {
         /// The reason.
         source: io::Error,
     },
-    /// It does not accept a connection, or does not say anything.
+    /// It does not accept a connection, or does not send anything.
     #[error(
         "{address}: QEMU's monitor has not answered {command} within {waited:?}; QEMU may be waiting for a disk, or serve another client: a monitor has one client at a time"
     )]
@@ -23,10 +23,10 @@ pub enum QmpError {
         address: String,
         /// The command, or `the connection`.
         command: String,
-        /// How long it was waited for.
+        /// The time waited.
         waited: Duration,
     },
-    /// The connection has ended: QEMU has.
+    /// The connection has ended because QEMU has.
     #[error("{address}: QEMU has closed the connection of its monitor: {why}")]
     Gone {
         /// The address.
@@ -41,22 +41,22 @@ pub enum QmpError {
         address: String,
         /// The command.
         command: String,
-        /// What QEMU says.
+        /// QEMU's message.
         why: String,
     },
-    /// What came is not what a monitor sends.
+    /// The data received is not from a monitor.
     #[error("{address}: this is not what QEMU's monitor sends: {what}; is it a QMP socket (-qmp)?")]
     NotQmp {
         /// The address.
         address: String,
-        /// What came.
+        /// The data.
         what: String,
     },
 }
 
 impl QmpError {
-    /// Returns whether the monitor is gone, and its QEMU with it: not if it is the network that fails, or permission that
-    /// is missing.
+    /// Returns whether the monitor is gone, and its QEMU with it: false for a failure of the network or a missing
+    /// permission.
     pub fn is_gone(&self) -> bool {
         match self {
             QmpError::Gone { .. } => true,

@@ -1,8 +1,8 @@
-//! QEMU's machine protocol (QMP): a client of one monitor, which executes commands and keeps the events that come in between,
-//! and what a QEMU says of a migration.
+//! QEMU's machine protocol (QMP): a client of one monitor, which executes commands and keeps events received
+//! meanwhile, and QEMU's status of a migration.
 //!
 //! Invariants
-//! - Nothing waits longer than it was told to.
+//! - No wait exceeds its time limit.
 //! - Whatever a monitor sends, the client returns it or an error.
 
 mod address;

@@ -1,17 +1,17 @@
-//! The messages that a monitor sends, one JSON object in a line each.
+//! The messages of a monitor, one JSON object per line.
 
 use serde_json::Value;
 
-/// Something that has happened.
+/// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
     /// Its name, such as `STOP`.
     pub name: String,
-    /// More of it.
+    /// Its data.
     pub data: Value,
 }
 
-/// What a command has led to: what it returned, or why it was refused.
+/// The result of a command: its return value, or why it was refused.
 pub(crate) type Outcome = Result<Value, String>;
 
 /// A message.
@@ -19,12 +19,12 @@ pub(crate) type Outcome = Result<Value, String>;
 pub(crate) enum Message {
     Greeting,
     Event(Event),
-    /// The answer to the command of this number. QEMU leaves the number out if it could not read the command.
+    /// The answer to the command with this number. QEMU leaves the number out if it could not read the command.
     Answer(Option<u64>, Outcome),
 }
 
 impl Message {
-    /// Parses a line. Returns what is wrong with it as an error.
+    /// Parses a line. The error describes what is wrong with it.
     pub fn parse(line: &[u8]) -> Result<Message, String> {
         let mut value: Value = serde_json::from_slice(line).map_err(|_| shown(line))?;
         let number = value["id"].as_u64();
@@ -48,7 +48,7 @@ impl Message {
     }
 }
 
-/// The beginning of a line, for an error.
+/// Returns the beginning of a line, for an error.
 pub(crate) fn shown(line: &[u8]) -> String {
     const MOST: usize = 80;
     let text = String::from_utf8_lossy(&line[..line.len().min(MOST)]);

@@ -1,16 +1,16 @@
-//! What a QEMU says of a migration.
+//! QEMU's status of a migration.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// How far a migration is.
+/// The phase of a migration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Phase {
     /// There is none, or at the destination none has begun.
     #[default]
     None,
-    /// It is being set up; at the destination, it is waited for.
+    /// It is being set up; the destination waits for it.
     Setup,
     /// The guest's memory is being sent.
     Active,
@@ -20,15 +20,15 @@ pub enum Phase {
     Device,
     /// All has been sent, or has arrived.
     Completed,
-    /// It has failed. At the source, the guest goes on.
+    /// It has failed. At the source, the guest continues.
     Failed,
     /// It is being cancelled.
     Cancelling,
-    /// It was cancelled. At the source, the guest goes on.
+    /// It was cancelled. At the source, the guest continues.
     Cancelled,
-    /// The guest runs at the destination, and its memory does not yet.
+    /// The guest runs at the destination, and its memory is still being sent.
     PostCopy,
-    /// Another one, of a newer QEMU.
+    /// Another phase, of a newer QEMU.
     Other(String),
 }
 
@@ -55,10 +55,10 @@ impl Phase {
     }
 }
 
-/// What a QEMU says of a migration.
+/// QEMU's status of a migration.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Migration {
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
     /// Why it has failed.
     pub error: Option<String>,
@@ -75,7 +75,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Reads the answer to `query-migrate`. What is not there is none, or 0.
+    /// Parses the answer to `query-migrate`. Missing values are `None`, or 0.
     pub fn of(answer: &Value) -> Migration {
         let addresses = answer["socket-address"].as_array().into_iter().flatten();
         let of_type = |kind: &'static str, key: &'static str| {

@@ -16,11 +16,11 @@ use crate::error::QmpError;
 use crate::message::{Event, Message, shown};
 use crate::migration::{Capability, Migration};
 
-/// The longest line that is taken from a monitor: those of QEMU are a few KiB.
+/// The longest line that is accepted from a monitor: those of QEMU are a few KiB.
 const MOST_LINE_BYTES: usize = 256 << 10;
-/// Events that are kept; older ones are dropped. They tell that there is something to ask for.
+/// The most events kept; older ones are dropped. They only indicate that the status has changed.
 const MOST_EVENTS: usize = 16;
-/// The shortest time-out that the system knows.
+/// The shortest timeout that the system supports.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// A connection to a monitor.
@@ -28,7 +28,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 pub struct Monitor {
     address: String,
     stream: Stream,
-    /// What has arrived and is no whole line yet.
+    /// Received data that is not a complete line yet.
     unread: Vec<u8>,
     events: VecDeque<Event>,
     commands: u64,
@@ -76,7 +76,7 @@ impl Stream {
     }
 }
 
-/// Connects to a socket. One whose queue of connections is full keeps a client waiting: QEMU's has one place.
+/// Connects to a socket. If its connection queue is full, the client waits: QEMU's has one place.
 fn connect_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -86,10 +86,10 @@ fn connect_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
 }
 
 impl Monitor {
-    /// Connects to a monitor. It has `patience` to accept, and as long for each answer.
+    /// Connects to a monitor, which has `patience` to accept, and the same time for each answer.
     ///
     /// # Errors
-    /// Nobody is there, or not a monitor, or it has another client.
+    /// There is no monitor at the address, or it has another client.
     pub fn connect(address: &Address, patience: Duration) -> Result<Monitor, QmpError> {
         let name = address.to_string();
         let stream = match Stream::connect(address, patience) {
@@ -115,12 +115,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// From now on, each answer may take this long.
+    /// Sets the time limit for each answer from now on.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Executes a command and returns its answer. Events that come in between are kept.
+    /// Executes a command and returns its answer. Events received meanwhile are kept.
     ///
     /// # Errors
     /// QEMU refuses it, does not answer, or is gone.
@@ -141,7 +141,7 @@ impl Monitor {
                     return outcome.map_err(refused);
                 }
                 Some(Message::Greeting) => return Err(self.not_qmp("a second greeting".into())),
-                // Whoever keeps sending other things does not answer either.
+                // A peer that keeps sending other messages does not answer either.
                 Some(_) if Instant::now() >= deadline => return Err(self.silent(command)),
                 // An answer to a command that was given up.
                 Some(Message::Answer(..)) => {}
@@ -167,10 +167,10 @@ impl Monitor {
         Ok(self.events.pop_front())
     }
 
-    /// Returns what QEMU says of its migration.
+    /// Returns QEMU's status of its migration.
     ///
     /// # Errors
-    /// As [`Monitor::execute`].
+    /// See [`Monitor::execute`].
     pub fn migration(&mut self) -> Result<Migration, QmpError> {
         self.execute("query-migrate", &json!({})).map(|answer| Migration::of(&answer))
     }
@@ -178,7 +178,7 @@ impl Monitor {
     /// Returns the state of the guest, such as `running`.
     ///
     /// # Errors
-    /// As [`Monitor::execute`].
+    /// See [`Monitor::execute`].
     pub fn run_state(&mut self) -> Result<String, QmpError> {
         let answer = self.execute("query-status", &json!({}))?;
         let state = answer["status"].as_str().map(str::to_owned);
@@ -188,7 +188,7 @@ impl Monitor {
     /// Returns whether a capability of migrations is on.
     ///
     /// # Errors
-    /// As [`Monitor::execute`].
+    /// See [`Monitor::execute`].
     pub fn has(&mut self, capability: Capability) -> Result<bool, QmpError> {
         let answer = self.execute("query-migrate-capabilities", &json!({}))?;
         let name = capability.to_string();
@@ -199,7 +199,7 @@ impl Monitor {
     /// Switches a capability of migrations on or off.
     ///
     /// # Errors
-    /// As [`Monitor::execute`].
+    /// See [`Monitor::execute`].
     pub fn set(&mut self, capability: Capability, state: bool) -> Result<(), QmpError> {
         let one = json!({ "capability": capability.to_string(), "state": state });
         self.execute("migrate-set-capabilities", &json!({ "capabilities": [one] })).map(drop)

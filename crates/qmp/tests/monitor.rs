@@ -1,4 +1,4 @@
-//! A client of a monitor against peers of every kind: good ones, slow ones, and what is no monitor.
+//! A monitor's client with different peers: good ones, slow ones, and some that are not monitors.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// For peers that never answer.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A peer that does as it is told with its one client.
+/// A peer that follows a script with its one client.
 struct Peer {
     directory: tempfile::TempDir,
     thread: JoinHandle<()>,
@@ -126,7 +126,7 @@ fn capabilities_are_told_and_set() {
 fn what_is_no_monitor_is_refused() {
     let refused = |bytes: &'static [u8]| {
         let peer = Peer::new(move |mut stream| {
-            // The client may have gone before all is written.
+            // The client may have disconnected before all is written.
             let _ = stream.get_mut().write_all(bytes);
         });
         let error = peer.connect(PATIENCE).unwrap_err();
@@ -142,7 +142,7 @@ fn what_is_no_monitor_is_refused() {
     assert!(refused(&ENDLESS).contains("a line of more than"));
 }
 
-/// Events instead of an answer are no answer, however many they are; the newest few are kept.
+/// Any number of events is not an answer; the latest few are kept.
 #[test]
 fn a_monitor_that_keeps_sending_events_is_given_up() {
     const MOST_KEPT: usize = 16;
@@ -150,7 +150,7 @@ fn a_monitor_that_keeps_sending_events_is_given_up() {
     let peer = Peer::new(move |mut stream| {
         greet(&mut stream);
         let id = hear(&mut stream)["id"].clone();
-        // One at a time, and the next one soon: no read ends within an event, and none has to wait.
+        // In quick succession: no read ends within an event, and none has to wait.
         let start = Instant::now();
         while is_given_up.try_recv() == Err(TryRecvError::Empty) && start.elapsed() < PATIENCE {
             say(&mut stream, "{\"event\": \"STOP\"}\n");
@@ -195,7 +195,7 @@ fn a_monitor_with_another_client_is_given_up() {
     assert!(error.to_string().contains("one client at a time"), "{error}");
     let error = Monitor::connect(&Address::Unix("/nowhere/qmp".into()), MOMENT).unwrap_err();
     assert!(error.is_gone() && error.to_string().starts_with("/nowhere/qmp: "), "{error}");
-    // The path goes through what is no directory: nothing is known of a QEMU.
+    // The path leads through something that is not a directory: nothing is known about a QEMU.
     let error = Monitor::connect(&Address::Unix("/dev/null/qmp".into()), MOMENT).unwrap_err();
     assert!(matches!(error, QmpError::Unreachable { .. }) && !error.is_gone(), "{error}");
 }

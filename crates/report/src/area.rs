@@ -1,4 +1,4 @@
-//! Areas upon each other: how parts of a whole change.
+//! Stacked areas: how the parts of a whole change.
 
 use std::fmt::Write;
 
@@ -16,23 +16,23 @@ pub struct StackedArea {
 }
 
 impl StackedArea {
-    /// A chart without layers yet, for values at the given places of the x axis, in order.
+    /// Makes a chart without layers, for values at the given places of the x axis, in order.
     pub fn new(title: &str, x: Axis, y: Axis, at: Vec<f64>) -> StackedArea {
         StackedArea { title: title.into(), x, y, at, layers: Vec::new() }
     }
 
-    /// With another layer upon the others: one value for each place; what is missing or not finite counts as 0.
+    /// Adds a layer on top: one value for each place; a missing or non-finite value counts as 0.
     pub fn layer(mut self, name: &str, values: Vec<f64>) -> StackedArea {
         self.layers.push((name.into(), values));
         self
     }
 
-    /// The chart's title.
+    /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The chart as a picture that stands alone.
+    /// Returns the chart as a standalone picture.
     pub fn to_svg(&self) -> String {
         self.draw(true)
     }
@@ -53,7 +53,7 @@ impl StackedArea {
                 let own = value(values, n);
                 let (left, low, high) =
                     (frame.left_of(self.at[n]), frame.top_of(base[n]), frame.top_of(base[n] + own));
-                // Writing into a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(upper, "{}{left} {high}", if upper.is_empty() { "M" } else { "L" });
                 lower.insert_str(0, &format!("L{left} {low}"));
                 points.push((left, high, self.x.unit.format(self.at[n]), self.y.unit.format(own)));

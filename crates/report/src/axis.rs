@@ -1,13 +1,13 @@
-//! Axes: from values to places between 0 and 1, and the ticks between.
+//! Axes: from values to places between 0 and 1, and the ticks.
 
 use crate::unit::Unit;
 
 /// One axis of a chart.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What stands beside it.
+    /// Its title.
     pub(crate) title: String,
-    /// What its values measure.
+    /// The unit of its values.
     pub(crate) unit: Unit,
     logarithmic: bool,
     from: Option<f64>,
@@ -15,37 +15,37 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis from 0 to the largest value.
+    /// Makes a linear axis from 0 to the largest value.
     pub fn linear(title: &str, unit: Unit) -> Axis {
         Axis { title: title.into(), unit, logarithmic: false, from: Some(0.0), to: None }
     }
 
-    /// A logarithmic axis from the smallest positive to the largest value.
+    /// Makes a logarithmic axis from the smallest positive to the largest value.
     pub fn log(title: &str, unit: Unit) -> Axis {
         Axis { title: title.into(), unit, logarithmic: true, from: None, to: None }
     }
 
-    /// A linear axis from 0 % to 100 %.
+    /// Makes a linear axis from 0 % to 100 %.
     pub fn share(title: &str) -> Axis {
         Axis::linear(title, Unit::Share).range(0.0, 1.0)
     }
 
-    /// A linear axis of time, from the first to the last value.
+    /// Makes a linear axis of time, from the first to the last value.
     pub fn time(title: &str) -> Axis {
         Axis { from: None, ..Axis::linear(title, Unit::Seconds) }
     }
 
-    /// The same axis with fixed ends, whatever the values are.
+    /// Returns the same axis with fixed ends, whatever the values are.
     pub fn range(self, from: f64, to: f64) -> Axis {
         Axis { from: Some(from), to: Some(to), ..self }
     }
 
-    /// Whether a value has a place on this kind of axis.
+    /// Returns whether a value has a place on this kind of axis.
     pub(crate) fn takes(&self, value: f64) -> bool {
         value.is_finite() && (!self.logarithmic || value > 0.0)
     }
 
-    /// The axis laid over the values.
+    /// Returns the axis scaled to the values.
     pub(crate) fn over(&self, values: impl Iterator<Item = f64>) -> Scale {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|v| self.takes(*v)) {
@@ -69,7 +69,7 @@ impl Axis {
         }
         let mut scale = Scale { low, high, logarithmic: self.logarithmic, unit: self.unit };
         if !self.logarithmic && self.to.is_none() && self.from.is_some() {
-            // An open end comes to rest on a tick.
+            // An end that is not fixed is placed on a tick.
             let step = scale.step();
             scale.high = (high / step - 1e-9).ceil() * step;
         }
@@ -77,7 +77,7 @@ impl Axis {
     }
 }
 
-/// An axis with its ends known.
+/// An axis with known ends.
 pub(crate) struct Scale {
     low: f64,
     high: f64,
@@ -85,11 +85,11 @@ pub(crate) struct Scale {
     unit: Unit,
 }
 
-/// Ticks that an axis has room for.
+/// The number of ticks for which an axis has room.
 const TICKS: f64 = 6.0;
 
 impl Scale {
-    /// The place of a value: 0 at the low end, 1 at the high end.
+    /// Returns the place of a value: 0 at the low end, 1 at the high end.
     pub fn place(&self, value: f64) -> f64 {
         let place = if self.logarithmic {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -99,7 +99,7 @@ impl Scale {
         place.clamp(0.0, 1.0)
     }
 
-    /// Values worth a line across the chart.
+    /// Returns the values that get a line across the chart.
     pub fn ticks(&self) -> Vec<f64> {
         if self.logarithmic { self.log_ticks() } else { self.linear_ticks() }
     }
@@ -124,7 +124,7 @@ impl Scale {
         if ticks.len() > 1 { ticks } else { vec![self.low, self.high] }
     }
 
-    /// A round distance between ticks.
+    /// Returns a round distance between ticks.
     fn step(&self) -> f64 {
         const TIMES: [f64; 19] = [
             1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 21600.0,

@@ -6,7 +6,7 @@ use crate::escape::html;
 use crate::frame::{COLOURS, open, round};
 use crate::unit::Unit;
 
-/// A chart with one bar a name, or several where groups are compared.
+/// A chart with one bar per name, or several if groups are compared.
 #[derive(Clone, Debug)]
 pub struct Bars {
     title: String,
@@ -19,28 +19,28 @@ const LEFT: f64 = 170.0;
 const FULL: f64 = 370.0;
 
 impl Bars {
-    /// A chart without bars yet.
+    /// Makes a chart without bars.
     pub fn new(title: &str, unit: Unit) -> Bars {
         Bars { title: title.into(), unit, bars: Vec::new() }
     }
 
-    /// With another bar.
+    /// Adds a bar.
     pub fn bar(self, name: &str, value: f64) -> Bars {
         self.bar_of(name, value, 0)
     }
 
-    /// With another bar in the colour of group number `group`.
+    /// Adds a bar in the colour of group number `group`.
     pub fn bar_of(mut self, name: &str, value: f64, group: usize) -> Bars {
         self.bars.push((name.into(), value, group));
         self
     }
 
-    /// The chart's title.
+    /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The chart as a picture that stands alone.
+    /// Returns the chart as a standalone picture.
     pub fn to_svg(&self) -> String {
         self.draw(true)
     }
@@ -53,7 +53,7 @@ impl Bars {
             let top = 8.0 + LINE * number as f64;
             let width = if largest > 0.0 { round(drawn(*value) / largest * FULL) } else { 0.0 };
             let (name, text, colour) = (html(name), html(&self.unit.format(*value)), group % COLOURS);
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(
                 out,
                 "<text class=\"name\" x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{name}</text>\

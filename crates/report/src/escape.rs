@@ -1,6 +1,6 @@
 //! Text that is safe inside HTML, SVG and the JSON of a chart.
 
-/// Text as content of an element or value of an attribute in double quotes.
+/// Escapes text as content of an element or as value of an attribute in double quotes.
 pub fn html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

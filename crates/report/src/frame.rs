@@ -1,4 +1,4 @@
-//! What all charts share: the plot's rectangle with axes, grid, legend, and the data for the pointer.
+//! Shared by all charts: the plot's rectangle with axes, grid, legend, and the data for the pointer.
 
 use std::fmt::Write;
 
@@ -18,10 +18,10 @@ const SWATCH: f64 = 48.0;
 /// Colours of the palette, see style.css.
 pub(crate) const COLOURS: usize = 8;
 
-/// The style of charts, which a chart that stands alone carries within.
+/// The style sheet of charts, included in a standalone chart.
 pub(crate) const CHART_STYLE: &str = include_str!("chart.css");
 
-/// A curve or layer as the pointer sees it.
+/// A curve or layer for the pointer.
 #[derive(Serialize)]
 pub(crate) struct Traced {
     pub name: String,
@@ -46,8 +46,8 @@ pub(crate) enum Sample {
     Box,
 }
 
-/// The dashes of series number `index`: the first four lines are whole, so that print without colours can tell
-/// them from the next four.
+/// Returns the dashes of series number `index`: the first four lines are solid, so that in print without colours they
+/// can be distinguished from the next four.
 pub(crate) fn dashes(index: usize, dashed: bool) -> &'static str {
     match (dashed, index / 4 % 3) {
         (true, _) => " stroke-dasharray=\"3 4\"",
@@ -58,7 +58,7 @@ pub(crate) fn dashes(index: usize, dashed: bool) -> &'static str {
 }
 
 impl Frame {
-    /// The axes, the grid, and a legend with (name, dashed) of each series.
+    /// Draws the axes, the grid, and a legend with (name, dashed) of each series.
     pub fn new(x: (&Axis, Scale), y: (&Axis, Scale), legend: &[(String, bool)], sample: Sample) -> Frame {
         let mut svg = String::new();
         let top = draw_legend(&mut svg, legend, sample) + 12.0;
@@ -68,12 +68,12 @@ impl Frame {
         frame
     }
 
-    /// Where a value lies, in pixels from the left.
+    /// Returns the position of a value, in pixels from the left.
     pub fn left_of(&self, value: f64) -> f64 {
         round(LEFT + self.x.place(value) * (WIDTH - LEFT - RIGHT))
     }
 
-    /// Where a value lies, in pixels from the top.
+    /// Returns the position of a value, in pixels from the top.
     pub fn top_of(&self, value: f64) -> f64 {
         round(self.top + (1.0 - self.y.place(value)) * PLOT_HEIGHT)
     }
@@ -83,7 +83,7 @@ impl Frame {
         self.svg.push_str(shape);
     }
 
-    /// Makes a series visible to the pointer.
+    /// Makes a series available to the pointer.
     pub fn trace(&mut self, series: Traced) {
         self.traced.push(series);
     }
@@ -91,7 +91,7 @@ impl Frame {
     fn draw_axes(&mut self, x_axis: &Axis, y_axis: &Axis) {
         let (bottom, right) = (self.top + PLOT_HEIGHT, WIDTH - RIGHT);
         let mut out = String::new();
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         for tick in self.y.ticks() {
             let y = self.top_of(tick);
             let label = html(&y_axis.unit.format(tick));
@@ -130,7 +130,8 @@ impl Frame {
         self.svg.push_str(&out);
     }
 
-    /// The finished picture. Alone, it carries its style; in a page, the data for the pointer follow it.
+    /// Returns the finished picture. A standalone one includes its style sheet; in a page, the data for the pointer
+    /// follows it.
     pub fn finish(self, title: &str, alone: bool) -> String {
         let height = self.top + PLOT_HEIGHT + 48.0;
         let svg = open(title, height, alone) + &self.svg + "</svg>";
@@ -139,13 +140,13 @@ impl Frame {
         }
         let (top, bottom) = (self.top, self.top + PLOT_HEIGHT);
         let data = serde_json::json!({ "top": top, "bottom": bottom, "series": self.traced }).to_string();
-        // A name must not end the script that holds it.
+        // A name must not end the script that contains it.
         let data = data.replace('<', "\\u003c");
         format!("{svg}<script type=\"application/json\">{data}</script>")
     }
 }
 
-/// The head of a picture.
+/// Returns the head of a picture.
 pub(crate) fn open(title: &str, height: f64, alone: bool) -> String {
     let title = html(title);
     let (style, size) = if alone {

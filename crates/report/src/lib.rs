@@ -1,8 +1,8 @@
 //! Self-contained HTML pages with plots: one file, no network, readable on light and dark screens and in print.
 //!
-//! A [`Page`] holds [`Section`]s, a section holds text, [`Table`]s and charts ([`LineChart`], [`StackedArea`],
-//! [`Bars`]). Charts are inline SVG; a few lines of script show values under the pointer, and without script nothing
-//! is missing but that. A chart stands alone as an SVG file as well, and a table as plain text.
+//! A [`Page`] has [`Section`]s; a section has text, [`Table`]s and charts ([`LineChart`], [`StackedArea`], [`Bars`]).
+//! Charts are inline SVG; a few lines of script show values under the pointer, and without script only that is
+//! missing. A chart is also available as a standalone SVG file, and a table as plain text.
 //!
 //! ```
 //! use haversack_report::{Axis, LineChart, Page, Section, Table, Unit};

@@ -31,32 +31,32 @@ enum Kind {
 }
 
 impl LineChart {
-    /// A chart without lines yet.
+    /// Makes a chart without lines.
     pub fn new(title: &str, x: Axis, y: Axis) -> LineChart {
         LineChart { title: title.into(), x, y, series: Vec::new(), marks: Vec::new() }
     }
 
-    /// With another line through the points, which are in the order of x.
+    /// Adds a line through the points, which are in the order of x.
     pub fn line(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
         self.with(name, points, Kind::Whole)
     }
 
-    /// With another line, dashed: for bounds and estimates.
+    /// Adds a dashed line: for bounds and estimates.
     pub fn dashed(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
         self.with(name, points, Kind::Dashed)
     }
 
-    /// With another line that keeps each value until the next: for what changes at once.
+    /// Adds a line that keeps each value until the next: for step changes.
     pub fn steps(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
         self.with(name, points, Kind::Steps)
     }
 
-    /// With points that no line connects.
+    /// Adds points that no line connects.
     pub fn dots(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
         self.with(name, points, Kind::Dots)
     }
 
-    /// With a point marked and named.
+    /// Adds a point with a marker and a name.
     pub fn mark(mut self, x: f64, y: f64, name: &str) -> LineChart {
         self.marks.push((x, y, name.into()));
         self
@@ -67,12 +67,12 @@ impl LineChart {
         self
     }
 
-    /// The chart's title.
+    /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The chart as a picture that stands alone.
+    /// Returns the chart as a standalone picture.
     pub fn to_svg(&self) -> String {
         self.draw(true)
     }
@@ -106,7 +106,7 @@ impl LineChart {
         let mut points = Vec::with_capacity(line.points.len());
         for point in line.points.iter().filter(|p| self.takes(p)) {
             let (x, y) = (frame.left_of(point.0), frame.top_of(point.1));
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = match (path.is_empty(), line.kind) {
                 (true, _) => write!(path, "M{x} {y}"),
                 (_, Kind::Steps) => write!(path, "H{x}V{y}"),

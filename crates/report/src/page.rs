@@ -16,7 +16,7 @@ use crate::table::Table;
 pub enum Chart {
     /// Lines.
     Line(LineChart),
-    /// Layers upon each other.
+    /// Stacked layers.
     Area(StackedArea),
     /// Bars.
     Bars(Bars),
@@ -59,7 +59,7 @@ enum Block {
     Chart(Chart),
 }
 
-/// A part of a page under a heading of its own.
+/// A part of a page with its own heading.
 #[derive(Clone, Debug)]
 pub struct Section {
     title: String,
@@ -67,27 +67,27 @@ pub struct Section {
 }
 
 impl Section {
-    /// A section with nothing in it yet.
+    /// Makes an empty section.
     pub fn new(title: &str) -> Section {
         Section { title: title.into(), blocks: Vec::new() }
     }
 
-    /// With a paragraph.
+    /// Adds a paragraph.
     pub fn text(self, text: &str) -> Section {
         self.with(Block::Text(text.into()))
     }
 
-    /// With a few figures that matter, large: (what, how much).
+    /// Adds a few important figures, in large type: (name, value).
     pub fn facts<T: Into<String>>(self, facts: impl IntoIterator<Item = (T, String)>) -> Section {
         self.with(Block::Facts(facts.into_iter().map(|(what, value)| (what.into(), value)).collect()))
     }
 
-    /// With a table.
+    /// Adds a table.
     pub fn table(self, table: Table) -> Section {
         self.with(Block::Table(table))
     }
 
-    /// With a chart. Charts that follow each other stand side by side where there is room.
+    /// Adds a chart. Consecutive charts are side by side if there is room.
     pub fn chart(self, chart: impl Into<Chart>) -> Section {
         self.with(Block::Chart(chart.into()))
     }
@@ -120,13 +120,13 @@ impl Section {
 fn facts_html(facts: &[(String, String)]) -> String {
     let mut out = String::from("<dl class=\"facts\">");
     for (what, value) in facts {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", html(what), html(value));
     }
     out + "</dl>"
 }
 
-/// A page: one HTML file that needs nothing else.
+/// A page: one self-contained HTML file.
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
@@ -135,24 +135,24 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page with nothing on it yet.
+    /// Makes an empty page.
     pub fn new(title: &str) -> Page {
         Page { title: title.into(), lead: String::new(), sections: Vec::new() }
     }
 
-    /// With a line under the title: what was looked at, and how.
+    /// Adds a line under the title: what was examined, and how.
     pub fn lead(mut self, lead: &str) -> Page {
         self.lead = lead.into();
         self
     }
 
-    /// With another section.
+    /// Adds a section.
     pub fn section(mut self, section: Section) -> Page {
         self.sections.push(section);
         self
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub fn to_html(&self) -> String {
         let (title, lead) = (html(&self.title), html(&self.lead));
         let sections: String = self.sections.iter().map(Section::to_html).collect();
@@ -170,7 +170,7 @@ impl Page {
     /// Writes the file.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         std::fs::write(path, self.to_html())
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::escape::html;
 
-/// A table. The first column holds names and is set left, the others hold values and are set right.
+/// A table. The first column has names and is left-aligned, the others have values and are right-aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     caption: Option<String>,
@@ -14,39 +14,39 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows yet.
+    /// Makes a table without rows.
     pub fn new<T: Into<String>>(columns: impl IntoIterator<Item = T>) -> Table {
         Table { columns: columns.into_iter().map(Into::into).collect(), left: vec![0], ..Table::default() }
     }
 
-    /// With a line above it that says what it shows.
+    /// Adds a line above it that says what it shows.
     pub fn caption(mut self, caption: &str) -> Table {
         self.caption = Some(caption.into());
         self
     }
 
-    /// With one more column that holds words.
+    /// Marks one more column as text.
     pub fn words(mut self, column: usize) -> Table {
         self.left.push(column);
         self
     }
 
-    /// Adds a row; cells that are missing are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push((cells.into_iter().map(Into::into).collect(), false));
     }
 
-    /// Adds a row that stands out: the one to look at.
+    /// Adds a highlighted row.
     pub fn marked_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push((cells.into_iter().map(Into::into).collect(), true));
     }
 
-    /// Whether it has no rows.
+    /// Returns whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table in aligned columns. Marked rows end with ` <`.
+    /// Returns the table in aligned columns. Highlighted rows end with ` <`.
     pub fn to_text(&self) -> String {
         let length = |text: &String| text.chars().count();
         let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
@@ -61,7 +61,7 @@ impl Table {
             for column in columns.clone() {
                 let (text, width) = (cell(row, column), widths[column]);
                 let gap = if column == 0 { "" } else { "  " };
-                // Writing into a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = if self.left.contains(&column) {
                     write!(out, "{gap}{text:<width$}")
                 } else {

@@ -1,15 +1,15 @@
-//! Units: how a value is written for people.
+//! Units: how a value is formatted for people.
 
-/// What a number measures.
+/// The unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Bytes, with powers of 1024.
     Bytes,
     /// Things counted, with powers of 1000.
     Count,
-    /// A part of 1, written in percent.
+    /// A fraction, shown in percent.
     Share,
-    /// Seconds, written in what fits: us, ms, s, min, h, d.
+    /// Seconds, shown in a suitable unit: us, ms, s, min, h, d.
     Seconds,
     /// Something else; its name follows the number.
     Named(&'static str),
@@ -28,7 +28,7 @@ const TIMES: [(f64, &str); 6] =
     [(86400.0, " d"), (3600.0, " h"), (60.0, " min"), (1.0, " s"), (1e-3, " ms"), (1e-6, " us")];
 
 impl Unit {
-    /// The value with its unit, rounded to about three digits.
+    /// Returns the value with its unit, rounded to about three digits.
     pub fn format(self, value: f64) -> String {
         if !value.is_finite() {
             return "-".into();
@@ -45,9 +45,9 @@ impl Unit {
     }
 }
 
-/// The value in the largest of the units in which it is at least 1.
+/// Returns the value in the largest unit in which it is at least 1.
 fn scaled(value: f64, units: &[(f64, &str)], base: &str) -> String {
-    // What rounds up to the next unit is written in that.
+    // A value that rounds up to the next unit is shown in that unit.
     let fits = |(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
     match units.iter().find(fits) {
         Some((size, name)) => format!("{}{name}", digits(value / size)),
@@ -55,7 +55,7 @@ fn scaled(value: f64, units: &[(f64, &str)], base: &str) -> String {
     }
 }
 
-/// Three significant digits, without zeroes at the end; whole numbers are whole.
+/// Formats three significant digits, without trailing zeroes; whole numbers are exact.
 fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v == 0.0 || v >= 99.95 => 0,

@@ -1,4 +1,4 @@
-//! Pages: what is in them, and that nothing from outside gets out of its place.
+//! Pages: their contents, and that external text cannot break out of its place.
 
 use haversack_report::{Axis, Bars, LineChart, Page, Section, StackedArea, Table, Unit};
 

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-/// A volume's place in its source's list of volumes.
+/// A volume's index in its source's list of volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct VolumeNo(pub u32);
 
@@ -14,7 +14,7 @@ pub enum Op {
     Read,
     /// A write.
     Write,
-    /// A flush; offset and length mean nothing.
+    /// A flush; its offset and length have no meaning.
     Flush,
     /// A discard.
     Discard,

@@ -9,10 +9,10 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct Bytes {
     input: Input,
     buffer: Vec<u8>,
-    /// What of the buffer is still to be given.
+    /// The part of the buffer that has not been returned yet.
     start: usize,
     end: usize,
-    /// Where `start` is in the file.
+    /// The offset of `start` in the file.
     offset: u64,
 }
 
@@ -30,12 +30,12 @@ impl Bytes {
         &self.input
     }
 
-    /// Where the next piece begins.
+    /// Returns the offset of the next piece.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next piece, or nothing at the end of the file.
+    /// Returns the next piece; `None` at the end of the file.
     ///
     /// # Errors
     /// The file ends within the piece.
@@ -59,10 +59,10 @@ impl Bytes {
         Ok(Some(&self.buffer[start..start + bytes]))
     }
 
-    /// Passes over bytes.
+    /// Skips bytes.
     ///
     /// # Errors
-    /// The file ends before.
+    /// The file ends before that.
     pub fn skip(&mut self, mut bytes: usize, expected: &'static str) -> Result<(), TraceError> {
         while bytes > 0 {
             let piece = bytes.min(BUFFER_BYTES);
@@ -74,17 +74,17 @@ impl Bytes {
         Ok(())
     }
 
-    /// Damage at a place of this file.
+    /// Makes an error for damage at an offset of this file.
     pub fn damaged(&self, offset_bytes: u64, expected: &'static str, found: String) -> TraceError {
         TraceError::Binary { path: self.input.path().to_path_buf(), offset_bytes, expected, found }
     }
 
-    /// Reads on, making room for a piece of n bytes; false at the end of the file.
+    /// Reads more, making room for a piece of n bytes; false at the end of the file.
     fn fill(&mut self, piece: usize) -> Result<bool, TraceError> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        // A damaged length must not take more memory than the file has bytes: grow by what has been read.
+        // A damaged length must not take more memory than the file has bytes: grow only by what has been read.
         if self.end == self.buffer.len() {
             self.buffer.resize((2 * self.end).min(piece), 0);
         }
@@ -94,14 +94,14 @@ impl Bytes {
     }
 }
 
-/// `N` bytes at a place of a record that is known to be long enough.
+/// Returns `N` bytes at an offset of a record that is known to be long enough.
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
     array
 }
 
-/// Little-endian numbers at places of a record that is known to be long enough.
+/// Returns the little-endian number at an offset of a record that is known to be long enough.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array_at(bytes, at))
 }

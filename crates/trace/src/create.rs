@@ -18,8 +18,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// The format that a file's name asks for: the common form if `csv` is among its endings or it is standard output
-    /// (`-`), our own otherwise.
+    /// Returns the format for a file's name: the common form if one of its extensions is `csv` or it is standard
+    /// output (`-`), otherwise our own.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let csv = name.split('.').skip(1).any(|ending| ending.eq_ignore_ascii_case("csv"));
@@ -36,11 +36,11 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Writes all of a source to a file, calling `progress` now and then. A file that is there is replaced only if
-/// `replace` is set. The common form is compressed as the name's ending says: gz, xz or zst.
+/// Writes all of a source to a file, calling `progress` from time to time. An existing file is replaced only if
+/// `replace` is set. The common form is compressed according to the last extension: gz, xz or zst.
 ///
 /// # Errors
-/// The source cannot be read on, or the file cannot be written.
+/// The source cannot be read, or the file cannot be written.
 pub fn create(
     path: &Path,
     target: Target,
@@ -86,7 +86,7 @@ impl Writer {
         })
     }
 
-    /// Passes on what was written in the common form; the other form has no use before its end.
+    /// Flushes what was written in the common form; the other form is not readable before its end.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Writer::Compact(_) => Ok(()),

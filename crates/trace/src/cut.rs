@@ -18,14 +18,14 @@ pub struct Selection {
     pub limit: Option<u64>,
 }
 
-/// A part of a source. Volumes are numbered in the order in which the part meets them.
+/// A part of a source. Volumes are numbered in the order of their first access in the part.
 pub struct Cut<S> {
     source: S,
     selection: Selection,
     /// The time of the trace's first access.
     first_ns: Option<u64>,
     names: Vec<String>,
-    /// New numbers by old ones; none for volumes that are not wanted.
+    /// New numbers by old ones; none for volumes that are not included.
     numbers: HashMap<VolumeNo, Option<VolumeNo>>,
     given: u64,
     batch: Vec<Access>,
@@ -33,7 +33,8 @@ pub struct Cut<S> {
 }
 
 impl<S: Source> Cut<S> {
-    /// Cuts a part out of a source. The span begins at `first_ns` if that is known, else at the source's first access.
+    /// Cuts a part out of a source. The span begins at `first_ns` if that is known, otherwise at the source's first
+    /// access.
     pub fn new(source: S, selection: Selection, first_ns: Option<u64>) -> Self {
         Cut {
             source,
@@ -47,7 +48,7 @@ impl<S: Source> Cut<S> {
         }
     }
 
-    /// The new number of a volume, if it is wanted.
+    /// Returns the new number of a volume, if it is included.
     fn number(&mut self, old: VolumeNo) -> Option<VolumeNo> {
         if let Some(known) = self.numbers.get(&old) {
             return *known;
@@ -69,7 +70,7 @@ impl<S: Source> Cut<S> {
             let first_ns = *self.first_ns.get_or_insert(access.time_ns);
             if let Some(span_ns) = &self.selection.span_ns {
                 let since_ns = access.time_ns.saturating_sub(first_ns);
-                // Accesses come in time order: after the span nothing is wanted.
+                // Accesses come in time order: nothing after the span is needed.
                 self.at_end |= since_ns >= span_ns.end;
                 if !span_ns.contains(&since_ns) {
                     continue;

@@ -1,11 +1,11 @@
-//! What can go wrong with a trace.
+//! Errors of reading traces.
 
 use std::io;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// A trace that cannot be read, or cannot be read on.
+/// A trace that cannot be read, or not to its end.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -24,9 +24,9 @@ pub enum TraceError {
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// How it begins.
+        /// The beginning of its content.
         found: String,
-        /// The formats that can be named.
+        /// The formats that can be given by name.
         formats: String,
     },
     /// The format is not part of this program.
@@ -39,7 +39,7 @@ pub enum TraceError {
         /// The feature that is missing.
         feature: &'static str,
     },
-    /// The format is read from its end.
+    /// The format can only be read from its end, which needs a file.
     #[error(
         "{path}: expected a file that is not compressed as a whole, since Parquet is read from its end; unpack it"
     )]
@@ -55,14 +55,14 @@ pub enum TraceError {
     Binary {
         /// The file.
         path: PathBuf,
-        /// Where, after decompression of the file as a whole.
+        /// The offset, after decompression of the whole file.
         offset_bytes: u64,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
-        /// What is there.
+        /// What was found.
         found: String,
     },
-    /// An access lies too far from its place in time, and damage is not accepted.
+    /// An access is too far out of time order, and damage is not accepted.
     #[error(
         "access {access} at {time_ns} ns came after one at {last_ns} ns and more than {window} accesses late; \
          sort within a larger window"
@@ -79,7 +79,7 @@ pub enum TraceError {
     },
 }
 
-/// A line that is no access and should be one.
+/// A line that should be an access and is not.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug, Serialize)]
 #[error("{path}:{line}: expected {expected}, found {found:?}")]
 pub struct BadLine {
@@ -87,28 +87,28 @@ pub struct BadLine {
     pub path: PathBuf,
     /// Its number, from 1.
     pub line: u64,
-    /// What should be there.
+    /// What was expected.
     pub expected: &'static str,
-    /// The line's beginning.
+    /// The beginning of the line.
     pub found: String,
 }
 
-/// What was wrong with a trace so far and could be passed over.
+/// Damage found so far that could be skipped.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Damage {
-    /// Damaged lines, left out.
+    /// Damaged lines, which were skipped.
     pub lines: u64,
-    /// Accesses that came too late to be sorted in; they count as of the time that had been reached.
+    /// Accesses outside the sort window; they get the latest time reached before them.
     pub late: u64,
     /// The first damaged lines.
     pub examples: Vec<BadLine>,
 }
 
 impl Damage {
-    /// How many damaged lines are told in full.
+    /// The most damaged lines that are kept as examples.
     pub const EXAMPLES: usize = 8;
 
-    /// Whether nothing was wrong.
+    /// Returns whether there was no damage.
     pub fn is_none(&self) -> bool {
         self.lines == 0 && self.late == 0
     }
@@ -121,7 +121,7 @@ impl Damage {
         }
     }
 
-    /// Counts another source's damage as well.
+    /// Adds another source's damage.
     pub fn merge(&mut self, other: Damage) {
         self.lines += other.lines;
         self.late += other.late;

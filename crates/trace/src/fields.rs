@@ -2,15 +2,14 @@
 
 use crate::access::Op;
 
-/// Fields of a line, one after the other.
+/// The fields of a line, in order.
 pub(crate) struct Fields<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
 }
 
 impl<'a> Fields<'a> {
-    /// Fields with one separator between each two; blanks around them do not count. The separator b' ' stands for
-    /// any run of blanks.
+    /// Splits a line at a separator; blanks around fields do not count. The separator b' ' stands for any run of blanks.
     pub fn new(line: &'a [u8], separator: u8) -> Self {
         Fields { rest: Some(line.trim_ascii()).filter(|l| !l.is_empty()), separator }
     }
@@ -28,22 +27,22 @@ impl<'a> Fields<'a> {
         Some(rest[..end].trim_ascii())
     }
 
-    /// The next field, a whole number.
+    /// Returns the next field as a whole number.
     pub fn number(&mut self) -> Option<u64> {
         number(self.text()?)
     }
 
-    /// The next field, a number of units with or without a fraction, in nanoseconds.
+    /// Returns the next field, a number of units with or without a fraction, in nanoseconds.
     pub fn time(&mut self, unit_ns: u64) -> Option<u64> {
         time(self.text()?, unit_ns)
     }
 
-    /// The next field, an operation.
+    /// Returns the next field as an operation.
     pub fn op(&mut self) -> Option<Op> {
         op(self.text()?)
     }
 
-    /// What has not been given yet.
+    /// Returns what has not been returned yet.
     pub fn rest(&self) -> Option<&'a [u8]> {
         self.rest
     }
@@ -54,9 +53,9 @@ fn digit(byte: u8) -> Option<u64> {
     (digit <= 9).then_some(u64::from(digit))
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
-    // So many digits always fit.
+    // This many digits always fit.
     let (safe, rest) = text.split_at(text.len().min(19));
     let mut value = 0;
     for byte in safe {
@@ -68,7 +67,7 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     (!text.is_empty()).then_some(value)
 }
 
-/// A number of units with or without a fraction, in nanoseconds, exactly; digits below a nanosecond are dropped.
+/// Parses a number of units with or without a fraction to nanoseconds, exactly; digits below a nanosecond are dropped.
 pub(crate) fn time(text: &[u8], unit_ns: u64) -> Option<u64> {
     let Some(point) = text.iter().position(|b| *b == b'.') else {
         return number(text)?.checked_mul(unit_ns);
@@ -86,7 +85,7 @@ pub(crate) fn time(text: &[u8], unit_ns: u64) -> Option<u64> {
     whole_ns.checked_add(fraction_ns)
 }
 
-/// An operation: its letter or its name in either case.
+/// Parses an operation: its letter or its name, in either case.
 pub(crate) fn op(text: &[u8]) -> Option<Op> {
     Some(match text {
         [b'R' | b'r'] => Op::Read,
@@ -101,7 +100,7 @@ pub(crate) fn op(text: &[u8]) -> Option<Op> {
     })
 }
 
-/// What a SCSI operation code does to a disk.
+/// Returns what a SCSI operation code does to a disk.
 pub(crate) fn scsi_op(code: u8) -> Option<Op> {
     Some(match code {
         0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
@@ -112,7 +111,7 @@ pub(crate) fn scsi_op(code: u8) -> Option<Op> {
     })
 }
 
-/// A SCSI operation code of two hexadecimal digits, as in `2a`.
+/// Parses a SCSI operation code of two hexadecimal digits, such as `2a`.
 pub(crate) fn scsi_op_text(text: &[u8]) -> Option<Op> {
     let [high, low] = text else { return None };
     let digit = |byte: &u8| char::from(*byte).to_digit(16);

@@ -1,4 +1,4 @@
-//! What the fuzz target calls: a file of arbitrary bytes, read as any format.
+//! Entry point of the fuzz target: a file of arbitrary bytes, read as any format.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use crate::formats::Format;
 use crate::open::{OpenOptions, open};
 use crate::source::Source;
 
-/// Accesses read of one file: a small one can be uncompressed to very many.
+/// The most accesses read from one file: a small file can decompress to very many.
 const MOST_ACCESSES: usize = 50_000;
 
-/// Reads a file whose bytes follow a first one that chooses the format, `a` for that which is recognised, `b` for the first
-/// of [`Format::ALL`], and so on: whole, strictly, and a part of its time. Returns how many accesses the first of these gave.
+/// Reads a file. The first byte selects the format, `a` for the recognised one, `b` for the first of [`Format::ALL`],
+/// and so on; the other bytes are the file. It is read completely, strictly, and for a part of its time. Returns the
+/// number of accesses of the first of these.
 ///
 /// # Panics
-/// A reader does, or gives what the others do not expect: times that fall, a volume without a name.
+/// A reader panics, or returns what its callers do not expect: times that decrease, or a volume without a name.
 pub fn trace_bytes(data: &[u8]) -> usize {
     let Some((choice, bytes)) = data.split_first() else { return 0 };
     let choice = usize::from(choice.wrapping_sub(b'a')) % (Format::ALL.len() + 1);
@@ -35,7 +36,7 @@ pub fn trace_bytes(data: &[u8]) -> usize {
         "strictly or not, it is the same"
     );
     let selection = Selection { span_ns: Some(1_000..1_000_000_000), ..Selection::default() };
-    // Whatever it is, it was refused or read in order.
+    // Whatever the input is, it was refused or read in order.
     let _ = read(&path, &OpenOptions { selection, ..options });
     whole
 }
@@ -73,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The inputs that a fuzzer begins with: a small file of each format.
+    /// Initial inputs for a fuzzer: a small file of each format.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/trace_bytes");
         let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Its pages are read by a crate that does not expect them to be damaged.
+    /// Its pages are read by a crate that does not expect damage.
     #[test]
     fn any_bit_of_a_parquet_file_may_be_wrong() {
         let (_, mut bytes) = seeds().into_iter().find(|(name, _)| name == "parquet").expect("a seed");

@@ -1,4 +1,4 @@
-//! A trace's bytes: a file, uncompressed on the way if it is gz, xz or zst.
+//! A trace's bytes: a file, decompressed while it is read if it is gz, xz or zst.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::TraceError;
 
-/// Bytes looked at to recognise a format.
+/// Bytes examined to recognise a format.
 const HEAD_BYTES: u64 = 64 << 10;
-/// Bytes asked of the file system at once.
+/// Bytes requested from the file system at once.
 const READ_BYTES: usize = 256 << 10;
 
 /// An open trace file.
@@ -27,7 +27,7 @@ impl Input {
     /// Opens a file and recognises its compression by its first bytes; `-` is standard input.
     ///
     /// # Errors
-    /// The file cannot be read, or its beginning cannot be uncompressed.
+    /// The file cannot be read, or its beginning cannot be decompressed.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::open_at(path, 0)
     }
@@ -35,7 +35,7 @@ impl Input {
     /// Opens a file at an offset, as if it began there.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// See [`open`](Self::open).
     pub fn open_at(path: &Path, offset_bytes: u64) -> Result<Self, TraceError> {
         Self::start(path, offset_bytes).map_err(|error| TraceError::Io { path: path.to_path_buf(), error })
     }
@@ -63,38 +63,38 @@ impl Input {
         Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes, plain_file })
     }
 
-    /// Whether the file can be opened at an offset: it is one, and not compressed.
+    /// Returns whether the file can be opened at an offset: it is a regular file, and not compressed.
     pub fn is_plain_file(&self) -> bool {
         self.plain_file
     }
 
-    /// The file's name.
+    /// Returns the file's name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's name without folders and the endings that tell format and compression.
+    /// Returns the file's name without directories and the extensions for format and compression.
     pub fn stem(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let stem = name.split('.').next().unwrap_or_default();
         if stem.is_empty() { name.into_owned() } else { stem.to_string() }
     }
 
-    /// The first bytes. They are read again.
+    /// Returns the first bytes. They are read again later.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// How much of the file has been read, of 1, where its size is known.
+    /// Returns the fraction of the file that has been read, if its size is known.
     pub fn progress(&self) -> Option<f64> {
         let read = self.read_bytes.load(Ordering::Relaxed) as f64;
         (self.file_bytes > 0).then(|| (read / self.file_bytes as f64).min(1.0))
     }
 
-    /// Reads on; 0 bytes at the end.
+    /// Reads more; 0 bytes at the end.
     ///
     /// # Errors
-    /// The file cannot be read or uncompressed.
+    /// The file cannot be read or decompressed.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, TraceError> {
         loop {
             match self.bytes.read(into) {
@@ -105,7 +105,7 @@ impl Input {
     }
 }
 
-/// Counts what is read of a file.
+/// Counts the bytes read from a file.
 struct Counted {
     file: Box<dyn Read + Send>,
     read_bytes: Arc<AtomicU64>,
@@ -119,8 +119,8 @@ impl Read for Counted {
     }
 }
 
-/// Puts the right decoder around a file, and tells whether there is one. Files of several members or frames are read to
-/// the end.
+/// Wraps a file in the right decoder, and returns whether there is one. Files with several members or frames are read
+/// to the end.
 fn uncompressed(mut file: BufReader<Counted>) -> io::Result<(bool, Box<dyn Read + Send>)> {
     let decoder: Box<dyn Read + Send> = match file.fill_buf()? {
         [0x1f, 0x8b, 8, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(file)),

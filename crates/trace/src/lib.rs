@@ -1,7 +1,7 @@
 //! Block traces: readers of the field's formats, our own compact form, and generators.
 //!
-//! Everything that gives accesses is a [`Source`]: a file of any format, a generator, several of them merged.
-//! What a cache makes of the accesses is not known here.
+//! Every supplier of accesses is a [`Source`]: a file in any format, a generator, several of them merged. This crate
+//! knows nothing about caches.
 
 mod access;
 mod bytes;

@@ -1,20 +1,20 @@
-//! A file's lines, without an allocation a line.
+//! The lines of a file, without an allocation per line.
 
 use crate::error::TraceError;
 use crate::input::Input;
 
-/// The buffer; also the longest line that is told apart from damage.
+/// The buffer size; also the longest line that is not split.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Lines of a file.
 pub(crate) struct Lines {
     input: Input,
     buffer: Vec<u8>,
-    /// What of the buffer is still to be given.
+    /// The part of the buffer that has not been returned yet.
     start: usize,
     end: usize,
     at_end: bool,
-    /// Lines given so far.
+    /// Lines returned so far.
     number: u64,
 }
 
@@ -27,8 +27,8 @@ impl Lines {
         &self.input
     }
 
-    /// The next line without its end and its number from 1, or nothing at the end of the file. A line longer than the buffer is given in
-    /// pieces, each a line of its own.
+    /// Returns the next line without its end, and its number from 1; `None` at the end of the file. A line longer
+    /// than the buffer is returned in pieces, each as a line of its own.
     pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
         loop {
             let rest = &self.buffer[self.start..self.end];

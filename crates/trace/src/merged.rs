@@ -6,27 +6,27 @@ use crate::access::{Access, VolumeNo};
 use crate::error::{Damage, TraceError};
 use crate::source::{BATCH, Source};
 
-/// How traces are put together.
+/// How traces are merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MergeOptions {
-    /// Whether all traces begin at time 0; they keep their clocks otherwise.
+    /// Whether all traces begin at time 0; otherwise they keep their clocks.
     pub align: bool,
-    /// Whether volumes of one name in several traces are several volumes: the later ones are named `NAME#2` and so
-    /// on. They are one otherwise, as the parts of a trace in several files need it.
+    /// Whether volumes of the same name in several traces are different volumes: the later ones are named `NAME#2`
+    /// and so on. Otherwise they are one, as needed for a trace that consists of several files.
     pub separate: bool,
 }
 
-/// Several sources merged by time. Of accesses of equal time those of earlier sources come first.
+/// Several sources merged by time. Of accesses with the same time, those of earlier sources come first.
 pub struct Merged {
     parts: Vec<Part>,
     options: MergeOptions,
     names: Vec<String>,
     by_name: HashMap<String, VolumeNo>,
-    /// An error that comes after what was given last.
+    /// An error to be returned after the accesses before it.
     error: Option<TraceError>,
 }
 
-/// One of the sources, with what has been read of it.
+/// One of the sources, with the accesses read from it.
 struct Part {
     source: Box<dyn Source>,
     batch: Vec<Access>,
@@ -52,7 +52,7 @@ impl Merged {
         Merged { parts, options, names: Vec::new(), by_name: HashMap::new(), error: None }
     }
 
-    /// Reads on in a part whose batch is used up, and numbers its new volumes.
+    /// Reads more from a part whose batch is used up, and numbers its new volumes.
     fn fill(&mut self, at: usize) -> Result<(), TraceError> {
         let part = &mut self.parts[at];
         if part.next < part.batch.len() || part.at_end {
@@ -113,7 +113,7 @@ impl Source for Merged {
             let head = |part: &Part| part.batch.get(part.next).map(|access| access.time_ns);
             let times = self.parts.iter().enumerate().filter_map(|(at, part)| Some((head(part)?, at)));
             let Some((_, first)) = times.min() else { break };
-            // Everything that this part has before any other's next access.
+            // Everything in this part before the next access of any other.
             let bound =
                 |at: usize, time_ns: u64| if at < first { time_ns } else { time_ns.saturating_add(1) };
             let others = self.parts.iter().enumerate().filter(|(at, _)| *at != first);

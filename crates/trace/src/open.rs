@@ -17,18 +17,18 @@ use crate::text::TextSource;
 pub struct OpenOptions {
     /// Its format; recognised if not given.
     pub format: Option<Format>,
-    /// Whether the first damage ends the trace with an error. Damage is counted and passed over otherwise.
+    /// Whether the first damage ends the trace with an error. Otherwise damage is counted and skipped.
     pub strict: bool,
-    /// Accesses are sorted by time as far as they stand within n accesses of their place.
+    /// Accesses are sorted by time if they are at most n positions from their place.
     pub sort_window: usize,
-    /// What a block number stands for in formats that give nothing else; 4096 for lists of keys, 512 for oracleGeneral
-    /// if not given.
+    /// The bytes per block number in formats that do not give them; by default 4096 for lists of keys, 512 for
+    /// oracleGeneral.
     pub key_bytes: Option<u32>,
-    /// The unit of times in formats that leave it open.
+    /// The unit of times in formats that do not define one.
     pub time_unit_ns: Option<u64>,
-    /// The volume's name in traces that name none; the file's name if not given.
+    /// The volume's name in traces without names; by default the file's name.
     pub volume: Option<String>,
-    /// Which part of the trace is wanted.
+    /// The part of the trace to read.
     pub selection: Selection,
 }
 

@@ -1,14 +1,14 @@
-//! A file being written, compressed on the way if its name asks for it.
+//! A file being written, compressed if its name requires it.
 //!
-//! A file appears under its name when it is whole; until then it is beside it as `NAME.part`, and goes if the writing
-//! fails. Standard output and devices are written as they are.
+//! A file appears under its name when it is complete; until then it is `NAME.part` in the same directory, and is
+//! removed if writing fails. Standard output and devices are written directly.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Levels of compression: what text gains beyond them is not worth the time.
+/// Compression levels: beyond them the gain for text is not worth the time.
 const ZSTD_LEVEL: i32 = 6;
 const XZ_LEVEL: u32 = 6;
 
@@ -21,8 +21,8 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Makes a file, `-` for standard output. A file that is there is replaced only if `replace` is set. With
-    /// `compress` the last ending, gz, xz or zst, says how.
+    /// Creates a file, `-` for standard output. An existing file is replaced only if `replace` is set. With
+    /// `compress` the last extension, gz, xz or zst, selects the compression.
     pub fn create(path: &Path, replace: bool, compress: bool) -> io::Result<Self> {
         let sink = Sink::create(path, replace)?;
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
@@ -34,7 +34,7 @@ impl Output {
         })
     }
 
-    /// Writes what is still held back and gives the file its name. Returns its size in bytes.
+    /// Writes what is still buffered and gives the file its name. Returns its size in bytes.
     pub fn finish(self) -> io::Result<u64> {
         match self {
             Output::Plain(sink) => sink,
@@ -66,7 +66,7 @@ impl Write for Output {
     }
 }
 
-/// Where bytes end up, and how many they are.
+/// The destination of the bytes, and their number.
 pub(crate) struct Sink {
     file: BufWriter<Box<dyn Write>>,
     bytes: u64,
@@ -110,7 +110,7 @@ impl Write for Sink {
     }
 }
 
-/// A file that has not got its name yet; it goes when it never gets it.
+/// A file without its final name; it is removed if it never gets it.
 struct Part {
     part: PathBuf,
     path: PathBuf,
@@ -130,7 +130,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Once renamed it is not there, and nothing else can be done about one that stays.
+        // After the rename it does not exist, and if removing fails nothing else can be done.
         let _ = fs::remove_file(&self.part);
     }
 }

@@ -1,4 +1,4 @@
-//! Binary traces of records with a fixed size, each perhaps followed by bytes that mean nothing here.
+//! Binary traces of fixed-size records, each perhaps followed by bytes that are ignored here.
 
 use crate::access::Access;
 use crate::bytes::Bytes;
@@ -7,16 +7,16 @@ use crate::input::Input;
 use crate::source::{BATCH, Source};
 use crate::volumes::Volumes;
 
-/// Knows one format's records.
+/// A parser of one format's records.
 pub(crate) trait RecordParser: Send {
     /// The size of a record.
     fn record_bytes(&self) -> usize;
 
-    /// Appends the accesses of a record of that size: one, several, or none where records of this kind are no access.
-    /// Returns how many bytes after it mean nothing.
+    /// Appends the accesses of a record of that size: one, several, or none if records of this kind are not accesses.
+    /// Returns how many bytes after it are to be skipped.
     ///
     /// # Errors
-    /// What should have been there.
+    /// What was expected.
     fn parse(
         &mut self,
         record: &[u8],
@@ -25,12 +25,12 @@ pub(crate) trait RecordParser: Send {
     ) -> Result<usize, &'static str>;
 }
 
-/// Accesses of a binary file. The first damage ends it: where the next record begins is not known.
+/// The accesses of a binary file. The first damage ends it, because the start of the next record is unknown.
 pub(crate) struct RecordSource {
     bytes: Bytes,
     parser: Box<dyn RecordParser>,
     volumes: Volumes,
-    /// The damage that ends the source, once what came before it has been given.
+    /// The damage that ends the source, to be returned after the accesses before it.
     end: Option<TraceError>,
 }
 

@@ -1,7 +1,7 @@
-//! Accesses that are nearly in time order, put in order.
+//! Sorts accesses that are nearly in time order.
 //!
-//! Up to two windows of accesses are held. When both are full they are sorted, and the earlier window leaves. So an
-//! access that stands up to one window from its place gets there; those of equal time keep their order.
+//! Up to two windows of accesses are held. When both are full they are sorted, and the earlier window is released. So
+//! an access that is at most one window from its place gets there; accesses with the same time keep their order.
 
 use crate::access::Access;
 use crate::error::{Damage, TraceError};
@@ -13,10 +13,10 @@ pub(crate) struct Sorted<S> {
     window: usize,
     strict: bool,
     held: Vec<Access>,
-    /// Accesses of `held` that have been given already, and those that may be given.
+    /// How many accesses of `held` have been returned already, and how many may be.
     given: usize,
     ready: usize,
-    /// An error that comes after what is held.
+    /// An error to be returned after the held accesses.
     error: Option<TraceError>,
     at_end: bool,
     last_ns: u64,
@@ -25,8 +25,8 @@ pub(crate) struct Sorted<S> {
 }
 
 impl<S: Source> Sorted<S> {
-    /// Sorts within n accesses. Strict sources end at an access that comes too late; others give it the time
-    /// that has been reached.
+    /// Sorts within n accesses. A strict source ends at an access outside the window; in other sources it gets the
+    /// latest time reached.
     pub fn new(source: S, window: usize, strict: bool) -> Self {
         Sorted {
             source,

@@ -5,23 +5,23 @@ use crate::error::{Damage, TraceError};
 
 /// A stream of accesses in time order.
 ///
-/// Accesses come in batches, so that a source costs one virtual call for thousands of them.
+/// Accesses come in batches, so that a source costs one virtual call per several thousand of them.
 pub trait Source: Send {
-    /// Appends the next accesses to `into`, at most a few thousand. Returns how many; 0 at the end, and then always.
+    /// Appends the next accesses to `into`, at most a few thousand. Returns their number; 0 at the end, and from then on.
     ///
     /// # Errors
-    /// What was read before the damage has been appended by earlier calls.
+    /// Accesses before the damage have been appended by earlier calls.
     fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError>;
 
-    /// The names of the volumes met so far; [`VolumeNo`] counts into it. It grows while the source is read.
+    /// Returns the names of the volumes found so far, indexed by [`VolumeNo`]. More are added while the source is read.
     fn volumes(&self) -> &[String];
 
-    /// How much of the source has been read, of 1, where that is known: for progress bars.
+    /// Returns the fraction of the source that has been read, if it is known; for progress bars.
     fn progress(&self) -> Option<f64> {
         None
     }
 
-    /// What was wrong so far and could be passed over.
+    /// Returns the damage so far that could be skipped.
     fn damage(&self) -> Damage {
         Damage::default()
     }
@@ -52,18 +52,18 @@ pub struct MemorySource {
     next: usize,
 }
 
-/// Accesses given by one call of `read`.
+/// Accesses returned by one call of `read`.
 pub(crate) const BATCH: usize = 4096;
 
 impl MemorySource {
-    /// A source of the given accesses, which must be in time order.
+    /// Makes a source of the given accesses, which must be in time order.
     pub fn new(accesses: Vec<Access>, volumes: Vec<String>) -> Self {
         assert!(accesses.is_sorted_by_key(|a| a.time_ns), "accesses come in time order");
         assert!(accesses.iter().all(|a| (a.volume.0 as usize) < volumes.len()), "every volume has a name");
         MemorySource { accesses, volumes, next: 0 }
     }
 
-    /// A source of one volume.
+    /// Makes a source of one volume.
     pub fn of_one(volume: &str, mut accesses: Vec<Access>) -> Self {
         accesses.iter_mut().for_each(|a| a.volume = VolumeNo(0));
         Self::new(accesses, vec![volume.to_string()])

@@ -1,6 +1,6 @@
-//! What a trace amounts to: counts, bytes, blocks, sizes, rates, for each volume and for all.
+//! Statistics of a trace: counts, bytes, blocks, sizes, rates, for each volume and in total.
 //!
-//! Unique blocks are counted exactly, at 24 bytes for each 64 neighbouring blocks that hold one.
+//! Unique blocks are counted exactly, with 24 bytes for each group of 64 adjacent blocks that has one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::access::{Access, Op};
 
-/// The block that references and unique blocks are counted in.
+/// The block size in which references and unique blocks are counted.
 const BLOCK_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a volume, or a whole trace, amounts to.
+/// Statistics of a volume, or of a whole trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Summary {
     /// The volume's name.
@@ -35,19 +35,19 @@ pub struct Summary {
     pub write_bytes: u64,
     /// Bytes discarded.
     pub discard_bytes: u64,
-    /// Blocks of 4 KiB that reads and writes touch, counted each time.
+    /// Blocks of 4 KiB that reads and writes access, counted each time.
     pub refs_4k: u64,
     /// Those of reads.
     pub read_refs_4k: u64,
     /// Those of writes.
     pub write_refs_4k: u64,
-    /// Different blocks of 4 KiB that reads and writes touch.
+    /// Different blocks of 4 KiB that reads and writes access.
     pub unique_4k: u64,
     /// Those of reads.
     pub unique_read_4k: u64,
     /// Those of writes.
     pub unique_write_4k: u64,
-    /// Blocks of 4 KiB from the lowest to the highest that reads and writes touch; the sum over volumes.
+    /// Blocks of 4 KiB from the lowest to the highest that reads and writes access; summed over volumes.
     pub address_span_4k: u64,
     /// Time of the first request, ns on the trace's clock.
     pub first_ns: u64,
@@ -55,9 +55,9 @@ pub struct Summary {
     pub last_ns: u64,
     /// Seconds between them.
     pub span_s: f64,
-    /// Requests a second on average.
+    /// Mean requests per second.
     pub requests_per_s: f64,
-    /// The most requests in a second of the trace's clock.
+    /// The most requests in one second of the trace's clock.
     pub peak_requests_per_s: u64,
     /// Sizes of reads.
     pub read_size: Sizes,
@@ -65,8 +65,8 @@ pub struct Summary {
     pub write_size: Sizes,
     /// Share of reads and writes that begin and end on a block of 4 KiB.
     pub aligned_4k_ratio: f64,
-    /// Reads and writes by the sector of a 4 KiB block in which they begin: a partition that begins off the grid
-    /// shows as a peak elsewhere than at 0.
+    /// Reads and writes by the sector of a 4 KiB block in which they begin: an unaligned partition shows as a peak at
+    /// another sector than 0.
     pub first_sectors: [u64; 8],
 }
 
@@ -114,7 +114,7 @@ impl Sizes {
     }
 }
 
-/// Requests within each second, the most of them. Requests come in time order.
+/// Counts requests within each second, and the most of them. Requests come in time order.
 #[derive(Default)]
 struct Rate {
     second: u64,
@@ -131,7 +131,7 @@ impl Rate {
     }
 }
 
-/// What is counted of reads, and of writes.
+/// Counters of reads, or of writes.
 #[derive(Default)]
 struct Kind {
     requests: u64,
@@ -140,7 +140,7 @@ struct Kind {
     lengths: BTreeMap<u32, u64>,
 }
 
-/// Hashes numbers of groups of blocks: the halves of a product with an odd constant, folded.
+/// Hashes the numbers of groups of blocks: the halves of a product with an odd constant, folded.
 #[derive(Default)]
 struct GroupHasher(u64);
 
@@ -159,7 +159,7 @@ impl Hasher for GroupHasher {
     }
 }
 
-/// What is counted of a volume.
+/// Counters of a volume.
 #[derive(Default)]
 struct Tally {
     /// Reads and writes.
@@ -167,7 +167,7 @@ struct Tally {
     flushes: u64,
     discards: u64,
     discard_bytes: u64,
-    /// For each 64 blocks which of them reads and which of them writes touched.
+    /// For each group of 64 blocks, which of them were read and which were written.
     touched: HashMap<u64, [u64; 2], BuildHasherDefault<GroupHasher>>,
     /// The lowest and highest block.
     blocks: Option<(u64, u64)>,
@@ -218,7 +218,7 @@ impl Tally {
         }
     }
 
-    /// Unique blocks of reads or writes, of reads, of writes.
+    /// Returns the unique blocks of reads and writes, of reads, and of writes.
     fn unique(&self) -> [u64; 3] {
         let mut unique = [0; 3];
         for [read, write] in self.touched.values() {
@@ -266,7 +266,7 @@ impl Tally {
 }
 
 impl Summary {
-    /// Fills in what follows from the counts.
+    /// Computes the figures that follow from the counts.
     fn derive(&mut self, aligned: u64) {
         let accesses = self.reads + self.writes;
         self.span_s = (self.last_ns - self.first_ns) as f64 / SECOND_NS as f64;
@@ -275,7 +275,7 @@ impl Summary {
     }
 }
 
-/// Counts what a trace amounts to.
+/// Computes the statistics of a trace.
 #[derive(Default)]
 pub struct Summaries {
     volumes: Vec<Tally>,
@@ -295,12 +295,12 @@ impl Summaries {
         }
     }
 
-    /// What each volume amounts to; `names` are all of the trace's.
+    /// Returns the statistics of each volume; `names` are all of the trace's.
     pub fn volumes(&self, names: &[String]) -> Vec<Summary> {
         self.volumes.iter().zip(names).map(|(tally, name)| tally.summary(name)).collect()
     }
 
-    /// What all volumes amount to together. Blocks of different volumes are different.
+    /// Returns the statistics of all volumes together. Blocks of different volumes are different.
     pub fn overall(&self) -> Summary {
         let mut all = Tally { rate: Rate { peak: self.rate.peak, ..Rate::default() }, ..Tally::default() };
         let mut sums = [0; 4];

@@ -1,4 +1,4 @@
-//! Traces with one access a line.
+//! Traces with one access per line.
 
 use crate::access::Access;
 use crate::error::{BadLine, Damage, TraceError};
@@ -7,33 +7,33 @@ use crate::lines::Lines;
 use crate::source::{BATCH, Source};
 use crate::volumes::Volumes;
 
-/// What a line should have been.
+/// What was expected in a line.
 pub(crate) type Expected = &'static str;
 
 /// Bytes of a damaged line that are shown.
 const SHOWN_BYTES: usize = 100;
 
-/// Knows one format's lines.
+/// A parser of one format's lines.
 pub(crate) trait LineParser: Send {
-    /// Appends the accesses of a line: one, several where a line means several, none where lines of this kind are no
-    /// access.
+    /// Appends the accesses of a line: one, several if a line stands for several, none if lines of this kind are not
+    /// accesses.
     fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected>;
 }
 
-/// Accesses of a text file. Empty lines and comments (`#`) are passed over, and a first line that begins with a
-/// letter and is no access is a heading.
+/// The accesses of a text file. Empty lines and comments (`#`) are skipped; a first line that begins with a letter
+/// and is not an access is a heading.
 pub(crate) struct TextSource {
     lines: Lines,
     parser: Box<dyn LineParser>,
     volumes: Volumes,
     damage: Damage,
     strict: bool,
-    /// The damage that ends a strict source, once what came before it has been given.
+    /// The damage that ends a strict source, to be returned after the accesses before it.
     end: Option<BadLine>,
 }
 
 impl TextSource {
-    /// Strict sources end at the first damaged line.
+    /// A strict source ends at the first damaged line.
     pub fn new(input: Input, parser: Box<dyn LineParser>, strict: bool) -> Self {
         let (lines, volumes, damage) = (Lines::new(input), Volumes::default(), Damage::default());
         TextSource { lines, parser, volumes, damage, strict, end: None }

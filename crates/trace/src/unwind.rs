@@ -1,4 +1,4 @@
-//! Calls into a crate that panics over damaged input, which is to be an error.
+//! Calls into a crate that panics on damaged input, which must become an error.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -8,7 +8,8 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the call gives, or nothing if it panics. Nothing is printed then. What it has changed may be in disorder.
+/// Returns the result of the call; `None` if it panics. Nothing is printed then. State that it has changed may be
+/// inconsistent.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -1,10 +1,10 @@
-//! Volumes met in a trace, by what stands for them in its lines or records.
+//! The volumes of a trace, by the value that identifies them in its lines or records.
 
 use std::collections::HashMap;
 
 use crate::access::VolumeNo;
 
-/// Numbers volumes in the order in which they are met.
+/// Numbers volumes in the order in which they appear.
 #[derive(Default)]
 pub(crate) struct Volumes {
     names: Vec<String>,
@@ -14,7 +14,7 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// The number of the volume that `key` stands for; `name` is asked once a volume.
+    /// Returns the number of the volume that `key` stands for; `name` is called once per volume.
     pub fn number(&mut self, key: &[u8], name: impl FnOnce() -> String) -> VolumeNo {
         if self.last.0 == key && !self.names.is_empty() {
             return self.last.1;
@@ -34,12 +34,12 @@ impl Volumes {
         number
     }
 
-    /// The number of the volume of that name.
+    /// Returns the number of the volume with that name.
     pub fn named(&mut self, name: &[u8]) -> VolumeNo {
         self.number(name, || String::from_utf8_lossy(name).into_owned())
     }
 
-    /// The number of the one volume of a trace that names none.
+    /// Returns the number of the only volume of a trace without names.
     pub fn only(&mut self, name: &str) -> VolumeNo {
         if self.names.is_empty() {
             self.names.push(name.to_string());
@@ -47,7 +47,7 @@ impl Volumes {
         VolumeNo(0)
     }
 
-    /// The names by number.
+    /// Returns the names, indexed by number.
     pub fn names(&self) -> &[String] {
         &self.names
     }

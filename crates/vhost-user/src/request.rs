@@ -248,7 +248,7 @@ pub(crate) fn copy_out(segments: &[Segment], memory: &GuestMemory, at: usize, by
 }
 
 /// Visits the parts of segments that hold the bytes `at..at + len` of their data: the segment, the offset in it, and
-/// which of the `len` bytes are there.
+/// the position among the `len` bytes.
 pub(crate) fn for_each_part(
     segments: &[Segment],
     at: usize,

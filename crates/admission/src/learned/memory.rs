@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! - An entry is 0 or counts at least one access, and its bits of the hash are not all 0.
-//! - No entry is older than three quarters of the times that can be told apart: the sweep passes every bucket
+//! - No entry is older than three quarters of the times that can be distinguished: the sweep passes every bucket
 //!   before one could get there.
 
 const WAYS: usize = 8;
@@ -16,11 +16,11 @@ const TIMES: u32 = 1 << TIME_BITS;
 const OLDEST: u32 = TIMES / 2;
 /// The sweep visits all buckets in this many units.
 const ROUND: u64 = (TIMES / 4) as u64;
-/// So many units are as long as the time of interest at most, and a sixteenth of that at least.
+/// The time of interest is at most this many units, and at least a sixteenth of that.
 const FINEST: u64 = (OLDEST / 8) as u64;
 const COUNT_SHIFT: u32 = TIME_BITS;
 const TAG_SHIFT: u32 = 20;
-/// The count stops here.
+/// The largest count.
 const MOST_COUNTED: u32 = 3;
 
 /// What is known of a block.

@@ -1,14 +1,13 @@
-//! What becomes of blocks of each category, learned from a hash sample of blocks.
+//! The expected outcome for blocks of each category, learned from a hash sample of blocks.
 //!
-//! A sampled block's access is counted when the block is accessed again, or when its time is over. What is expected
-//! of a category starts from what is expected of a coarser one, which starts from that of an access of which nothing
-//! is known; both count as a few samples. Counts are halved when there are many, so that what was learned long ago
-//! matters less.
+//! A sampled block's access is counted when the block is accessed again, or when its time is over. The expectation
+//! for a category starts from that of a coarser one, which starts from that of an access of which nothing is known;
+//! both count as a few samples. Counts are halved when they are high, so that old samples matter less.
 //!
 //! Invariants
 //! - Each access of a sampled block counts at most once: it is dropped from the sample, or pending until the
 //!   next access, when it is counted.
-//! - Only blocks whose hash belongs to the present sample are in the table.
+//! - Only blocks whose hash belongs to the current sample are in the table.
 
 use crate::Access;
 
@@ -55,7 +54,7 @@ impl Outlook {
     }
 }
 
-/// Samples of a category, and the sum of what became of them.
+/// Samples of a category, and the sum of their outcomes.
 #[derive(Clone, Copy)]
 pub(super) struct Count {
     pub all: f32,
@@ -123,14 +122,14 @@ impl Outlooks {
         size_of::<Outlooks>() + self.samples.capacity() * WAYS * size_of::<Sample>()
     }
 
-    /// Returns what is expected of a block after such an access of this category.
+    /// Returns the expectation for a block after such an access of this category.
     #[inline]
     pub fn of(&self, (coarse, fine): (usize, usize), access: &Access) -> Outlook {
         let prior = self.coarse[coarse].mean(Outlook::unknown(access));
         self.fine[coarse][fine].mean(prior)
     }
 
-    /// Returns what a use in time saves in the mean over all categories, if there was one that saves anything.
+    /// Returns the mean saving of a use in time over all categories, if there was one that saved anything.
     pub fn usual_us(&self) -> Option<f32> {
         (self.uses.saved_us > 0.0).then(|| self.uses.saved_us / self.uses.again)
     }
@@ -213,7 +212,7 @@ impl Outlooks {
         (self.noted, self.dropped) = (0, 0);
     }
 
-    /// Returns which share of the blocks is sampled: one in 2 to the power of this.
+    /// Returns the share of the blocks that is sampled: one in 2 to the power of this.
     pub fn shift(&self) -> u32 {
         self.shift
     }

@@ -158,7 +158,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
 }
 
 fn unknown(error: &QmpError) -> CliError {
-    CliError::Attention(format!("it is not known where the VM is: {error}"))
+    CliError::Attention(format!("cannot determine where the VM is running: {error}"))
 }
 
 /// What a VM needs that an earlier run may have been moving to a QEMU that cannot be asked. Returns how it ended.
@@ -180,7 +180,9 @@ fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
     match is_sent {
         Ok(false) => CliError::NotMoved { why: error.to_string(), is_cancelled: false },
         Ok(true) => gone(error),
-        Err(other) => CliError::Attention(format!("it is not known where the VM is: {error}; {other}")),
+        Err(other) => {
+            CliError::Attention(format!("cannot determine where the VM is running: {error}; {other}"))
+        }
     }
 }
 
@@ -203,7 +205,7 @@ impl<'a> Controller<'a> {
             Stage::Moving(Phase::PostCopy) => return Err(post_copy()),
             Stage::Gone => true,
             Stage::Moving(phase) => {
-                self.say(&format!("a migration is under way already ({phase:?}): taking it up"));
+                self.say(&format!("a migration is already in progress ({phase:?}): following it"));
                 let moved = self.guarded(|controller| {
                     // While the VM is stopped, [`Controller::hold`] starts them.
                     if phase != Phase::PreSwitchover
@@ -282,7 +284,7 @@ impl<'a> Controller<'a> {
             }
             Err(attention @ CliError::Attention(_)) => Err(attention),
             Err(error) => Err(CliError::Attention(format!(
-                "it is not known where the VM is: {error}; a process in the background cancels the migration when QEMU \
+                "cannot determine where the VM is running: {error}; a process in the background cancels the migration when QEMU \
                  answers, unless the VM has been sent. Run the command again to see how that has ended"
             ))),
         }
@@ -346,7 +348,7 @@ impl<'a> Controller<'a> {
                 // Its main thread waits, for example for a disk whose origin is away.
                 Err(error @ QmpError::Silent { .. }) if !self.is_interrupted(MOMENT) => {
                     if !has_said {
-                        self.say(&format!("{error}. Asking until it answers"));
+                        self.say(&format!("{error}. Retrying until it answers"));
                         has_said = true;
                     }
                     continue;

@@ -34,7 +34,7 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
         if let Err(error) = told
             && (before.phase == Phase::None || uri.is_none())
         {
-            let what = "restart the QEMU at --qmp-destination: one that could not listen does not try again";
+            let what = "restart the QEMU at --qmp-destination: it does not retry after it failed to listen";
             return Err(CliError::Failed(format!("{error}; {what}")));
         }
     }
@@ -46,7 +46,7 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
         (Some(port), _) => Ok(format!("tcp:{host}:{port}")),
         (None, Some(path)) => Ok(format!("unix:{path}")),
         (None, None) => {
-            let what = "the QEMU at --qmp-destination does not tell where it listens: give --uri";
+            let what = "the QEMU at --qmp-destination does not report where it listens: give --uri";
             Err(CliError::Usage(what.into()))
         }
     }

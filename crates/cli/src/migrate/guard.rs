@@ -27,7 +27,8 @@ pub struct Guard {
 impl Guard {
     /// Starts one.
     pub fn start(qmp: &Address, qmp_destination: &Address) -> Result<Guard> {
-        let failed = |e: std::io::Error| CliError::Failed(format!("cannot start the guard of the move: {e}"));
+        let failed =
+            |e: std::io::Error| CliError::Failed(format!("cannot start the guard of the migration: {e}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["migrate", "guard", &qmp.to_string(), &qmp_destination.to_string()]);
         // Ctrl-C is for the command alone.
@@ -79,7 +80,7 @@ fn until_known<T>(what: &str, mut work: impl FnMut() -> Result<T>) -> Result<T> 
             Err(CliError::Qmp(error)) if error.is_gone() => return Err(error.into()),
             Err(error) => {
                 if !has_said {
-                    output::say(&format!("haversack: {error}. Trying again until {what}"));
+                    output::say(&format!("haversack: {error}. Retrying until {what}"));
                     has_said = true;
                 }
                 std::thread::sleep(PAUSE);

@@ -39,7 +39,7 @@ pub(crate) struct Run {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Preparation {
-    /// The segments of the device that it is the turn of.
+    /// The segments of the device whose turn it is.
     pub run: Option<Run>,
 }
 

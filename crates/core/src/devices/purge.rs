@@ -24,7 +24,7 @@ pub(crate) struct Purge {
 }
 
 impl Purge {
-    /// Adds slots whose present content, of commits up to `last_seq`, must no longer be listed.
+    /// Adds slots whose current content, of commits up to `last_seq`, must no longer be listed.
     pub fn add(&mut self, slots: Vec<SlotNo>, last_seq: u64) {
         if slots.is_empty() {
             return;

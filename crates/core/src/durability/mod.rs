@@ -215,7 +215,7 @@ impl Durability {
         self.flushes
     }
 
-    /// Returns the present flush mark.
+    /// Returns the current flush mark.
     pub fn mark(&self) -> u64 {
         let flushed = if planted(Bug::MarkUnflushed) { self.completed() } else { self.flushed };
         self.mark.held_at.unwrap_or(flushed)
@@ -236,7 +236,7 @@ impl Durability {
         self.mark.held_at.is_some()
     }
 
-    /// Notes that the write with this number carries the present flush mark; returns the mark.
+    /// Notes that the write with this number carries the current flush mark; returns the mark.
     pub fn carry_mark(&mut self, seq: u64) -> u64 {
         let (mark, carried) = (self.mark(), &mut self.mark.carried);
         if mark > carried.back().map_or(self.mark.durable, |c| c.1) {

@@ -45,7 +45,7 @@ pub(crate) struct RecordWrite {
     bytes: Vec<u8>,
     /// Devices that have not answered.
     in_flight: u32,
-    /// Sequence number of the present copy's writes.
+    /// Sequence number of the current copy's writes.
     seq: u64,
 }
 

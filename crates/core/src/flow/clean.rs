@@ -105,7 +105,8 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         if blocked || !allowed {
-            // The end of what blocks it drives it again. If it may not clean at all, this is when it looks for space.
+            // The disk is driven again when it is no longer blocked. If it may not clean at all, it looks for space
+            // at `next_look_us`.
             self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             return;
         }

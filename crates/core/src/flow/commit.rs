@@ -92,7 +92,7 @@ impl<M: Memory> Call<'_, M> {
             !staged.dirty && !staged.merging && !self.commit_in_flight(staged.commit_seq)
         };
         let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(droppable).collect();
-        // Who waits would wait again, and ask for this again.
+        // Otherwise the waiting requests would wait again, and request this again.
         if frames.is_empty() {
             return;
         }

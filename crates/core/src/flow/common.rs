@@ -108,7 +108,7 @@ impl Core {
         let missing = self.missing(disk, low);
         let asked = self.store.reclaims_for(disk);
         let short = missing > 0 || empty_handed;
-        // What is not the sharers' goes first.
+        // Space that does not belong to the sharers is taken first.
         if short && !asked && (empty_handed || !self.ask_for_segment(disk, other_than)) {
             self.store.evict_common(missing);
             self.ask_sharers(disk, other_than, empty_handed);

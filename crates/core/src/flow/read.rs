@@ -81,7 +81,7 @@ impl<M: Memory> Call<'_, M> {
         let sources = self.resolve_sectors(disk, block, mask);
         let is_copy = self.requests[number].is_copy;
         if is_copy && self.disk(disk).life.is_incoming() {
-            // What is cached now is not what the copy was asked of.
+            // The current contents of the cache are not those of which the copy was requested.
             self.fail(number, RequestError::NotOwner);
             return Step::Started;
         }

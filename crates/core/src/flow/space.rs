@@ -49,7 +49,7 @@ impl Core {
             .filter(|d| !self.store.disks[*d].segments.is_empty())
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
             .filter(|d| must || self.store.disks[*d].segments.len() > 1 || self.is_dormant(*d))
-            // Between sharers the common hands decide.
+            // Among sharers, the common hands decide.
             .filter(|d| !shares || empty_handed || self.is_dormant(*d) || below && !self.shares(*d))
             .map(|d| (self.excess(d, shares), d))
             .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
@@ -147,7 +147,7 @@ impl<M: Memory> Call<'_, M> {
         if self.store.disks[disk].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
             let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
-            // Nothing makes room for what comes once more segments are prepared.
+            // Nothing is evicted for space that more prepared segments will provide.
             let comes = may_grow && self.store.unprepared_segments(other_than) > 0;
             let short = !grown && !comes;
             if short && self.shares(disk) {

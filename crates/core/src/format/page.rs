@@ -28,12 +28,12 @@ pub const HEADER_BYTES: usize = 16;
 /// Generations and sequence numbers are kept in 48 bits.
 pub const NUMBER_LIMIT: u64 = 1 << 48;
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Metadata of a segment.
     Segment = 1,
-    /// Write-write-intent bitmap of a disk.
+    /// Write-intent bitmap of a disk.
     Intent = 2,
 }
 
@@ -46,7 +46,7 @@ pub struct Header {
     pub flushed_seq: u64,
     /// The disk that owns the segment or the map; `NO_OWNER` for none.
     pub owner: u16,
-    /// What the page is.
+    /// Its kind.
     pub kind: Kind,
     /// The opening of the pool that wrote it, modulo 256.
     pub opening: u8,

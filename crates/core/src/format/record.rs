@@ -55,7 +55,7 @@ pub enum Damage {
     Uncertain,
 }
 
-/// What the last migration of a disk has left to do, or to say when another host asks.
+/// What remains to be done of a disk's last migration, or to be answered when another host asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Moved {
     /// Nothing.
@@ -104,13 +104,13 @@ pub struct DiskRecord {
     pub origin_volatile: bool,
     /// Whether dirty blocks of it were lost. The record does not say which.
     pub damage: Damage,
-    /// What survives a restart.
+    /// Blocks that survive a restart.
     pub persistence: Persistence,
     /// Entries of commits with lower sequence numbers are void.
     pub since_seq: u64,
     /// Blocks that commits up to this number wrote are clean, whatever their pages say.
     pub clean_seq: u64,
-    /// What its last migration left.
+    /// What remains of its last migration.
     pub moved: Moved,
 }
 
@@ -119,8 +119,7 @@ pub struct DiskRecord {
 pub struct PoolRecord {
     /// Increases with each write.
     pub generation: u64,
-    /// Counts the lives of the staging area. The one with this number belongs to the pool in its present
-    /// state.
+    /// Counts the lives of the staging area. The one with this number belongs to the pool in its current state.
     pub staging_id: u64,
     /// Counts openings of the pool.
     pub openings: u64,
@@ -173,7 +172,7 @@ fn damage_of(code: u8) -> Option<Damage> {
     [Damage::None, Damage::Uncertain, Damage::Lost].into_iter().find(|damage| damage_code(*damage) == code)
 }
 
-/// Returns the code of what a migration left, and the two hosts; 0 for none.
+/// Returns the code of what remains of a migration, and the two hosts; 0 for none.
 fn moved_fields(moved: Moved) -> (u8, u64, u64) {
     match moved {
         Moved::No => (0, 0, 0),

@@ -8,10 +8,10 @@
 //!   to be. Two pages of one segment are never written without a flush in between.
 //! - After a start at which clean blocks were not trusted, they are trusted again only when no page lists a
 //!   dead entry.
-//! - A staged block is adopted only if the staging area has the pool's present staging number, the data
-//!   matches its checksum, and no newer frame of the block exists. Descriptors of any other staging area are
-//!   cleared before its header gets a new number. It gets that only when the pages no longer list what never
-//!   happened: until then, that a block is not staged does not show that its commit was written.
+//! - A staged block is adopted only if the staging area has the pool's current staging number, the data matches its
+//!   checksum, and no newer frame of the block exists. Descriptors of any other staging area are cleared before its
+//!   header gets a new number. It gets that only when the pages no longer list what never happened: until then, that
+//!   a block is not staged does not show that its commit was written.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
 

@@ -1,7 +1,7 @@
-//! A host dies for good, is fenced, and the other one takes the disk over by force. Then the dead one comes back.
+//! A host dies permanently, is fenced, and the other one takes the disk over by force. Then the dead one comes back.
 //!
-//! The oracle knows which sectors only the dead host had: all others must be what was acknowledged last, and of those the
-//! ones that do not count as lost.
+//! The oracle knows which sectors only the dead host had: all others must be what was acknowledged last, and of
+//! those, the ones that do not count as lost.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,13 @@ use super::run::{MOST_STEPS, Twin};
 use crate::run::tell;
 use crate::world::{CrashKind, Flow, violation};
 
-/// The epoch that is taken by force: more than the hosts go through by agreement.
+/// The epoch that is taken by force: higher than any that the hosts reach by agreement.
 const FORCED: u64 = 1_000;
-/// Steps in which both hosts are to be found in a state that an operator can act on.
+/// Steps within which both hosts must reach a state that an operator can act on.
 const PATIENCE: u32 = 20_000;
 
 impl Twin {
-    /// Has one of the hosts die for good, if the other one then needs to take anything over.
+    /// Lets one of the hosts die permanently, if the other one then needs to take anything over.
     pub(super) fn take_over(&mut self, apart: &mut Random) -> Flow {
         let dead = apart.below(2) as usize;
         let heir = 1 - dead;
@@ -45,7 +45,7 @@ impl Twin {
         let is_listed = self.is_attached(heir);
         let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
         let Some((is_recorded, kept)) = self.force(heir, loss, apart)? else {
-            // All had come over by then.
+            // All had been moved by then.
             self.arrive(heir, dead)?;
             self.settle()?;
             return self.read_everything();
@@ -129,8 +129,8 @@ impl Twin {
         tell(|| format!("{:>10} host {dead} is dead for good", self.shared.now));
     }
 
-    /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns whether losses are
-    /// recorded, and the sectors that were here and count; `None` if there was nothing to take over any more.
+    /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns whether losses
+    /// are recorded, and the sectors that were here and count; `None` if there was nothing left to take over.
     fn force(
         &mut self,
         heir: usize,
@@ -148,11 +148,11 @@ impl Twin {
                 }
                 return Ok((epoch >= FORCED).then_some((loss == PeerLoss::Recorded, kept)));
             }
-            // A late question of the dead host's may have been answered with a release: the disk is taken once more.
+            // A late question of the dead host may have been answered with a release: the disk is taken over once more.
             let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
             let depends = self.record(heir).is_some_and(|record| record.is_owner());
             let here = if depends { self.sectors_of(heir, |state| state.cached) } else { BTreeSet::new() };
-            // An error says that something else is being done; it is tried again.
+            // An error says that another operation is in progress; it is retried.
             let begun = self.hosts[heir].with(&mut self.shared, |migration, call, now| {
                 migration.take_over(call, now, epoch, loss).is_ok()
             })?;
@@ -193,7 +193,7 @@ impl Twin {
                 return Ok(());
             }
             if let Some(Record::Released { grant, .. }) = self.record(heir) {
-                // An error says that something else is being done; it is tried again.
+                // An error says that another operation is in progress; it is retried.
                 let epoch = grant.epoch + FORCED;
                 self.hosts[heir].with(&mut self.shared, |migration, call, now| {
                     let _ = migration.take_over(call, now, epoch, PeerLoss::Accepted);
@@ -227,7 +227,7 @@ impl Twin {
         Ok(())
     }
 
-    /// The guest works, and the host on which it runs dies once more.
+    /// The guest works, and its host dies once more.
     fn live_on(&mut self, heir: usize, apart: &mut Random) -> Flow {
         for _ in 0..apart.skewed(200) {
             self.step(true)?;
@@ -239,7 +239,8 @@ impl Twin {
         self.read_each_block()
     }
 
-    /// The dead host starts again. What it does before it knows does not get through the fence; when it knows, it does nothing.
+    /// The dead host starts again. Until it knows about the takeover, the fence blocks its writes; after that, it
+    /// does nothing.
     fn come_back(&mut self, dead: usize, heir: usize, apart: &mut Random) -> Flow {
         if let Some((until, _)) = &mut self.hosts[dead].down {
             *until = self.shared.now;

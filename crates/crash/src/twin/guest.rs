@@ -20,14 +20,14 @@ struct Pending {
     start: Tick,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Guest {
     /// The host where it runs, and whether it issues requests.
     pub host: usize,
     /// It has been stopped there, to move or to roll back.
     pub is_stopped: bool,
     pending: Vec<Pending>,
-    /// Sectors of which the only copy was on a host that is dead.
+    /// Sectors whose only copy was on a host that is dead.
     pub lost: BTreeSet<u64>,
     /// The oracle.
     pub oracle: Oracle,

@@ -44,11 +44,11 @@ struct Reading {
     copied: Copied,
 }
 
-/// What a running process has.
+/// The state of a running process.
 pub struct Running {
     /// The core.
     pub core: Core,
-    /// What it works in.
+    /// The memory that it works in.
     pub memory: SimMemory,
     /// The disk's migration.
     pub migration: Migration,
@@ -70,16 +70,16 @@ pub enum Start {
     Died(CrashKind),
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Host {
     /// Which one it is: 0 or 1.
     pub place: usize,
     devices: Vec<Device>,
     /// It runs.
     pub running: Option<Running>,
-    /// Nothing that it sends to the origin gets there.
+    /// Nothing that it sends to the origin arrives.
     pub fenced: bool,
-    /// It owned the disk when it died last.
+    /// It owned the disk when it last died.
     pub owned: bool,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
@@ -197,7 +197,7 @@ impl Host {
         Ok(Start::Running)
     }
 
-    /// Returns the migration of the disk as the core has it on record.
+    /// Returns the migration of the disk as recorded by the core.
     fn migration(&self, shared: &Shared, call: &mut Call<'_, SimMemory>) -> Migration {
         let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
         let me = host_id(self.place);
@@ -225,7 +225,7 @@ impl Host {
         self.running.as_ref().is_some_and(|running| running.detaching.is_some())
     }
 
-    /// As the engine does, starts over with what is on record of a disk that was detached.
+    /// As the engine does, starts over with the record of a disk that was detached.
     fn detached(&mut self, shared: &Shared) {
         self.starts += 1;
         let Some(mut running) = self.running.take() else { return };
@@ -247,7 +247,7 @@ impl Host {
         info.is_some_and(|info| info.owned)
     }
 
-    /// Runs something in the process, and then what the core and the migration want done.
+    /// Runs something in the process, and then carries out what the core and the migration request.
     pub fn with<T>(
         &mut self,
         shared: &mut Shared,
@@ -259,7 +259,7 @@ impl Host {
         Ok(Some(done))
     }
 
-    /// Takes what the core and the migration want done, until they want nothing.
+    /// Carries out what the core and the migration request, until they request nothing more.
     pub fn pump(&mut self, shared: &mut Shared) -> Flow {
         loop {
             let Some(running) = &mut self.running else { return Ok(()) };

@@ -14,7 +14,7 @@ pub struct Parcel {
     pub message: Message,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub struct Network {
     on_their_way: Vec<Parcel>,

@@ -26,7 +26,7 @@ pub struct Plan {
     pub core: CoreConfig,
     /// The protocol's settings.
     pub timing: Timing,
-    /// What travels with the disk.
+    /// The migration method.
     pub method: Method,
     /// Maximum number of requests in flight.
     pub depth: usize,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub latency_us: [u64; 2],
     /// Maximum delay of a message.
     pub delay_us: u64,
-    /// Messages that are lost, and that are late or repeated, in percent.
+    /// Percentages of messages that are lost, and that are late or repeated.
     pub lossy_percent: [u64; 2],
     /// Moves and crashes, per thousand steps.
     pub unrest_permille: [u64; 2],

@@ -1,4 +1,4 @@
-//! One seed, one run: the virtual machine moves to and fro, hosts die, and in the end everything is read.
+//! One seed, one run: the virtual machine moves back and forth, hosts die, and in the end everything is read.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -20,13 +20,13 @@ use crate::world::{CrashKind, Flow, Stop, violation};
 const RUNS_THAT_PREPARE: u64 = 3;
 /// One run in this many moves the disk by the default method in any case.
 const RUNS_BY_DEFAULT: u64 = 3;
-/// One run in this many ends with a host that dies for good.
+/// One run in this many ends with a host that dies permanently.
 const RUNS_WITH_FORCE: u64 = 3;
 /// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or elsewhere.
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// Steps of a wait that count as a hang.
 pub(super) const MOST_STEPS: u32 = 120_000;
-/// A host is looked after this often.
+/// Hosts are checked at this interval.
 const TICK_US: Micros = 1_000;
 
 /// Returns the maximum number of crash points of a run.
@@ -151,7 +151,7 @@ impl Twin {
         self.read_everything()
     }
 
-    /// Lets the next thing happen; with `works` the guest issues requests.
+    /// Lets the next event happen; with `works` the guest issues requests.
     pub(super) fn step(&mut self, works: bool) -> Flow {
         let host = &mut self.hosts[self.guest.host];
         if works

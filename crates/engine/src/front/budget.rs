@@ -1,8 +1,8 @@
 //! Memory for the payloads of a pool's NBD clients.
 //!
 //! Invariants
-//! - Beyond the pool's budget, a disk without requests may always have one, and a client without requests one
-//!   of at most `SMALL_BYTES`. So no client waits for ever, whatever the others use.
+//! - Beyond the pool's budget, a disk without requests may always have one, and a client without requests one of at
+//!   most `SMALL_BYTES`. So no client waits forever, whatever the others use.
 //! - A disk uses no more than it leaves free. However many disks use all they may, the next one finds as much
 //!   free as each of them has.
 

@@ -1,4 +1,4 @@
-//! The clients of a disk that may move: whether its guest is here, and requests that wait until the disk is served.
+//! The clients of a disk that can move: whether its guest is here, and requests that wait until the disk is served.
 
 use haversack_core::{Op, RequestError};
 use haversack_model::DiskHandle;
@@ -39,7 +39,7 @@ impl Reactor {
         true
     }
 
-    /// Lets the waiting requests go if the disk is served now. Returns true if that has changed.
+    /// Releases the waiting requests if the disk is served now. Returns true if that has changed.
     pub(super) fn look_at_serving(&mut self, at: usize) -> bool {
         let serves = self.with_mover(at, |mover, call, _| mover.migration.may_serve(call));
         let mover = &mut self.moving.movers[at];
@@ -63,7 +63,7 @@ impl Reactor {
         true
     }
 
-    /// Submits a request again that has waited.
+    /// Submits a request that has waited.
     pub(super) fn ask_again(&mut self, client: u32, asked: Asked) {
         self.asked.push(Wish::Request(asked));
         self.submit_asked(client);
@@ -93,7 +93,7 @@ impl Reactor {
         true
     }
 
-    /// Looks at waiting requests again, since another host has the disk now.
+    /// Checks waiting requests again, since another host has the disk now.
     pub(super) fn ask_held_again(&mut self, at: usize) {
         for (client, asked) in std::mem::take(&mut self.moving.movers[at].held) {
             self.ask_again(client, asked);

@@ -33,7 +33,7 @@ pub(crate) struct Done {
     pub result: Result<(), RequestError>,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Copies {
     slots: Vec<Option<(Purpose, Vec<u8>)>>,
@@ -56,7 +56,7 @@ impl Copies {
         self.slots[Tag::decode(tag).slot as usize] = None;
     }
 
-    /// Notes what a copy that is being read will have.
+    /// Notes the contents that a copy being read will have.
     pub fn reads(&mut self, tag: RequestTag, what: Copied) {
         if let Some((Purpose::Read { copied, .. }, _)) = &mut self.slots[Tag::decode(tag).slot as usize] {
             *copied = Some(what);

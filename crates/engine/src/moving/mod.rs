@@ -73,14 +73,14 @@ pub type SendToHost = Arc<dyn Fn(HostId, DiskId, HostMessage) + Send + Sync>;
 /// Returns how many copies may be sent to a host now.
 pub type RoomForCopies = Arc<dyn Fn(HostId) -> usize + Send + Sync>;
 
-/// This host among those between which disks move.
+/// This host, one of those between which disks move.
 #[derive(Clone)]
 pub struct HostSettings {
     /// Its identity.
     pub me: HostId,
-    /// Greater than any number of an earlier start; the numbers up to the next start's are the pool's to use.
+    /// Greater than any number of an earlier start; the pool may use all numbers up to that of the next start.
     pub incarnation: u64,
-    /// What travels with a disk, unless it is said for a migration.
+    /// The method of migrations that do not name one.
     pub method: Method,
     /// See [`Timing::fetched_a_period`].
     pub fetched_a_period: Option<u32>,
@@ -90,19 +90,19 @@ pub struct HostSettings {
     pub room: RoomForCopies,
 }
 
-/// How a disk that may move is attached.
+/// How a disk that can move is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
     /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing newer.
     pub from: Option<HostId>,
 }
 
-/// The disks of an arena that may move.
+/// The disks of an arena that can move.
 #[derive(Default)]
 pub(crate) struct Moving {
     host: Option<HostSettings>,
     movers: Vec<Mover>,
-    /// The clients of the front ends were last looked at when they had changed this often.
+    /// The change count of the front ends' clients when they were last checked.
     seen_changes: u64,
     questions: u64,
 }
@@ -123,7 +123,7 @@ impl Moving {
 }
 
 impl Reactor {
-    /// Makes this host known, and takes up what earlier migrations have left to do.
+    /// Makes this host known, and resumes what earlier migrations have left to do.
     pub(crate) fn join_hosts(&mut self, host: HostSettings) {
         self.moving.host = Some(host);
         let known: Vec<_> =
@@ -154,7 +154,7 @@ impl Reactor {
         self.moving.movers.push(Mover::new(id, handle, migration, from.unwrap_or(me)));
     }
 
-    /// Attaches a disk that may move. The job ends when the disk is attached or waits for its guest.
+    /// Attaches a disk that can move. The job ends when the disk is attached or waits for its guest.
     pub(crate) fn attach_moving(
         &mut self,
         spec: DiskSpec,
@@ -208,7 +208,7 @@ impl Reactor {
         Ok(disk)
     }
 
-    /// Ends what a detached disk has here, unless another host needs its blocks. One that was left clean stands by.
+    /// Removes the state of a detached disk, unless another host needs its blocks. One that was left clean stands by.
     pub(crate) fn mover_detached(&mut self, disk: DiskHandle) {
         let Some(at) = self.moving.place_of(disk) else { return };
         self.drop_held(at, |_| true);
@@ -230,7 +230,7 @@ impl Reactor {
         }
     }
 
-    /// Has a detached disk that was left clean leave for whichever host asks for it, from now on and until it is attached.
+    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
     /// Returns false if it was not left clean. **It must be certain that no other host has taken it over by force.**
     pub(crate) fn stand_by(&mut self, id: DiskId) -> bool {
         if self.moving.place(id).is_some() {
@@ -243,7 +243,7 @@ impl Reactor {
         true
     }
 
-    /// Has a detached disk stay, since it is about to be attached here. What is being released goes all the same.
+    /// Keeps a detached disk here, since it is about to be attached. A release that has begun still completes.
     pub(crate) fn withdraw(&mut self, id: DiskId) {
         self.moving
             .movers
@@ -262,14 +262,14 @@ impl Reactor {
         Ok(attached)
     }
 
-    /// Has what is only to be fetched when it is needed fetched now, since the disk is to be detached.
+    /// Fetches now what would otherwise be fetched only when needed, since the disk is to be detached.
     pub(crate) fn fetch_rest(&mut self, disk: DiskHandle) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.moving.movers[at].migration.fetch_rest();
         Ok(())
     }
 
-    /// Returns whether a disk may move and is another host's, as far as is on record.
+    /// Returns whether a disk can move and belongs to another host, according to the record.
     pub(crate) fn is_elsewhere(&self, disk: DiskHandle) -> bool {
         let is_left = |info: haversack_core::DiskInfo| {
             !info.owned || !info.attached && matches!(info.moved, Moved::Depends { .. })
@@ -278,7 +278,7 @@ impl Reactor {
         self.moving.place_of(disk).is_some() && info.is_some_and(is_left)
     }
 
-    /// Refuses what would end a disk in the midst of a move.
+    /// Refuses what would end a disk in the middle of a move.
     pub(crate) fn check_not_moving(&self, disk: DiskHandle) -> Result<()> {
         let Some(at) = self.moving.place_of(disk) else { return Ok(()) };
         let mover = &self.moving.movers[at];
@@ -292,12 +292,12 @@ impl Reactor {
         Ok(())
     }
 
-    /// Returns whether a client may come to a disk that is not attached in the core: it may move.
+    /// Returns whether a client may connect to a disk that is not attached in the core, because it can move.
     pub(crate) fn may_wait(&self, disk: DiskHandle) -> bool {
         self.moving.place_of(disk).is_some() && !self.is_being_detached(disk)
     }
 
-    /// Ends what a disk has here that the pool forgets.
+    /// Removes the state of a disk that the pool forgets.
     pub(crate) fn mover_forgotten(&mut self, id: DiskId) {
         self.moving.movers.retain(|mover| mover.id != id || mover.handle.is_some());
     }
@@ -315,34 +315,34 @@ impl Reactor {
         self.moving.place_of(disk).ok_or(EngineError::DoesNotMove)
     }
 
-    /// Says that a disk is about to move to another host: what the method has to be sent ahead is sent from now on.
+    /// Starts to send a disk to another host: from now on, what the method sends ahead is sent.
     pub(crate) fn start_migration(&mut self, disk: DiskHandle, to: HostId, method: Method) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
         Ok(self.with_mover(at, |mover, call, now| mover.migration.begin(call, now, to, method))?)
     }
 
-    /// Calls that off. Returns false if it was not about to move: never begun, or the other host has the disk.
+    /// Aborts that. Returns false if it was not about to move: never begun, or the other host has the disk.
     pub(crate) fn stop_migration(&mut self, disk: DiskHandle) -> Result<bool> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
         Ok(self.with_mover(at, |mover, call, now| mover.migration.end(call, now)))
     }
 
-    /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.
+    /// Returns what remains to be done of a disk's last migration, if the disk's owner is recorded.
     pub(crate) fn recorded_move(&self, disk: DiskId) -> Option<Moved> {
         let mut infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
         let info = infos.find(|info| info.id == disk)?;
         (info.owned || info.moved != Moved::No).then_some(info.moved)
     }
 
-    /// Returns how far a disk is that may move.
+    /// Returns the migration state of a disk that can move.
     pub(crate) fn migration_status(&mut self, disk: DiskId) -> Option<MoveStatus> {
         let at = self.moving.place(disk)?;
         Some(self.with_mover(at, |mover, call, _| mover.status(call)))
     }
 
-    /// Returns how far the disks are that are about to move from here.
+    /// Returns the progress of the disks that are about to move from here.
     pub(crate) fn departures(&mut self) -> Vec<(DiskId, MoveStatus)> {
         let movers = self.moving.movers.iter().enumerate();
         let leaving = movers.filter(|(_, mover)| mover.migration.sends_to().is_some());
@@ -353,7 +353,7 @@ impl Reactor {
             .collect()
     }
 
-    /// Takes in a message of another host.
+    /// Handles a message from another host.
     pub(crate) fn host_said(&mut self, from: HostId, disk: DiskId, message: HostMessage) {
         let Some(at) = self.moving.place(disk) else { return };
         self.now = self.clock.now_us();

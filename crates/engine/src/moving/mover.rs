@@ -1,4 +1,4 @@
-//! One disk that may move: its protocol, and the requests that wait.
+//! One disk that can move: its protocol, and the requests that wait.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use haversack_ownership::{self as ownership, Record};
 
 use crate::front::Asked;
 
-/// Copies that are read and sent at a time, for each time that the disk is driven.
+/// The most copies that are read and sent each time the disk is driven.
 const COPIES_AT_A_TIME: usize = 32;
 
-/// How far a disk is that may move.
+/// The migration state of a disk that can move.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MoveStatus {
     /// What this host has on record.
@@ -23,7 +23,7 @@ pub struct MoveStatus {
     pub from: HostId,
     /// The host that it is about to move to.
     pub to: Option<HostId>,
-    /// What travels with it: here, as long as anything is on its way here, otherwise from here.
+    /// Method: of its migration to this host, as long as anything is on its way here, otherwise of one from here.
     pub method: Method,
     /// How often all cached blocks were listed to find what to send.
     pub passes: u32,
@@ -54,7 +54,7 @@ pub(super) struct Observation {
     pub first_us: Micros,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Mover {
     pub id: DiskId,
     /// The attached disk; `None` if it is not attached, but another host may need its blocks.
@@ -91,13 +91,13 @@ impl Mover {
         }
     }
 
-    /// Returns when it has something to do, if not only then when somebody says something.
+    /// Returns when it has something to do on its own, without a message or a call.
     pub fn next_us(&self, now: Micros) -> Option<Micros> {
         let waits = self.migration.needs_time() || !self.held.is_empty() || !self.observations.is_empty();
         waits.then(|| now.max(self.migration.next_wakeup(self.driven_us)))
     }
 
-    /// Whether the disk is this host's, or will be since its guest is here: no other host answers reads any more.
+    /// Whether the disk belongs to this host, or will because its guest is here: no other host answers reads then.
     pub fn is_guests(&self) -> bool {
         self.is_serving || self.guest || matches!(self.migration.record(), Record::Owner { .. })
     }
@@ -108,12 +108,12 @@ impl Mover {
         self.migration.guest_runs(call, now, self.from);
     }
 
-    /// Whether the disk is this host's and not attached: whichever host asks for it may have it.
+    /// Whether the disk belongs to this host and is not attached: any host that asks for it may have it.
     pub fn stands_by(&self) -> bool {
         self.handle.is_none() && matches!(self.migration.record(), Record::Owner { .. })
     }
 
-    /// Requests that wait at the owner, after a release that was called off or failed, are of a guest that is here.
+    /// Requests that wait at the owner after a release was aborted or failed belong to a guest that is here.
     pub fn wake_held<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let is_owner = matches!(self.migration.record(), Record::Owner { .. });
         if is_owner && !self.guest && !self.held.is_empty() && !self.migration.is_leaving() {
@@ -153,7 +153,7 @@ impl Mover {
         self.migration.tick(call, now);
     }
 
-    /// Has copies read that may be on their way, as many as there is room for. Returns true if there were any.
+    /// Starts reads of copies that may be sent, as many as there is room for. Returns true if there were any.
     pub fn send_more(&mut self, room: usize) -> bool {
         self.migration.send_more(room.min(COPIES_AT_A_TIME)) > 0
     }

@@ -17,7 +17,8 @@ const REPEAT_US: Micros = 1_000_000;
 const PATIENCE_US: Micros = 20_000_000;
 
 impl Reactor {
-    /// Has the owner read for a client. A read that is too long fails: whoever only looks at a disk reads little.
+    /// Asks the owner to read for a client. A read that is too long fails: a client that only looks at a disk reads
+    /// little.
     pub(super) fn observe(&mut self, at: usize, client: u32, asked: Asked) {
         if asked.sectors > MOST_OBSERVED_SECTORS {
             return self.answer(client, asked, Err(RequestError::NotOwner));
@@ -37,7 +38,7 @@ impl Reactor {
         }
     }
 
-    /// Submits reads again that wait for an owner's answer, since the disk is this host's by now, or will be.
+    /// Submits reads that wait for the owner's answer again, since the disk belongs to this host by now, or will.
     pub(super) fn end_observations(&mut self, at: usize) {
         for (_, observation) in std::mem::take(&mut self.moving.movers[at].observations) {
             self.ask_again(observation.client, observation.asked);
@@ -76,7 +77,7 @@ impl Reactor {
         all.into_iter().for_each(|question| self.give_up(at, question));
     }
 
-    /// Takes in the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
+    /// Handles the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
     pub(super) fn observed(&mut self, at: usize, question: u64, data: Option<Vec<u8>>) {
         let mover = &mut self.moving.movers[at];
         let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
@@ -96,8 +97,9 @@ impl Reactor {
         self.answer(client, asked, Ok(()));
     }
 
-    /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has forgotten that in
-    /// a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to that host.
+    /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has lost
+    /// this fact in a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to
+    /// that host.
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());

@@ -121,7 +121,7 @@ impl Reactor {
         }
     }
 
-    /// Reports what has become of the disk's ownership.
+    /// Reports how the disk's ownership has changed.
     fn tell_moved(&mut self, at: usize) {
         if *self.moving.movers[at].migration.record() == self.moving.movers[at].told {
             return;

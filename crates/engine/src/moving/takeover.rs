@@ -1,4 +1,4 @@
-//! Disks of hosts that are dead for good: taking them over, and hearing that another host has.
+//! Disks of hosts that are permanently dead: taking them over, and learning that another host has.
 
 use haversack_core::{Core, DiskConfig, DiskInfo, ManageError, Moved, PeerLoss};
 use haversack_model::{BlockNo, DiskHandle, DiskId, DiskNo, HostId, SectorNo};
@@ -7,7 +7,7 @@ use haversack_ownership::Record;
 use crate::error::Result;
 use crate::reactor::Reactor;
 
-/// What a pool has on record of a disk.
+/// What a pool has recorded about a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordedDisk {
     /// What the core knows.
@@ -19,7 +19,7 @@ pub struct RecordedDisk {
 /// What would be lost if a disk were taken over now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TakeoverLoss {
-    /// Whatever the dead host had dirty, and nobody else knows of.
+    /// Everything that the dead host had dirty and no other host knows of.
     Unknown,
     /// These runs of sectors, in order: first sector and number of sectors.
     Runs(Vec<(SectorNo, u64)>),
@@ -48,7 +48,7 @@ impl Reactor {
         infos.into_iter().find(|(_, info)| info.id == id)
     }
 
-    /// Returns what is on record of a disk.
+    /// Returns what is recorded about a disk.
     pub(crate) fn recorded_disk(&self, id: DiskId) -> Option<RecordedDisk> {
         let (number, info) = self.known(id)?;
         let dirty_blocks = self.core.disk_usage(number).map_or(0, |usage| usage.dirty_blocks);
@@ -64,7 +64,7 @@ impl Reactor {
         TakeoverLoss::Runs(runs(info.phase, &Core::only_at_peer(&self.core, number)))
     }
 
-    /// Makes this host the owner of a disk, under an epoch that is taken by force. It is done when the record says so.
+    /// Makes this host the owner of a disk, under an epoch taken by force. It is done when the record says so.
     pub(crate) fn take_over(&mut self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();

@@ -1,4 +1,4 @@
-//! What follows from the core's events: who hears of them, and what is left to do here when a job has ended.
+//! What follows from the core's events: who is notified, and what is left to do here when a job has ended.
 
 use haversack_core::{Event, JobError, JobId, RequestError};
 use haversack_model::{DeviceNo, DiskHandle, DiskNo};
@@ -90,13 +90,13 @@ impl Reactor {
         }
     }
 
-    /// Ends what a disk has here that is no longer attached.
+    /// Removes the state of a disk that is no longer attached.
     pub(crate) fn is_detached(&mut self, disk: DiskHandle) {
         self.tell_given_up(disk.number());
         for client in self.clients_of(disk) {
             self.client(client, |client, context| client.close(context));
         }
-        // The core has refused them before it let the disk go, or would.
+        // The core has refused them before it released the disk, or would.
         for request in self.turns.remove(disk) {
             let Tag { client, slot, .. } = Tag::decode(request.tag);
             self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));

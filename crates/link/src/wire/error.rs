@@ -1,4 +1,4 @@
-//! Why bytes are not a frame, or a frame cannot be sent.
+//! Why bytes are not a valid frame, or a frame cannot be sent.
 
 use super::{MOST_BODY_BYTES, MOST_ENTRIES};
 
@@ -13,19 +13,19 @@ pub enum WireError {
     Checksum {
         /// The checksum in the frame.
         found: u32,
-        /// That of its bytes.
+        /// The checksum of its bytes.
         expected: u32,
     },
-    /// No frame has this kind.
+    /// The kind is unknown.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
     /// The frame ends too early.
     #[error("a frame ends in the middle of a field")]
     Short,
-    /// The frame goes on after its last field.
+    /// There are bytes after the frame's last field.
     #[error("a frame has {0} bytes too many")]
     Trailing(usize),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("a frame's field '{field}' is {value}")]
     Value {
         /// The field.
@@ -43,7 +43,7 @@ pub enum WireError {
         field: &'static str,
         /// Its length.
         found: usize,
-        /// What its length may be.
+        /// The valid lengths.
         expected: &'static str,
     },
     /// Packed frames cannot be unpacked.

@@ -4,7 +4,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DiskId};
 
 use super::{MOST_ENTRIES, WireError};
 
-/// Fields at the front of a body.
+/// The fields of a body.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns what `read` reads if a flag is set.
+    /// Returns the result of `read` if a flag is set.
     pub fn option<T>(
         &mut self,
         field: &'static str,
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         if self.flag(field)? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// Returns a list with entries of `entry_bytes` bytes. No memory is taken for entries that are not there.
+    /// Returns a list with entries of `entry_bytes` bytes. No memory is taken for missing entries.
     pub fn list<T, L: FromIterator<T>>(
         &mut self,
         entry_bytes: usize,
@@ -124,7 +124,7 @@ impl Writer<'_> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends a flag, and what there is.
+    /// Appends a flag, and the value if there is one.
     pub fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.u8(value.is_some().into());
         if let Some(value) = value {

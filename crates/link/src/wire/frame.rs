@@ -1,4 +1,4 @@
-//! What hosts send each other.
+//! The frames that hosts send each other.
 
 use haversack_migrate::Message;
 use haversack_model::{DiskId, SECTOR_BYTES, SectorNo};
@@ -22,13 +22,13 @@ pub enum Frame {
     },
     /// A host whose guest has not come yet asks the owner of the disk to read sectors for it.
     ObserveRead {
-        /// Names the question.
+        /// Identifies the question.
         question: u64,
         /// The disk.
         disk: DiskId,
         /// The first sector.
         sector: SectorNo,
-        /// How many: 1 to [`MOST_OBSERVED_SECTORS`].
+        /// Their number: 1 to [`MOST_OBSERVED_SECTORS`].
         sectors: u32,
     },
     /// The answer to [`Frame::ObserveRead`].

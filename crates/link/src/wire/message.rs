@@ -169,7 +169,7 @@ fn read_position(from: &mut Reader<'_>) -> Result<Position, WireError> {
     Ok(Position { round: from.u64()?, next: from.u64()? })
 }
 
-/// The byte of a method is its place in [`Method::ALL`].
+/// The byte of a method is its index in [`Method::ALL`].
 fn write_method(to: &mut Writer<'_>, method: Method) {
     let place = Method::ALL.iter().position(|known| *known == method);
     to.u8(place.expect("all methods are there") as u8);

@@ -1,7 +1,7 @@
-//! Frames that travel together, compressed with zstd.
+//! Frames that are sent together, compressed with zstd.
 //!
 //! Invariants
-//! - A packed frame is shorter than the frames in it, and has no packed frames in it.
+//! - A packed frame is shorter than the frames in it, and contains no packed frames.
 //! - Unpacking takes no more memory than [`MOST_PACKED_BYTES`], whatever the peer sends.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Frames as they travel: with a header, and with the link's own keep-alive.
+//! Frames as sent: with a header, and with the link's own keep-alive.
 
 use haversack_migrate::Message;
 
@@ -9,10 +9,10 @@ const PING: u8 = 1;
 const PONG: u8 = 2;
 const PACKED: u8 = 3;
 
-/// What travels over a connection after the greetings.
+/// The packets on a connection after the greetings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Packet {
-    /// Are you there? The number returns in the answer.
+    /// Asks whether the peer is alive. The number is returned in the answer.
     Ping(u64),
     /// The answer to [`Packet::Ping`].
     Pong(u64),
@@ -20,7 +20,7 @@ pub enum Packet {
     Frame(Frame),
 }
 
-/// What precedes a body.
+/// The header of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     bytes: [u8; HEADER_BYTES],
@@ -122,7 +122,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Leaves out what a peer of an older version does not know.
+    /// Removes fields that a peer with an older version does not know.
     pub fn adapt(&mut self, version: u32) {
         if version < VERSION
             && let Packet::Frame(Frame::Migrate { message: Message::Copy { reused, .. }, .. }) = self
@@ -150,7 +150,7 @@ impl Packet {
     /// Decodes bytes that are exactly one packet with its header.
     ///
     /// # Errors
-    /// They are not.
+    /// The bytes are something else.
     pub fn decode_whole(bytes: &[u8]) -> Result<Packet, WireError> {
         match Packet::decode_first(bytes)? {
             (packet, []) => Ok(packet),
@@ -158,10 +158,10 @@ impl Packet {
         }
     }
 
-    /// Decodes the packet with its header that bytes begin with, and returns the bytes after it.
+    /// Decodes the packet with its header at the start of some bytes, and returns the bytes after it.
     ///
     /// # Errors
-    /// They do not begin with one.
+    /// There is no packet at the start.
     pub fn decode_first(bytes: &[u8]) -> Result<(Packet, &[u8]), WireError> {
         let (header, rest) = bytes.split_first_chunk().ok_or(WireError::Short)?;
         let header = Header::read(*header)?;

@@ -1,4 +1,4 @@
-//! What the tests share: an authority, and hosts on loopback.
+//! Shared by the tests: an authority, and hosts on loopback.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,7 +15,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DiskId};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-/// The longest that a test waits for something. It does not depend on this how long it takes.
+/// The longest that a test waits for something. The results do not depend on it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const DISK: DiskId = DiskId([9; 16]);
@@ -71,7 +71,7 @@ pub struct Running {
     pub events: Receiver<(HostId, Event)>,
 }
 
-/// An address at which nobody listens and nobody is asked to.
+/// An address at which no host listens and to which none connects.
 pub const NOWHERE: &str = "127.0.0.1:1";
 
 pub fn config(name: &str, security: Security, hosts: &[(&str, &str)]) -> Config {
@@ -125,12 +125,12 @@ impl Running {
     }
 }
 
-/// Asks again and again until there is an answer.
+/// Repeats a question until there is an answer.
 pub fn wait_for<T>(ask: impl FnMut() -> Option<T>) -> T {
     wait_or_say(ask, || "nothing happened".into())
 }
 
-/// Says why, if there never is.
+/// Describes why there was none.
 fn wait_or_say<T>(mut ask: impl FnMut() -> Option<T>, say: impl Fn() -> String) -> T {
     let start = Instant::now();
     loop {

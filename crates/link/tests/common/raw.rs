@@ -1,4 +1,4 @@
-//! A peer that speaks byte by byte, as `docs/host-protocol.md` says or otherwise.
+//! A peer that works with single bytes, following `docs/host-protocol.md` or not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -58,7 +58,7 @@ pub fn join(address: SocketAddr, name: &str, peer: &str) -> TcpStream {
     join_in(VERSION, address, name, peer)
 }
 
-/// The same in a version of the protocol.
+/// As above, in a given version of the protocol.
 pub fn join_in(version: u32, address: SocketAddr, name: &str, peer: &str) -> TcpStream {
     let mut stream = connect(address);
     stream.write_all(&hello(version, name, peer)).unwrap();
@@ -75,7 +75,7 @@ pub fn refusal(version: u32, why: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns a frame of this kind, with a checksum that is right.
+/// Returns a frame of this kind, with a valid checksum.
 pub fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let head = [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
     let crc = crc(&[&head, body].concat());

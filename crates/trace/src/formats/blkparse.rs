@@ -1,13 +1,13 @@
-//! What blkparse prints by default: `major,minor cpu sequence seconds.nanoseconds pid action RWBS sector + sectors
+//! The default output of blkparse: `major,minor cpu sequence seconds.nanoseconds pid action RWBS sector + sectors
 //! [process]`.
 //!
-//! A request is taken when it is queued (action Q); the other events of its life are passed over, and so are the
-//! summaries at the end. Some traces were filtered before they were published and have no such event: there a request
-//! is taken when it is issued to the driver (D), or without that either, when it is completed (C). A write that
-//! carries a flush is a flush and a write. Volumes are named major:minor.
+//! A request is counted when it is queued (action Q); its other events are skipped, and so are the summaries at the
+//! end. Some traces were filtered before they were published and have no such event: there a request is counted when
+//! it is issued to the driver (D) or, without that event, when it is completed (C). A write that carries a flush is a
+//! flush and a write. Volumes are named major:minor.
 //!
-//! Times count from the first event of the file that blkparse began with. What another CPU saw before it has a
-//! negative time, which blkparse prints as 1266874889 seconds and a bit; here it is 0.
+//! Times are relative to the first event in blkparse's input. An earlier event on another CPU has a negative time,
+//! which blkparse prints as 1266874889 seconds and a fraction; here it is 0.
 //!
 //! Source: blktrace 1.2, `blkparse_fmt.c` (default formats) and blkparse(1).
 
@@ -20,18 +20,18 @@ use crate::volumes::Volumes;
 const EXPECTED: Expected =
     "major,minor cpu sequence time pid action RWBS sector + sectors [process] (blkparse)";
 
-/// What is printed for the last nanosecond before time 0: seconds lose their high half.
+/// Printed for the last nanosecond before time 0: the high half of the seconds is lost.
 const BEFORE_ZERO_NS: u64 = (u64::MAX / SECOND_NS) % (1 << 32) * SECOND_NS + u64::MAX % SECOND_NS;
 /// How far before 0 a time can be.
 const HOUR_NS: u64 = 3600 * SECOND_NS;
 
 pub(crate) struct BlkParse {
-    /// The event by which a request is taken.
+    /// The event at which a request is counted.
     action: u8,
 }
 
 impl BlkParse {
-    /// Which event there is, is recognised by the file's beginning.
+    /// The beginning of the file shows which events there are.
     pub fn new(head: &[u8]) -> Self {
         let actions: Vec<_> = head.split(|b| *b == b'\n').filter_map(action).collect();
         let is_there = |action: &u8| actions.contains(&&[*action][..]);
@@ -59,7 +59,7 @@ impl LineParser for BlkParse {
     }
 }
 
-/// A line's action.
+/// Returns a line's action.
 fn action(line: &[u8]) -> Option<&[u8]> {
     let mut fields = Fields::new(line, b' ');
     (0..5).try_for_each(|_| fields.text().map(|_| ()))?;
@@ -72,14 +72,14 @@ struct Event {
     flushes_first: bool,
 }
 
-/// The next field, a time.
+/// Parses the next field as a time.
 fn time_ns(fields: &mut Fields<'_>) -> Option<u64> {
     let time_ns = fields.time(SECOND_NS)?;
     let is_negative = (BEFORE_ZERO_NS - HOUR_NS..=BEFORE_ZERO_NS).contains(&time_ns);
     Some(if is_negative { 0 } else { time_ns })
 }
 
-/// What comes after the device.
+/// Parses the rest of the line after the device.
 fn event(fields: &mut Fields<'_>, taken: u8) -> Option<Event> {
     let (_cpu, _sequence) = (fields.number()?, fields.number()?);
     let (time_ns, _pid, action) = (time_ns(fields)?, fields.number()?, fields.text()?);
@@ -88,7 +88,7 @@ fn event(fields: &mut Fields<'_>, taken: u8) -> Option<Event> {
     }
     let rwbs = fields.text()?;
     let Some(sector) = fields.text().and_then(number) else {
-        // Without an address: a flush without data, or something that is no access.
+        // Without an address: a flush without data, or something that is not an access.
         let flush = Access { time_ns, op: Op::Flush, ..Access::default() };
         return Some(Event { access: rwbs.starts_with(b"F").then_some(flush), flushes_first: false });
     };

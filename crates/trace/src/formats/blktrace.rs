@@ -15,7 +15,7 @@ use crate::volumes::Volumes;
 
 /// Magic and version.
 const MAGIC: u32 = 0x6561_7407;
-/// The action of being queued, in the low half of the field.
+/// The action "queued", in the low half of the field.
 const QUEUE: u32 = 1;
 
 /// Categories, in the high half of the field.
@@ -33,7 +33,7 @@ pub(crate) struct BlkTrace {
 }
 
 impl BlkTrace {
-    /// A reader in the byte order of the first record, if it is one.
+    /// Returns a reader in the byte order of the first record, if it is valid.
     pub fn new(head: &[u8]) -> Option<Self> {
         let magic: [u8; 4] = head.get(..4)?.try_into().ok()?;
         let big_endian = u32::from_be_bytes(magic) == MAGIC;
@@ -52,7 +52,7 @@ impl BlkTrace {
         if self.big_endian { u64_at(record, at).swap_bytes() } else { u64_at(record, at) }
     }
 
-    /// The access of a queued request, of a volume to be filled in.
+    /// Returns the access of a queued request; its volume is filled in later.
     fn queued(&self, record: &[u8], action: u32) -> Option<Result<Access, &'static str>> {
         let length = u64::from(self.u32(record, 24));
         let op = match action {

@@ -1,8 +1,8 @@
 //! Tables with named columns, and the common form `timestamp_ns,volume,op,offset_bytes,length_bytes`.
 //!
-//! The heading tells what columns are, in any order and either case; columns that mean nothing here are passed over.
-//! Without a time column time counts accesses, without an operation every access is a read, without a volume the
-//! file is one.
+//! The heading names the columns, in any order and either case; unknown columns are ignored. Without a time column,
+//! time counts accesses; without an operation column, every access is a read; without a volume column, the file is
+//! one volume.
 
 use std::io::{self, Write};
 
@@ -18,7 +18,7 @@ const EXPECTED: Expected = "as many fields as the heading, with a time, an opera
 /// The heading of the common form.
 pub(crate) const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes";
 
-/// Headings of other formats, whose columns have units that their names do not tell.
+/// Headings of other formats, whose column names do not give their units.
 const FOREIGN: [&str; 5] = [
     "timestamp,hostname,disknumber,type,offset,size,responsetime",
     "timestamp,response,iotype,lun,offset,size",
@@ -27,7 +27,7 @@ const FOREIGN: [&str; 5] = [
     "id,timestamp,type,offset,length",
 ];
 
-/// What a column holds; numbers are the bytes or nanoseconds of a unit.
+/// The meaning of a column; numbers are bytes or nanoseconds per unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Column {
     Time(u64),
@@ -39,7 +39,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// What a name in a heading means. A time of no unit is of the unit given.
+    /// Returns the meaning of a column's name. A time without a unit has the given unit.
     pub fn named(name: &str, time_unit_ns: u64) -> Self {
         match name.trim_matches(['"', ' ']).to_ascii_lowercase().as_str() {
             "timestamp" | "time" | "ts" => Column::Time(time_unit_ns),
@@ -64,14 +64,14 @@ pub(crate) struct Csv {
     separator: u8,
     name: String,
     heading: bool,
-    /// Whether operations may be SCSI codes: not without a heading, where too much would look like a row.
+    /// Whether operations may be SCSI codes: not without a heading, where too many lines would look like rows.
     scsi_codes: bool,
     count: u64,
 }
 
 impl Csv {
-    /// A table with this heading, or nothing if the line is no heading: it must name an offset and a length. The
-    /// common form's rows are taken without heading as well.
+    /// Returns a table with this heading; `None` if the line is not a heading: it must name an offset and a length.
+    /// Rows of the common form are also accepted without a heading.
     pub fn new(first_line: &[u8], name: String, time_unit_ns: Option<u64>) -> Option<Self> {
         let line = std::str::from_utf8(first_line).ok()?.trim();
         if FOREIGN.contains(&line.to_ascii_lowercase().as_str()) {
@@ -88,7 +88,7 @@ impl Csv {
         if has(|c| matches!(c, Column::Offset(_))) && has(|c| matches!(c, Column::Length(_))) {
             return Some(Csv { columns: named, ..table });
         }
-        // Their rows have the common form's fields in its order, but for a time in the place of the volume.
+        // Their rows have the fields of the common form in the same order, but a time in place of the volume.
         if K5cloud::recognises(first_line) {
             return None;
         }
@@ -153,7 +153,7 @@ impl<W: Write> CsvWriter<W> {
         Ok(CsvWriter { file, lines: Vec::new() })
     }
 
-    /// Appends accesses to volumes of these names. Separators within names become `_`.
+    /// Appends accesses; `names` are their volumes' names. Separators within names become `_`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -173,7 +173,7 @@ impl<W: Write> CsvWriter<W> {
         self.file.write_all(&self.lines)
     }
 
-    /// Passes on what was written so far.
+    /// Flushes what was written so far.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,4 +1,4 @@
-//! CloudPhysics traces as the Cydonia tools keep them: `time,address,operation,size`, one VM a file.
+//! CloudPhysics traces as the Cydonia tools store them: `time,address,operation,size`, one file per VM.
 //!
 //! Time is in microseconds, the address in sectors of 512 bytes, the operation r or w, the size in bytes.
 //!

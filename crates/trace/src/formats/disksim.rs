@@ -1,9 +1,9 @@
 //! DiskSim's ASCII traces: `time device address size flags`, separated by blanks.
 //!
 //! In DiskSim the time is in milliseconds with a fraction, address and size are in sectors of 512 bytes, and bit 0 of
-//! the flags says that it is a read. Many published excerpts keep the columns and change the units: whole numbers are
-//! taken as nanoseconds, a time unit given by the user goes before all that, and where every length among the first
-//! lines is a multiple of 512, addresses and sizes are bytes.
+//! the flags marks a read. Many published excerpts keep the columns and change the units: whole numbers are taken as
+//! nanoseconds, a time unit given by the user has priority, and if every length in the first lines is a multiple of
+//! 512, addresses and sizes are bytes.
 //!
 //! Source: Bucy et al., "The DiskSim simulation environment version 4.0 reference manual", section 6.1.
 
@@ -23,7 +23,7 @@ pub(crate) struct DiskSim {
 }
 
 impl DiskSim {
-    /// Units are recognised by the file's beginning; volumes are named by the file and their device.
+    /// Units are recognised from the file's beginning; volumes are named by the file and their device.
     pub fn new(head: &[u8], name: String, time_unit_ns: Option<u64>) -> Self {
         let whole = &head[..memchr::memrchr(b'\n', head).unwrap_or(head.len())];
         let lines = || whole.split(|b| *b == b'\n');

@@ -1,7 +1,7 @@
 //! FIU traces (SRCMap, IODedup): `time pid process address size W|R major minor [MD5]`, separated by blanks.
 //!
-//! Time is in nanoseconds, address and size in sectors of 512 bytes. Process names can contain blanks, so the fields
-//! after them are found by the letter. Each device is a volume, named major:minor.
+//! Time is in nanoseconds, address and size in sectors of 512 bytes. Process names can contain blanks, so the letter
+//! W or R is used to find the fields after them. Each device is a volume, named major:minor.
 //!
 //! Source: README of the traces, SNIA IOTTA 391 and 411; Verma et al., "SRCMap", FAST'10; Koller and Rangaswami,
 //! "I/O deduplication", FAST'10.

@@ -1,8 +1,8 @@
 //! fio's iologs of version 2 and 3, as `--write_iolog` makes them.
 //!
-//! Version 2: `file action [offset length]`, time passes by `wait` lines that give microseconds. Version 3: a time in
-//! microseconds before the rest, and no `wait`. Offsets and lengths are bytes; each file is a volume. Lines about
-//! files (add, open, close) are no access; sync and datasync are flushes.
+//! Version 2: `file action [offset length]`; time advances by `wait` lines in microseconds. Version 3: a time in
+//! microseconds before the other fields, and no `wait`. Offsets and lengths are in bytes; each file is a volume.
+//! Lines about files (add, open, close) are not accesses; sync and datasync are flushes.
 //!
 //! Source: fio's HOWTO, "Trace file format v2" and "v3", and `iolog.c`.
 
@@ -23,7 +23,7 @@ pub(crate) struct IoLog {
 }
 
 impl IoLog {
-    /// The first line tells the version.
+    /// The first line gives the version.
     pub fn new(first_line: &[u8]) -> Option<Self> {
         let timestamps = match first_line.trim_ascii_end() {
             b"fio version 2 iolog" => false,

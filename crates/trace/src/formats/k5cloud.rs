@@ -17,7 +17,7 @@ const EXPECTED: Expected = "ID,Timestamp,Type,Offset,Length (K5cloud)";
 pub(crate) struct K5cloud;
 
 impl K5cloud {
-    /// Whether a line is one of these: with a fraction where the common form has a volume.
+    /// Returns whether a line has this format: it has a fraction where the common form has a volume.
     pub fn recognises(line: &[u8]) -> bool {
         parse(line, &mut Volumes::default()).is_some()
     }

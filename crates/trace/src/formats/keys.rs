@@ -1,4 +1,4 @@
-//! Lists of block numbers without time: one a line, or `start,count`, or the four columns of the ARC paper's traces
+//! Lists of block numbers without time: one per line, or `start,count`, or the four columns of the ARC paper's traces
 //! (`start count 0 number`). Fields are separated by commas or blanks. Every access is a read; time counts accesses.
 //!
 //! Source: Megiddo and Modha, "ARC", FAST'03, and the traces published with it (blocks of 512 bytes).
@@ -18,7 +18,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// `key_bytes` is what one block number stands for.
+    /// `key_bytes` is the number of bytes that a block number stands for.
     pub fn new(key_bytes: u32, name: String) -> Self {
         Keys { key_bytes: u64::from(key_bytes), name, count: 0 }
     }

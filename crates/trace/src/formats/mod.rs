@@ -1,4 +1,4 @@
-//! The field's formats, one file each, and how a file's format is recognised: by trying.
+//! The formats in use, one file each, and how a file's format is recognised: by trying them.
 
 mod alibaba;
 mod blkparse;
@@ -29,9 +29,9 @@ use crate::records::RecordParser;
 use crate::text::LineParser;
 use crate::volumes::Volumes;
 
-/// Bytes of a sector, wherever a format counts in sectors.
+/// Bytes per sector, in formats that count sectors.
 const SECTOR_BYTES: u64 = 512;
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A format of traces.
@@ -77,7 +77,7 @@ pub enum Format {
     Parquet,
 }
 
-/// What reads a format's lines or records.
+/// A reader of a format's lines or records.
 pub(crate) enum Parser {
     Text(Box<dyn LineParser>),
     Binary(Box<dyn RecordParser>),
@@ -109,7 +109,7 @@ impl Format {
         Format::K5cloud,
     ];
 
-    /// Its name, as typed.
+    /// Returns its name for the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Haversack => "haversack",
@@ -134,8 +134,8 @@ impl Format {
         }
     }
 
-    /// What reads it, or nothing where the file's beginning, `head`, rules it out. `name` is the volume's where the
-    /// trace has none.
+    /// Returns a reader of the format; `None` if the beginning of the file, `head`, rules the format out. `name` is
+    /// the volume's name if the trace has none.
     pub(crate) fn parser(self, head: &[u8], name: String, options: &OpenOptions) -> Option<Parser> {
         let first_line = head.split(|b| *b == b'\n').next().unwrap_or_default();
         let (time_unit_ns, key_bytes) = (options.time_unit_ns, options.key_bytes);
@@ -183,16 +183,16 @@ impl FromStr for Format {
     }
 }
 
-/// The names of all formats.
+/// Returns the names of all formats.
 pub(crate) fn names() -> String {
     Format::ALL.map(Format::name).join(", ")
 }
 
-/// Lines or records that are tried on each format.
+/// Lines or records that are tried with each format.
 const TRIED: usize = 64;
 
-/// Recognises the format by a file's beginning: the first that understands the most lines, and at least half; for
-/// binary files the first that understands all records.
+/// Recognises the format from a file's beginning: the first that accepts the most lines, and at least half; for
+/// binary files the first that accepts all records.
 pub(crate) fn recognise(head: &[u8], options: &OpenOptions) -> Option<Format> {
     let is_text = !head.contains(&0);
     let mut best = (0, None);
@@ -213,9 +213,9 @@ pub(crate) fn recognise(head: &[u8], options: &OpenOptions) -> Option<Format> {
     best.1
 }
 
-/// How many of the first lines are accesses; 0 if that is less than half.
+/// Returns how many of the first lines are accesses; 0 if that is less than half.
 fn lines_understood(mut parser: Box<dyn LineParser>, head: &[u8]) -> usize {
-    // The last line may be cut.
+    // The last line may be incomplete.
     let whole = memchr::memrchr(b'\n', head).map_or(head, |end| &head[..end]);
     let (mut volumes, mut accesses) = (Volumes::default(), Vec::new());
     let (mut good, mut bad) = (0, 0);
@@ -229,7 +229,7 @@ fn lines_understood(mut parser: Box<dyn LineParser>, head: &[u8]) -> usize {
     if good >= bad { good } else { 0 }
 }
 
-/// Whether the first records are this format's.
+/// Returns whether the first records have this format.
 fn all_understood(mut parser: Box<dyn RecordParser>, head: &[u8]) -> bool {
     let (mut volumes, mut accesses) = (Volumes::default(), Vec::new());
     let (mut rest, mut tried) = (head, 0);
@@ -242,7 +242,7 @@ fn all_understood(mut parser: Box<dyn RecordParser>, head: &[u8]) -> bool {
     tried > 0
 }
 
-/// An access, if it ends within the 64-bit address space and its length is one that accesses can have.
+/// Returns an access, if it ends within the 64-bit address space and has a possible length.
 pub(crate) fn access(time_ns: u64, volume: VolumeNo, op: Op, offset: u64, length: u64) -> Option<Access> {
     let length_bytes = u32::try_from(length).ok()?;
     offset.checked_add(length)?;

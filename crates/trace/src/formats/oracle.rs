@@ -1,9 +1,9 @@
 //! libCacheSim's oracleGeneral: packed little-endian records of 24 bytes, u32 time in seconds, u64 object, u32 size in
 //! bytes, i64 number of the next access to the object (-1 for none).
 //!
-//! Every access is a read. In block traces the object is a block number; what it stands for is the key size, 512
-//! bytes if not given. Objects that are hashes wrap round the address space, and stay different as long as their low
-//! bits differ.
+//! Every access is a read. In block traces the object is a block number, which stands for the number of bytes given
+//! as key size, 512 by default. Objects that are hashes wrap around the address space, and stay distinct as long as
+//! their low bits differ.
 //!
 //! Source: libCacheSim, `traceReader/customizedReader/oracle/oracleGeneralBin.h`.
 
@@ -21,13 +21,13 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    /// `key_bytes` is what one object number stands for; the file is one volume.
+    /// `key_bytes` is the number of bytes that an object number stands for; the file is one volume.
     pub fn new(key_bytes: u32, name: String) -> Self {
         Oracle { key_bytes: u64::from(key_bytes), name }
     }
 
-    /// Whether a file begins with such records: times do not fall, sizes are of this world, and the next access to
-    /// an object comes later, and to the same object where that is within sight.
+    /// Returns whether a file begins with such records: times do not decrease, sizes are plausible, and the next
+    /// access to an object comes later, and goes to the same object if it is within the records seen.
     pub fn recognises(head: &[u8]) -> bool {
         let records: Vec<_> = head.chunks_exact(RECORD_BYTES).collect();
         let next = |at: usize| i64::from_le_bytes(records[at][16..24].try_into().unwrap_or([0; 8]));

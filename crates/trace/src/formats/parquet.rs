@@ -1,8 +1,8 @@
 //! Parquet files with flat columns, named as those of tables (see `csv`).
 //!
-//! Whole numbers, floating-point times, and text for operations and volumes are understood; a timestamp column's type
-//! tells its unit. A row without a needed value is damaged. Parquet is read from its end, so the file must be one, and
-//! not compressed as a whole.
+//! Whole numbers, floating-point times, and text for operations and volumes are accepted; a timestamp column's type
+//! gives its unit. A row without a required value is damaged. Parquet is read from its end, so the input must be a
+//! file that is not compressed as a whole.
 //!
 //! Source: Apache Parquet's format, by the crate `parquet`.
 
@@ -64,7 +64,7 @@ impl Cell {
         }
     }
 
-    /// What stands for a volume.
+    /// The value that identifies a volume.
     fn key(&self) -> Option<Vec<u8>> {
         match self {
             Cell::Text(text) => Some(text.clone()),
@@ -74,7 +74,7 @@ impl Cell {
     }
 }
 
-/// A column that means something.
+/// A column with a known meaning.
 struct Known {
     column: Column,
     place: usize,
@@ -88,7 +88,7 @@ pub(crate) struct ParquetSource {
     name: String,
     file: SerializedFileReader<File>,
     known: Vec<Known>,
-    /// The next group of rows, and readers of the columns of the one being read.
+    /// The next row group, and readers of the columns of the current one.
     next_group: usize,
     readers: Vec<ColumnReader>,
     rows: u64,
@@ -99,7 +99,7 @@ pub(crate) struct ParquetSource {
 }
 
 impl ParquetSource {
-    /// Opens a file. Where it has no volumes it is one of that name.
+    /// Opens a file. If it has no volume column, it is one volume with the given name.
     ///
     /// # Errors
     /// The file cannot be read, or has no columns for offset and length.
@@ -147,7 +147,7 @@ impl ParquetSource {
         })
     }
 
-    /// The next rows, by columns; none at the end.
+    /// Reads the next rows, by columns; none at the end.
     fn cells(&mut self) -> Result<Vec<Vec<Cell>>, ParquetError> {
         loop {
             if self.readers.is_empty() {
@@ -196,7 +196,7 @@ impl ParquetSource {
     }
 }
 
-/// The next cells of a column.
+/// Reads the next cells of a column.
 fn read(reader: &mut ColumnReader, optional: bool) -> Result<Vec<Cell>, ParquetError> {
     match reader {
         ColumnReader::Int32ColumnReader(reader) => cells(reader, optional, |v| Cell::Whole(i64::from(v))),
@@ -223,12 +223,12 @@ fn cells<T: DataType>(
     if !optional {
         return Ok(values.collect());
     }
-    // Flat columns have one level: the value is there, or it is not.
+    // Flat columns have one level: the value is present or missing.
     let present = levels.into_iter().map(|level| if level > 0 { values.next() } else { None });
     Ok(present.map(|value| value.unwrap_or(Cell::Null)).collect())
 }
 
-/// Refuses columns that are said to be where the file is not: the crate takes their places as they come.
+/// Refuses columns whose position is outside the file: the crate does not check this.
 fn check_places(file: &ParquetMetaData, file_bytes: u64) -> Result<(), ParquetError> {
     let inside = |offset: i64, len: i64| {
         let end =

@@ -1,7 +1,7 @@
 //! SPC trace files (UMass Financial and WebSearch): `ASU,LBA,Size,Opcode,Timestamp`.
 //!
 //! The address is in sectors of 512 bytes, the size in bytes, the opcode r or w in either case, the time in seconds
-//! since the beginning. Further fields are allowed and mean nothing here. Each application storage unit is a volume.
+//! since the beginning. Further fields are allowed and ignored. Each application storage unit is a volume.
 //!
 //! Source: Storage Performance Council, "SPC trace file format specification", revision 1.0.1, section 3.
 

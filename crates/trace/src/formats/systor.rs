@@ -1,7 +1,7 @@
 //! SYSTOR'17 (VDI of an enterprise): `Timestamp,Response,IOType,LUN,Offset,Size`.
 //!
 //! Time is in seconds since 1970 with a fraction, offset and size in bytes. Rows are not in time order. A request
-//! of which no response was seen has a blank type, and is passed over.
+//! without a recorded response has a blank type, and is skipped.
 //!
 //! Source: README of the traces, SNIA IOTTA 4928; Lee et al., "Understanding storage traffic characteristics on
 //! enterprise virtual desktop infrastructure", SYSTOR'17.
@@ -23,7 +23,7 @@ impl LineParser for Systor {
     }
 }
 
-/// The access, or nothing where the type is blank.
+/// Returns the access; `None` if the type is blank.
 fn parse(line: &[u8], volumes: &mut Volumes) -> Option<Option<Access>> {
     let mut fields = Fields::new(line, b',');
     let time_ns = fields.time(SECOND_NS)?;

@@ -5,7 +5,7 @@
 //! | u32 sequence, u32 length in bytes, u32 segments, u16 command, u16 version, u64 sector, u64 time | u16 command, u16 version, u32 sequence, u32 length in bytes, u32 segments, u64 sector, u64 time, u64 response time |
 //!
 //! The version is in the high byte of its field, the time is in microseconds, sectors have 512 bytes. The command is
-//! a SCSI operation code; those that are no access are passed over.
+//! a SCSI operation code; codes that are not accesses are skipped.
 //!
 //! Source: libCacheSim, `traceReader/customizedReader/vscsi.h`; T10 SBC-4 for the operation codes; Waldspurger et
 //! al., "SHARDS", FAST'15, for the traces.

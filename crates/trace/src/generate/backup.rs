@@ -7,7 +7,7 @@ use super::random::Random;
 use super::zipf::Zipf;
 use crate::access::Op;
 
-/// What the backup reads at once, in blocks.
+/// Blocks that the backup reads with one request.
 const READ: u64 = 64;
 /// The backup begins after this share of the trace.
 const BEGIN: f64 = 0.3;

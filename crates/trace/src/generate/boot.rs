@@ -1,8 +1,8 @@
 //! A boot storm: virtual machines of one image that start within a short time.
 //!
-//! Each reads the same parts of its copy of the image in the same order, runs of neighbouring blocks, and writes a
-//! little of its own: logs and swap. Every volume holds a copy of the image, so a host that knows equal blocks has a
-//! chance that others have not.
+//! Each reads the same parts of its copy of the image in the same order, as runs of neighbouring blocks, and writes a
+//! few blocks of its own: logs and swap. Every volume has a copy of the image, so a host that deduplicates blocks has
+//! an advantage.
 
 use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
@@ -19,7 +19,7 @@ const LONGEST: u64 = 32;
 pub(super) struct Boot {
     /// First blocks and lengths, the same for all.
     sequence: Vec<(u64, u32)>,
-    /// How far each machine is.
+    /// The progress of each machine.
     at: Vec<usize>,
     blocks: u64,
     /// The share of the trace within which machines start.
@@ -27,7 +27,7 @@ pub(super) struct Boot {
 }
 
 impl Boot {
-    /// Machines with volumes of n blocks, of which a boot reads a share.
+    /// Makes machines with volumes of n blocks, of which a boot reads a share.
     pub fn new(volumes: u32, blocks: u64, read: f64, storm: f64, seed: u64) -> Self {
         let image = (blocks - blocks / OWN).max(1);
         let mut random = Random::new(seed, u64::MAX);
@@ -58,7 +58,7 @@ impl Pattern for Boot {
             };
         }
         let (block, length) = self.sequence[self.at[volume]];
-        // Who has booted boots again.
+        // A machine that has booted boots again.
         self.at[volume] = (self.at[volume] + 1) % self.sequence.len();
         Step {
             volume: volume as u32,

@@ -1,13 +1,13 @@
-//! When requests come.
+//! Arrival times of requests.
 
 use super::error::{GenerateError, require};
 use super::random::Random;
 
 const SECOND_NS: f64 = 1e9;
-/// Gaps drawn before any comes again, at the most.
+/// The most gaps that are drawn before any is repeated.
 const DECK: usize = 4096;
 
-/// Gaps between requests, drawn like cards from a deck: after each round of the deck their mean is exact.
+/// Gaps between requests, drawn from a shuffled deck: after each complete pass through the deck their mean is exact.
 pub(super) struct Clock {
     deck: Vec<f64>,
     next: usize,
@@ -15,16 +15,16 @@ pub(super) struct Clock {
     wave: Option<Wave>,
 }
 
-/// A rate that goes up and down.
+/// A rate that varies periodically.
 #[derive(Clone, Copy)]
 pub(super) struct Wave {
-    /// How far, of the mean rate.
+    /// The amplitude, as a fraction of the mean rate.
     pub amplitude: f64,
     pub period_s: f64,
 }
 
 impl Clock {
-    /// At least n gaps of this mean: exponential, or lognormal if their median is known.
+    /// Makes at least n gaps with this mean: exponential, or lognormal if their median is known.
     pub fn new(mean_s: f64, median_s: Option<f64>, gaps: u64) -> Self {
         let cards = DECK.min(gaps as usize);
         let quantiles = (0..cards).map(|at| (at as f64 + 0.5) / cards as f64);
@@ -41,7 +41,7 @@ impl Clock {
         Clock { deck, next: cards, now_ns: 0.0, wave: None }
     }
 
-    /// So many requests a second, Poisson.
+    /// Poisson arrivals with this number of requests per second.
     pub fn of_rate(rate: f64) -> Result<Self, GenerateError> {
         require(
             rate.is_finite() && rate >= 1e-6,
@@ -52,7 +52,7 @@ impl Clock {
         Ok(Clock::new(1.0 / rate, None, u64::MAX))
     }
 
-    /// The same with a rate that goes up and down.
+    /// As above, with a rate that varies periodically.
     pub fn with_wave(self, wave: Wave) -> Self {
         Clock { wave: Some(wave), ..self }
     }
@@ -73,7 +73,7 @@ impl Clock {
         }
         let rate = self.wave.map_or(1.0, |wave| {
             let turn = self.now_s() / wave.period_s * std::f64::consts::TAU;
-            // The quietest moment first, as at night.
+            // It begins at the minimum, as at night.
             1.0 - wave.amplitude * turn.cos()
         });
         self.now_ns += self.deck[self.next] / rate;
@@ -82,7 +82,7 @@ impl Clock {
     }
 }
 
-/// The point below which a share `q` of a standard normal distribution lies, to 4.5e-4.
+/// Returns the point below which a share `q` of a standard normal distribution lies, with an error of at most 4.5e-4.
 ///
 /// Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23.
 fn normal_quantile(q: f64) -> f64 {
@@ -106,7 +106,7 @@ mod tests {
             gaps.sort_unstable();
             let wanted = median_s.unwrap_or(0.1 * 2f64.ln()) * 1e9;
             let found = gaps[gaps.len() / 2] as f64;
-            // The deck's mean is made exact, which a tail of rare long gaps moves the median by.
+            // The deck's mean is made exact. With a tail of rare long gaps this shifts the median.
             assert!((found / wanted - 1.0).abs() < 0.05, "{found} {wanted}");
         }
     }

@@ -1,11 +1,11 @@
-//! A figure that grows in step with the references, and how far it may stray on the way.
+//! A count that grows in proportion to the references, and its allowed deviation.
 
-/// How far a figure may be off its course at the end, of 1.
+/// The allowed deviation at the end, as a fraction.
 const TOLERANCE: f64 = 0.01;
-/// How much further it may be off at the beginning, as it can still catch up.
+/// The additional deviation allowed at the beginning, when it can still be corrected.
 const CATCH_UP: f64 = 10.0;
 
-/// A figure that grows in step with the references.
+/// A count that grows in proportion to the references.
 pub(super) struct Course {
     total: u64,
     done: u64,
@@ -17,7 +17,8 @@ impl Course {
         Course { total, done: 0, tolerance: TOLERANCE * total as f64 }
     }
 
-    /// Two that make up a whole: when one runs ahead, the other falls behind, so the smaller decides what is too far.
+    /// Two counts that make up a whole: when one is ahead, the other is behind, so the smaller one determines the
+    /// tolerance.
     pub fn pair(one: u64, other: u64) -> [Self; 2] {
         let tolerance = TOLERANCE * one.min(other) as f64;
         [one, other].map(|total| Course { tolerance, ..Course::new(total) })
@@ -28,28 +29,28 @@ impl Course {
         self.done += u64::from(blocks);
     }
 
-    /// What was done so far.
+    /// Returns what was done so far.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// What is still to be done.
+    /// Returns what remains to be done.
     pub fn left(&self) -> u64 {
         self.total.saturating_sub(self.done)
     }
 
-    /// What is missing at a share of the way.
+    /// Returns the deficit at a given share of the trace.
     pub fn behind(&self, share: f64) -> f64 {
         self.total as f64 * share - self.done as f64
     }
 
-    /// Whether too much is missing at a share of the way.
+    /// Returns whether the deficit at a given share of the trace is too large.
     pub fn far_behind(&self, share: f64) -> bool {
         self.behind(share) > 1.0 + self.tolerance * (1.0 + CATCH_UP * (1.0 - share).max(0.0))
     }
 
-    /// How likely the figure should grow next, where it is one of two of which the share of the way is made up of `all`:
-    /// as often as its part of them says, and more or less often when it has strayed.
+    /// Returns the probability that this count should grow next, if it is one of two that together make up `all`: its
+    /// part of them, corrected for its deviation.
     pub fn due(&self, share: f64, all: u64) -> f64 {
         self.total as f64 / all as f64 + self.behind(share) / (1.0 + self.tolerance)
     }

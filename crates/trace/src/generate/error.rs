@@ -7,24 +7,24 @@ pub enum GenerateError {
     /// A parameter is invalid.
     #[error("{what}: expected {expected}, found {found}")]
     Parameter {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// What can be given.
+        /// The valid values.
         expected: &'static str,
     },
     /// No such preset.
     #[error("there is no preset {name:?}; there are {known}")]
     UnknownPreset {
-        /// What was asked for.
+        /// The given name.
         name: String,
-        /// What there is.
+        /// The existing presets.
         known: String,
     },
 }
 
-/// An error unless `good`.
+/// Returns an error unless `good`.
 pub(super) fn require(
     good: bool,
     what: &'static str,

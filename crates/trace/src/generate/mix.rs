@@ -1,4 +1,4 @@
-//! Reads and writes of given sizes, at places that a pattern chooses.
+//! Reads and writes of given sizes, at places chosen by a pattern.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::random::Random;
 use super::stack::Extent;
 use crate::access::Op;
 
-/// What requests are, wherever they go.
+/// The kinds and sizes of requests, wherever they go.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mix {
@@ -43,7 +43,7 @@ impl Mix {
         )
     }
 
-    /// Whether the next request is a read.
+    /// Draws whether the next request is a read.
     pub(super) fn op(&self, random: &mut Random) -> Op {
         if random.chance(self.read) { Op::Read } else { Op::Write }
     }
@@ -61,14 +61,15 @@ impl Mix {
     }
 }
 
-/// Refuses volumes of no blocks and of more than can be addressed.
+/// Refuses volumes without blocks and those with more than can be addressed.
 pub(super) fn check_blocks(blocks: u64) -> Result<(), GenerateError> {
     require((1..=Extent::VOLUME_LIMIT).contains(&blocks), "blocks", &blocks, "1 to 2^46")
 }
 
 /// Where requests go.
 pub(super) trait Place: Send {
-    /// The block at which the next one, of n bytes, begins. `share` tells how far the trace has come.
+    /// Returns the block at which the next request, of n blocks, begins. `share` is the part of the trace generated
+    /// so far.
     fn place(&mut self, bytes: u32, share: f64, random: &mut Random) -> u64;
 }
 
@@ -81,7 +82,7 @@ pub(super) struct Mixed<P> {
 }
 
 impl<P: Place> Mixed<P> {
-    /// Requests to a volume of n blocks; the mix has been checked.
+    /// Makes requests to a volume of n blocks; the mix has been checked.
     pub fn new(place: P, mix: Mix, blocks: u64) -> Self {
         let sum = mix.sizes.iter().map(|size| size.1).sum();
         Mixed { place, mix, sum, end_bytes: blocks * BLOCK_BYTES }
@@ -93,7 +94,7 @@ impl<P: Place> Pattern for Mixed<P> {
         let op = self.mix.op(random);
         let length_bytes = self.mix.size(self.sum, random);
         let offset_bytes = self.place.place(length_bytes, share, random) * BLOCK_BYTES;
-        // The last requests that fit end with the volume.
+        // A request that would exceed the volume is moved to its end.
         let offset_bytes = offset_bytes.min(self.end_bytes - u64::from(length_bytes));
         Step { volume: 0, offset_bytes, length_bytes, op }
     }

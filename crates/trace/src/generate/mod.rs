@@ -1,7 +1,8 @@
-//! Generated traces: the same settings and seed give the same accesses, for ever.
+//! Generated traces: the same settings and seed always give the same accesses.
 //!
-//! A pattern says what is asked for, a clock when. Simple patterns choose places for a mix of requests; others make
-//! requests of their own. A [`Profile`] reproduces the figures of a whole volume; a [`preset`] is one of a real volume.
+//! A pattern determines the requests, a clock their times. Simple patterns choose places for a mix of requests;
+//! others make requests of their own. A [`Profile`] reproduces the figures of a whole volume; a [`preset`] is the
+//! profile of a real volume.
 
 mod backup;
 mod boot;
@@ -53,47 +54,47 @@ pub use self::zoned::Zone;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generator {
-    /// What is asked for.
+    /// The pattern.
     pub pattern: Pattern,
     /// Blocks of 4 KiB of each volume.
     pub blocks: u64,
-    /// Reads, writes and sizes, where the pattern leaves them open.
+    /// Reads, writes and sizes, unless the pattern determines them.
     #[serde(default)]
     pub mix: Mix,
-    /// How many volumes; requests take turns among them at random.
+    /// Number of volumes; each request goes to a random one.
     pub volumes: u32,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u64,
-    /// Requests a second in all, on average; they come at random times.
+    /// Mean requests per second in total; arrival times are random.
     pub rate: f64,
     /// Another seed gives another trace of the same kind.
     pub seed: u64,
 }
 
-/// What is asked for.
+/// A pattern of accesses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Every block as likely as any other.
+    /// Every block is equally likely.
     Uniform,
-    /// The block of rank k as often as 1 / k^theta says.
+    /// The block of rank k is accessed in proportion to 1 / k^theta.
     Zipf {
         /// The skew; 0 is uniform.
         theta: f64,
     },
-    /// Shares of requests to shares of the volume.
+    /// Shares of the requests for shares of the volume.
     Zoned {
         /// They sum to 100 percent.
         zones: Vec<Zone>,
     },
-    /// From begin to end and again.
+    /// Sequentially from the first block to the last, repeatedly.
     Scan {
-        /// Blocks from a request's begin to the next one's; `None` to go on where a request ended.
+        /// Blocks between the starts of two requests; `None` to continue where the last request ended.
         stride: Option<u64>,
     },
     /// A core workload of YCSB.
     Ycsb {
-        /// Which.
+        /// Its name.
         workload: Workload,
     },
     /// Machines of one image that start within a short time.
@@ -103,7 +104,7 @@ pub enum Pattern {
         /// The share of the trace within which all machines have started.
         storm: f64,
     },
-    /// A Zipf load, and a scan of everything that joins it.
+    /// A Zipf load with a scan of the whole volume for part of the time.
     Backup {
         /// The skew of the load.
         theta: f64,
@@ -112,20 +113,20 @@ pub enum Pattern {
     },
     /// Working sets that follow each other.
     Phases {
-        /// How many.
+        /// Their number.
         phases: u32,
         /// Blocks of each.
         working_set: u64,
         /// The skew within it.
         theta: f64,
     },
-    /// A Zipf load with a rate that goes up and down.
+    /// A Zipf load with a rate that varies periodically.
     Diurnal {
         /// The skew.
         theta: f64,
-        /// How far the rate goes up and down, of its mean.
+        /// The amplitude of the rate, as a fraction of its mean.
         amplitude: f64,
-        /// Seconds from one peak to the next.
+        /// Seconds between two peaks.
         period_s: f64,
     },
 }
@@ -161,7 +162,7 @@ impl Generator {
         Ok(Box::new(Generated::new(pattern, clock, names, self.requests, self.seed)))
     }
 
-    /// One volume's pattern.
+    /// Makes one volume's pattern.
     fn volume(&self) -> Result<Box<dyn pattern::Pattern>, GenerateError> {
         let blocks = self.blocks;
         Ok(match &self.pattern {
@@ -202,7 +203,7 @@ impl Generator {
 }
 
 impl Profile {
-    /// A trace that amounts to this profile.
+    /// Makes a trace with this profile.
     ///
     /// # Errors
     /// Its figures contradict each other.

@@ -1,4 +1,4 @@
-//! A pattern says what is asked for next; a clock says when. Together they are a source.
+//! A pattern determines what is accessed next, a clock when. Together they are a source.
 
 use super::clock::Clock;
 use super::random::Random;
@@ -15,13 +15,13 @@ pub(super) struct Step {
     pub op: Op,
 }
 
-/// What is asked for, one request after another without end.
+/// An endless sequence of requests.
 pub(super) trait Pattern: Send {
-    /// The next request. `share` tells how far the trace has come: 0 to 1, by requests.
+    /// Returns the next request. `share` is the part of the requests generated so far, 0 to 1.
     fn next(&mut self, share: f64, random: &mut Random) -> Step;
 }
 
-/// Several volumes, each with a pattern of its own, that take turns at random.
+/// Several volumes, each with its own pattern; each request goes to a random one.
 pub(super) struct Volumes(pub Vec<Box<dyn Pattern>>);
 
 impl Pattern for Volumes {
@@ -35,7 +35,7 @@ impl Pattern for Volumes {
 pub(super) struct Generated {
     pattern: Box<dyn Pattern>,
     clock: Clock,
-    /// Gaps have numbers of their own, so that another rate gives the same requests.
+    /// Gaps use their own random numbers, so that another rate gives the same requests.
     random: [Random; 2],
     volumes: Vec<String>,
     requests: u64,

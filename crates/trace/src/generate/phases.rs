@@ -1,10 +1,10 @@
-//! Phases: a working set that is hot for a while and then gives way to another.
+//! Phases: a working set that is hot for a while and is then replaced by another.
 
 use super::mix::Place;
 use super::random::Random;
 use super::zipf::{Ranks, Spread};
 
-/// The share of requests that goes anywhere at all.
+/// The share of requests that go to any block of the volume.
 const STRAY: f64 = 0.05;
 
 pub(super) struct Phases {

@@ -1,21 +1,22 @@
-//! Reuse distances as they come due.
+//! The reuse distances that are due.
 //!
-//! Each range of distances, and new data, is owed its share of the references so far. What comes next is drawn by what
-//! is owed, so the shares come out exactly however far single draws had to stray, and the order stays random.
+//! Each range of distances, and new data, is due a share of the references so far. The next one is drawn in
+//! proportion to what is due, so the shares come out exactly although single draws deviate, and the order stays
+//! random.
 
 use super::profile::Distances;
 use super::random::Random;
 
-/// References are drawn as if this number more had been made already: one in n of all. Larger steps stay random
+/// References are drawn as if this number more had already been made: one in n of all. Larger values stay random for
 /// longer, smaller ones are more exact at the end.
 const HORIZON: u64 = 1000;
 
-/// The most that requests are made larger to make room for small ones.
+/// The most by which requests are enlarged to make room for small ones.
 const MOST_GROWTH: f64 = 16.0;
-/// Rounds in which that is found; each makes fewer distances long enough.
+/// Iterations to find this factor; each makes fewer distances long enough.
 const ROUNDS: usize = 8;
 
-/// A range of reuse distances and what it is owed.
+/// A range of reuse distances and the references that it is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     /// The shortest distance, in blocks.
@@ -26,7 +27,7 @@ pub(super) struct Range {
     done: u64,
 }
 
-/// What is owed.
+/// The references due.
 pub(super) struct Plan {
     ranges: Vec<Range>,
     new_share: f64,
@@ -37,7 +38,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The plan of `refs` references, `unique` of them to new blocks, the others at distances as given.
+    /// Plans `refs` references, `unique` of them to new blocks, the others with distances as given.
     pub fn new(distances: &[Distances], refs: u64, unique: u64) -> Self {
         let new_share = unique as f64 / refs as f64;
         let sum: f64 = distances.iter().map(|range| range.share).sum();
@@ -55,8 +56,9 @@ impl Plan {
         Plan { ranges, new_share, new_done: 0, unique, done: 0, horizon }
     }
 
-    /// How much larger than the mean of `mean_blocks` requests must be, where the distances are not too short for it:
-    /// a visit at a short distance can only be for few blocks. `known` is the share of their blocks that are known.
+    /// Returns how much larger than the mean of `mean_blocks` requests must be, if the distances are not too short
+    /// for them: a visit at a short distance can only be for few blocks. `known` is the share of their blocks that
+    /// are known.
     pub fn growth(&self, mean_blocks: f64, known: f64) -> f64 {
         let known = known / (1.0 - self.new_share).max(f64::MIN_POSITIVE);
         let mut blocks = mean_blocks;
@@ -67,7 +69,7 @@ impl Plan {
                 let short = to.min(blocks + 1.0);
                 let share = known * range.share * (short / from).ln() / (to / from).ln();
                 refs += share;
-                // The mean of a logarithmic distribution, less half a block as it is rounded down.
+                // The mean of a logarithmic distribution, minus half a block because it is rounded down.
                 requests += share / ((short - from) / (short / from).ln() - 0.5).max(1.0);
             }
             let left = (1.0 / mean_blocks - requests).max(1.0 / mean_blocks / MOST_GROWTH);
@@ -76,12 +78,12 @@ impl Plan {
         blocks / mean_blocks
     }
 
-    /// What comes next while `known` blocks are known: a range of distances, or `None` for new data, which also stands
-    /// in for distances that nothing has yet. Ranges that end below `shortest` are passed over.
+    /// Draws what comes next while `known` blocks are known: a range of distances, or `None` for new data, which also
+    /// replaces distances that do not exist yet. Ranges that end below `shortest` are skipped.
     pub fn draw(&self, known: u64, shortest: u64, random: &mut Random) -> Option<Range> {
         let reached = self.done as f64 + self.horizon;
         let owed = |share: f64, done: u64| (share * reached - done as f64).max(0.0);
-        // Apart from the others: where distances cannot come out as planned, footprints must all the same.
+        // Separate from the others: even if distances cannot come out as planned, footprints must.
         let new = owed(self.new_share, self.new_done).min((self.unique - self.new_done) as f64);
         if random.chance(new / self.horizon) {
             return None;
@@ -106,7 +108,7 @@ impl Plan {
             None => self.new_done += blocks,
             Some(distance) => {
                 let at = self.ranges.partition_point(|range| range.upto < distance);
-                // Longer distances than planned for belong to nobody.
+                // Distances longer than planned belong to no range.
                 if let Some(range) = self.ranges.get_mut(at) {
                     range.done += blocks;
                 }
@@ -116,18 +118,17 @@ impl Plan {
 }
 
 impl Range {
-    /// Whether it is a distance of the range.
+    /// Returns whether it is a distance of the range.
     pub fn holds(&self, distance: u64) -> bool {
         (self.from..=self.upto).contains(&distance)
     }
 
-    /// The longest distance that exists while `known` blocks are known.
+    /// Returns a range of only the longest distance that exists while `known` blocks are known.
     pub fn deepest(known: u64) -> Self {
         Range { from: known - 1, upto: known - 1, share: 0.0, done: 0 }
     }
 
-    /// A distance of the range that exists while `known` blocks are known; short ones are as likely as ones twice as
-    /// long.
+    /// Draws a distance of the range that exists while `known` blocks are known, with a logarithmic distribution.
     pub fn distance(&self, known: u64, random: &mut Random) -> u64 {
         let upto = self.upto.min(known - 1);
         let (from, to) = (self.from as f64 + 1.0, upto as f64 + 2.0);

@@ -1,7 +1,7 @@
 //! Presets: the figures of whole real volumes, as profiles.
 //!
-//! The tables hold numbers that were measured on the real traces; docs/generators.md tells which, and what is assumed
-//! where nothing was measured.
+//! The tables have numbers measured on the real traces; docs/generators.md says which, and what is assumed where
+//! nothing was measured.
 
 use super::error::GenerateError;
 use super::profile::{BLOCK_BYTES, Distances, Kind, Profile};
@@ -9,29 +9,30 @@ use super::profile::{BLOCK_BYTES, Distances, Kind, Profile};
 const MSR: &str = include_str!("presets/msr.csv");
 const CLOUDPHYSICS: &str = include_str!("presets/cloudphysics.csv");
 
-/// The shortest reuse distance that is assumed where none was measured, in blocks: shorter ones are caught by the
-/// caches above the disk.
+/// The shortest reuse distance assumed if none was measured, in blocks: shorter ones are absorbed by the caches above
+/// the disk.
 const ASSUMED_SHORTEST: f64 = 64.0;
-/// How often new data lies behind the new data before it.
+/// How often new data directly follows the previous new data.
 const ASSUMED_SEQUENTIAL: f64 = 0.5;
-/// The MSR traces were taken over one week.
+/// The MSR traces cover one week.
 const WEEK_S: f64 = 7.0 * 86_400.0;
 
-/// Columns of numbers of a table before those of distances and sizes.
+/// Numeric columns of a table before those of distances and sizes.
 const COUNTS: usize = 13;
 const DECILES: usize = 10;
 const SIZES: usize = 10;
 
-/// The profile of a preset, such as `msr:web_0` or `cloudphysics:w27`.
+/// Returns the profile of a preset, such as `msr:web_0` or `cloudphysics:w27`.
 ///
 /// # Errors
-/// There is none of this name.
+/// There is no preset of this name.
 pub fn preset(name: &str) -> Result<Profile, GenerateError> {
     let fields = row(name)?.split(',').skip(1);
     Ok(profile(name, &fields.map(|field| field.parse().ok()).collect::<Vec<_>>()))
 }
 
-/// Which figures of a preset contradict its other figures, so that they are not calibrated, and how; `None` if all are.
+/// Returns which figures of a preset contradict its other figures, so that they are not calibrated, and why; `None`
+/// if all are.
 pub fn not_calibrated(name: &str) -> Option<&'static str> {
     match row(name).ok()?.rsplit(',').next()? {
         "write_share" => Some("reuse distances, which are of a load with more writes than its counts tell"),
@@ -40,7 +41,7 @@ pub fn not_calibrated(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The row of a preset.
+/// Returns the row of a preset.
 fn row(name: &str) -> Result<&'static str, GenerateError> {
     let unknown = |known| GenerateError::UnknownPreset { name: name.to_string(), known };
     let collections = || unknown("msr:VOLUME and cloudphysics:VM".into());
@@ -54,7 +55,7 @@ fn row(name: &str) -> Result<&'static str, GenerateError> {
     row.ok_or_else(|| unknown(names(collection, table).collect::<Vec<_>>().join(", ")))
 }
 
-/// The names of all presets.
+/// Returns the names of all presets.
 pub fn presets() -> Vec<String> {
     names("msr", MSR).chain(names("cloudphysics", CLOUDPHYSICS)).collect()
 }
@@ -64,7 +65,7 @@ fn names<'a>(collection: &'a str, table: &'a str) -> impl Iterator<Item = String
     volumes.map(move |volume| format!("{collection}:{volume}"))
 }
 
-/// The profile of a row; columns that the collection does not tell are empty.
+/// Returns the profile of a row; columns that the collection does not have are empty.
 fn profile(name: &str, row: &[Option<f64>]) -> Profile {
     let known = |column: usize| row.get(column).copied().flatten();
     let count = |column: usize| known(column).unwrap_or_default() as u64;
@@ -103,9 +104,9 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
     }
 }
 
-/// Distances of `again` references to known blocks, by the deciles of those and of the `added` reads that the source
-/// puts before writes off the grid. Each makes a distance of 0, that of the write behind it, and is left out again; what
-/// a decile then has left may be nothing.
+/// Returns the distances of `again` references to known blocks, from the deciles of those and of the `added` reads
+/// that the source inserts before unaligned writes. Each inserted read gives the write after it a distance of 0, and
+/// is removed again; a decile may then be empty.
 fn measured_distances(deciles: &[u64], unique: u64, again: f64, added: f64) -> Vec<Distances> {
     let mut before = 0.0;
     let range = |(at, blocks): (usize, &u64)| {
@@ -117,8 +118,8 @@ fn measured_distances(deciles: &[u64], unique: u64, again: f64, added: f64) -> V
     deciles.iter().enumerate().map(range).collect()
 }
 
-/// Distances of references to known blocks: of reads and of writes each even on a logarithmic scale, from the shortest
-/// to the footprint of their kind. `kinds` are references and footprints.
+/// Returns distances of references to known blocks: for reads and for writes uniform on a logarithmic scale, from the
+/// shortest to the footprint of their kind. `kinds` are references and footprints.
 fn assumed_distances(unique: u64, kinds: [(u64, u64); 2]) -> Vec<Distances> {
     let longest = unique.saturating_sub(1) as f64;
     let shortest = ASSUMED_SHORTEST.min(longest);
@@ -137,7 +138,7 @@ fn assumed_distances(unique: u64, kinds: [(u64, u64); 2]) -> Vec<Distances> {
         let upto = (upto.round() as u64).max(before);
         distances.push(Distances { upto, share: within(upto as f64) - within(before as f64) });
     }
-    // A footprint too small to tell distances apart.
+    // The footprint is too small to distinguish distances.
     if distances.iter().all(|range| range.share <= 0.0) {
         distances[0].share = 1.0;
     }

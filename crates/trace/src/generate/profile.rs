@@ -1,4 +1,4 @@
-//! What a generated volume is to amount to: counts, footprint, sizes, reuse distances, time.
+//! The figures that a generated volume should have: counts, footprint, sizes, reuse distances, time.
 
 use serde::Serialize;
 
@@ -7,8 +7,8 @@ use super::stack::Extent;
 
 /// The unit of references, footprints and distances.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// Distances up to this many blocks come from how requests follow each other, not from how large the footprint is:
-/// they stay what they are when a profile is scaled. Blocks.
+/// Distances up to this many blocks depend on the order of requests, not on the size of the footprint: they are not
+/// scaled with a profile. Blocks.
 pub(super) const SHORT_DISTANCE: u64 = 64;
 
 /// Reads or writes of a profile.
@@ -16,16 +16,16 @@ pub(super) const SHORT_DISTANCE: u64 = 64;
 pub struct Kind {
     /// Requests.
     pub requests: u64,
-    /// Blocks of 4 KiB touched, counted each time.
+    /// Blocks of 4 KiB accessed, counted each time.
     pub refs: u64,
-    /// Bytes; `None` for requests that begin and end on a block.
+    /// Bytes; `None` if all requests begin and end on a block boundary.
     pub bytes: Option<u64>,
-    /// Sizes in blocks, with weights: the shape of the mix, brought to the mean that the counts ask for.
+    /// Sizes in blocks, with weights: the shape of the mix, scaled to the mean that the counts require.
     pub sizes: Vec<(f64, f64)>,
 }
 
 impl Kind {
-    /// Blocks of a request on average.
+    /// Returns the mean blocks per request.
     pub fn mean_blocks(&self) -> f64 {
         self.refs as f64 / self.requests.max(1) as f64
     }
@@ -43,15 +43,16 @@ impl Kind {
 /// A range of reuse distances.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Distances {
-    /// The longest of the range, in blocks; it begins after the range before, the first at 0.
+    /// The longest distance of the range, in blocks; it begins after the previous range, the first at 0.
     pub upto: u64,
-    /// The share of all references to known blocks that have such a distance.
+    /// The share of all references to known blocks with such a distance.
     pub share: f64,
 }
 
-/// What a generated volume is to amount to.
+/// The figures that a generated volume should have.
 ///
-/// A reuse distance is the number of different blocks that were touched, by reads or writes, since the block itself was.
+/// A reuse distance is the number of different blocks that were accessed, by reads or writes, since the last access
+/// to the block.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Profile {
     /// The volume's name.
@@ -66,19 +67,18 @@ pub struct Profile {
     pub unique_read: u64,
     /// Different blocks written.
     pub unique_write: u64,
-    /// Blocks from the lowest to the highest.
+    /// Blocks from the lowest to the highest accessed.
     pub span_blocks: u64,
     /// Seconds from the first request to the last.
     pub span_s: f64,
-    /// The median of the time between requests in seconds, where it is known: gaps are lognormal then, and
-    /// exponential otherwise.
+    /// The median time between requests in seconds, if it is known: gaps are then lognormal, otherwise exponential.
     pub median_gap_s: Option<f64>,
-    /// Reuse distances, short ones first; shares are relative.
+    /// Reuse distances, shortest first; shares are relative.
     pub distances: Vec<Distances>,
-    /// How often new data lies behind the new data before it, of 1.
+    /// The fraction of new data that directly follows the previous new data.
     pub sequential: f64,
-    /// Whether single sizes are to be as frequent as in the mix, and not the mean alone. Counts come out less exactly
-    /// then in small traces of few blocks.
+    /// Whether each size should be as frequent as in the mix, not only the mean. Counts are then less exact in small
+    /// traces of few blocks.
     pub keep_mix: bool,
 }
 
@@ -93,17 +93,17 @@ impl Profile {
         self.reads.refs + self.writes.refs
     }
 
-    /// Blocks that are read and written.
+    /// Blocks that are both read and written.
     pub fn shared(&self) -> u64 {
         (self.unique_read + self.unique_write).saturating_sub(self.unique)
     }
 
-    /// The same load made smaller or larger. Requests, references, bytes, footprint, address span, time and long reuse
-    /// distances are multiplied; the mix, sizes, the rate and the shares of distances stay. A distance of at most 64
-    /// blocks stays as well: it comes from neighbouring requests, which scaling does not change.
+    /// Returns the same load, scaled up or down. Requests, references, bytes, footprint, address span, time and long
+    /// reuse distances are multiplied; the mix, sizes, the rate and the shares of distances stay the same, and so do
+    /// distances of at most 64 blocks: they come from neighbouring requests, which scaling does not change.
     pub fn scaled(&self, scale: f64) -> Self {
         let (reads, writes) = (self.reads.scaled(scale), self.writes.scaled(scale));
-        // Whoever asks for something asks for a block at least.
+        // A request accesses at least one block.
         let footprint =
             |unique: u64, kind: &Kind| scaled(unique, scale).max(u64::from(unique > 0)).min(kind.refs);
         let unique_read = footprint(self.unique_read, &reads);
@@ -130,10 +130,10 @@ impl Profile {
         }
     }
 
-    /// Whether a trace can be made of it.
+    /// Checks whether a trace can be made from it.
     ///
     /// # Errors
-    /// Which figure contradicts which.
+    /// The figures that contradict each other.
     pub fn check(&self) -> Result<(), GenerateError> {
         let wrong = |what, found: String, expected| Err(GenerateError::Parameter { what, found, expected });
         if self.requests() == 0 {

@@ -1,6 +1,6 @@
 //! Random numbers: xoshiro256++, seeded by SplitMix64.
 //!
-//! Written out here so that a seed gives the same trace for ever, whatever a library's next version does.
+//! Implemented here so that a seed always gives the same trace, even if a library changes.
 //!
 //! Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 47(4), 2021.
 
@@ -9,13 +9,13 @@
 pub(super) struct Random([u64; 4]);
 
 impl Random {
-    /// The stream of a seed; `stream` numbers independent ones.
+    /// Makes the stream of a seed; `stream` numbers independent ones.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut state = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
         Random([(); 4].map(|()| split_mix(&mut state)))
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.0;
         let out = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
@@ -29,22 +29,22 @@ impl Random {
         out
     }
 
-    /// A number from 0 up to, but not including, 1.
+    /// Returns a number from 0 up to, but not including, 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// A number below `limit`, which is not 0. The bias is below one in 2^64 / `limit`.
+    /// Returns a number below `limit`, which is not 0. The bias is below one in 2^64 / `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// True as often as `share` of 1 says.
+    /// Returns true with probability `share`.
     pub fn chance(&mut self, share: f64) -> bool {
         self.unit() < share
     }
 
-    /// `value` rounded up or down, so that the mean stays what it is.
+    /// Rounds `value` up or down at random, so that its mean stays the same.
     pub fn round(&mut self, value: f64) -> u64 {
         value.floor() as u64 + u64::from(self.chance(value.fract()))
     }

@@ -1,14 +1,14 @@
-//! A volume that amounts to a profile: reuse distances, reads and writes, footprints, sizes.
+//! A volume with the figures of a profile: reuse distances, reads and writes, footprints, sizes.
 //!
 //! An LRU stack of extents is visited at depths that the plan draws. New data is a new extent, of the size of a
-//! request. A visit takes the extent at the depth whole if the distance stays in its range, and otherwise the end of it
-//! that lies at the depth: each of its blocks has then exactly that distance, because the last blocks of an extent are
-//! the highest; it becomes one with the rest again as soon as both lie on top of each other for good.
+//! request. A visit takes the whole extent at the depth if the distance stays in its range, and otherwise the end of
+//! it that lies at the depth: each of its blocks then has exactly that distance, because the last blocks of an extent
+//! are the highest. The two parts are merged again as soon as they are adjacent in the stack for good.
 //!
-//! Whether a read or a write comes next is drawn by what is due of each. A range of distances in which no extent suits is
-//! drawn again, and so is a visit that would cost a request too many. Only where that does not help, and the plan of reads
-//! and writes has fallen far behind, the nearest extent that suits is taken, or new data if there are too few blocks of
-//! the kind; the plan of distances makes up for it later.
+//! Whether a read or a write comes next is drawn according to what is due of each. If no extent suits a range of
+//! distances, the range is drawn again, and so it is after a visit that would need a request too many. Only if that
+//! does not help, and the plan of reads and writes is far behind, the nearest suitable extent is taken, or new data
+//! if there are too few blocks of the kind; the plan of distances compensates for that later.
 
 use std::collections::VecDeque;
 
@@ -22,19 +22,19 @@ use super::space::Space;
 use super::stack::{Extent, Place, Stack, State, States};
 use crate::access::Op;
 
-/// The most often a range of distances is drawn again.
+/// The most attempts to draw a range of distances.
 const MOST_DRAWS: u32 = 8;
-/// How often a visit is made although its request is one too many, of 1.
+/// The probability that a visit is made although its request is one too many.
 const UNWELCOME: f64 = 0.1;
-/// States that reads, and writes, find; those that they turn last.
+/// States of blocks that reads, and writes, can visit; those whose state they would change come last.
 const KNOWN: [[State; 3]; 2] =
     [[State::Read, State::Shared, State::Written], [State::Written, State::Shared, State::Read]];
-/// The most often a depth is drawn again.
+/// The most attempts to draw a depth.
 const MOST_TRIES: u32 = 64;
-/// How far a distance may be beyond its range for an extent to stay in one piece: one in n.
+/// How far a distance may be outside its range for an extent to stay whole: one in n.
 const NEAR: u64 = 32;
 
-/// An extent to be visited, and the depth in it that a range of distances asks for.
+/// An extent to be visited, and the depth in it that a range of distances requires.
 #[derive(Clone, Copy)]
 struct Target {
     place: Place,
@@ -47,27 +47,27 @@ impl Target {
         self.place.extent.state
     }
 
-    /// Whether the extent has a distance of the range.
+    /// Returns whether the extent has a distance of the range.
     fn fits(&self) -> bool {
         self.range.holds(self.depth)
     }
 
-    /// The depth of the extent's first block, the last to be reached.
+    /// Returns the depth of the extent's first block, the last to be reached.
     fn bottom(&self) -> u64 {
         self.place.above + u64::from(self.place.extent.blocks) - 1
     }
 
-    /// Whether a visit of the whole extent would be too far from the range.
+    /// Returns whether a visit of the whole extent would be too far outside the range.
     fn splits(&self) -> bool {
         self.bottom() > self.range.upto + self.range.upto / NEAR
     }
 
-    /// Blocks of a visit at the depth.
+    /// Returns the blocks of a visit at the depth.
     fn blocks(&self) -> u32 {
         if self.splits() { (self.depth - self.place.above + 1) as u32 } else { self.place.extent.blocks }
     }
 
-    /// What can be done without turning blocks read into blocks written, or the other way round; `op` if both can.
+    /// Returns what can be done without making read-only blocks written, or written-only blocks read; `op` if both can.
     fn natural_op(&self, op: Op) -> Op {
         match self.state() {
             State::Read => Op::Read,
@@ -77,10 +77,10 @@ impl Target {
     }
 }
 
-/// What should be done to a known block next.
+/// The operation for the next known block.
 struct Due {
     op: Op,
-    /// States of the extents that it can be done to.
+    /// The states of extents for which it is suitable.
     states: &'static [State],
     /// Whether it has waited long enough for a suitable distance.
     must: bool,
@@ -91,7 +91,7 @@ pub(super) struct Reuse {
     stack: Stack,
     plan: Plan,
     space: Space,
-    /// Of reads and of writes.
+    /// For reads and for writes.
     sizes: [Sizes; 2],
     /// The smallest size in blocks, if the mix of sizes is to be kept.
     mix_of: Option<f64>,
@@ -99,19 +99,20 @@ pub(super) struct Reuse {
     again: [Course; 2],
     /// Blocks that are read first, and those that are written first.
     new: [Course; 2],
-    /// Blocks that are written after they were only read, and the other way round.
+    /// Blocks that are written after they were only read, and the reverse.
     turned: [Course; 2],
     unique: u64,
     all_again: u64,
-    /// Where the blocks begin that were split off an extent last.
+    /// The first blocks of the parts that were split off an extent last.
     split: Option<u64>,
     requests: VecDeque<Step>,
 }
 
 impl Reuse {
-    /// The pattern of a checked profile.
+    /// Makes the pattern of a checked profile.
     pub fn new(profile: &Profile) -> Self {
-        // What is read and written is as large as the larger requests for it: it takes several of the smaller ones.
+        // Blocks that are both read and written have the size of the larger requests: several of the smaller requests
+        // are needed for one.
         let shared = profile.shared();
         let larger_reads = profile.reads.mean_blocks() >= profile.writes.mean_blocks();
         let (read_then_written, written_then_read) = if larger_reads { (shared, 0) } else { (0, shared) };
@@ -140,7 +141,7 @@ impl Reuse {
         }
     }
 
-    /// How far it has come with references to known blocks, of 1; more when they are too many.
+    /// Returns the share of references to known blocks made so far; above 1 if they are too many.
     fn share(&self) -> f64 {
         (self.again[0].done() + self.again[1].done()) as f64 / self.all_again as f64
     }
@@ -154,12 +155,12 @@ impl Reuse {
             (Some(extent), _) => (extent, op, None),
             (None, Some(target)) => self.known_extent(target, op),
             (None, None) => {
-                // No room for new data: the deepest will do.
+                // There is no room for new data: the deepest extent is used.
                 let target = self.find(Range::deepest(known), random);
                 self.known_extent(target, target.natural_op(op))
             }
         };
-        // What was split off is part of the whole again when something else comes on top.
+        // A part that was split off is merged with the rest when something else comes on top.
         if let Some(seam) = split.filter(|seam| *seam != extent.start) {
             self.stack.rejoin(seam);
         }
@@ -170,7 +171,7 @@ impl Reuse {
         self.ask(extent, op);
     }
 
-    /// Whether new data is to be read or written.
+    /// Draws whether new data is to be read or written.
     fn new_op(&self) -> Op {
         let share = (self.new[0].done() + self.new[1].done() + 1) as f64 / self.unique as f64;
         if self.new[0].behind(share) >= self.new[1].behind(share) { Op::Read } else { Op::Write }
@@ -181,7 +182,7 @@ impl Reuse {
         if blocks == 0 {
             return None;
         }
-        // The first extent ends the volume, the second one begins it: they span it.
+        // The first extent is at the end of the volume, the second at its beginning: they span it.
         let (start, blocks) = match self.new[0].done() + self.new[1].done() {
             0 => self.space.last(blocks),
             _ => self.space.take(blocks, random)?,
@@ -190,13 +191,13 @@ impl Reuse {
         Some(Extent { start, blocks, state })
     }
 
-    /// Takes an extent, or the end of one, out of the stack. Returns it, what is done to it and its distance.
+    /// Takes an extent, or the end of one, out of the stack. Returns it, its operation and its distance.
     fn known_extent(&mut self, target: Target, op: Op) -> (Extent, Op, Option<u64>) {
         let Target { place, range, .. } = target;
         let Extent { start, blocks: all, state } = place.extent;
         let partly = target.fits() && !self.sizes[op as usize].too_many();
         let mut blocks = if partly { target.blocks() } else { all };
-        // No more than is left to be done, while something is.
+        // No more than what remains to be done, if anything does.
         let turned = turned(state, op);
         for course in turned.map(|turned| &self.turned[turned]).into_iter().chain([&self.again[op as usize]])
         {
@@ -217,12 +218,12 @@ impl Reuse {
         (Extent { start, blocks, state }, op, Some(counted))
     }
 
-    /// A depth of the range, and the extent there.
+    /// Draws a depth of the range, and returns the extent there.
     fn find(&self, range: Range, random: &mut Random) -> Target {
         for tries in 1.. {
             let depth = range.distance(self.stack.blocks(States::ALL), random);
             let place = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
-            // A depth hits large extents more often: to keep the mix, the more often it is drawn again.
+            // A depth hits large extents more often: to keep the mix, it is then drawn again more often.
             let taken =
                 self.mix_of.is_none_or(|smallest| random.chance(smallest / f64::from(place.extent.blocks)));
             if taken || tries == MOST_TRIES {
@@ -232,7 +233,7 @@ impl Reuse {
         unreachable!("the last try is taken")
     }
 
-    /// What is to be done next and to what; without a target to new data.
+    /// Returns the next operation and its target; without a target it is for new data.
     fn choose(&self, known: u64, random: &mut Random) -> (Op, Option<Target>) {
         if known == 0 {
             return (self.new_op(), None);
@@ -246,7 +247,7 @@ impl Reuse {
             };
             let found = self.find(range, random);
             let nearest = self.nearest(found, due.states);
-            // The nearest is too often a small one to keep the mix.
+            // The nearest one is too often a small one to keep the mix.
             let kept = |target: &Target| self.mix_of.is_none() || target.place == found.place;
             if let Some(target) = nearest.filter(Target::fits).filter(kept) {
                 let waits = sizes.unwelcome(target.blocks(), target.splits()) && !random.chance(UNWELCOME);
@@ -261,9 +262,9 @@ impl Reuse {
         unreachable!("the last draw is taken")
     }
 
-    /// What is to be done where no distance that was drawn suits what is due.
+    /// Returns what to do if no drawn distance suits what is due.
     fn unfit(&self, due: &Due, found: Target, nearest: Option<Target>) -> (Op, Option<Target>) {
-        // Where blocks of the kind have not the distance yet, there are too few of them.
+        // If no block of the kind has the distance yet, there are too few of them.
         let shallow = nearest.is_none_or(|target| target.depth < found.range.from);
         match nearest {
             _ if !due.must => (found.natural_op(due.op), Some(found)),
@@ -273,7 +274,7 @@ impl Reuse {
         }
     }
 
-    /// What should be done to a known block next.
+    /// Returns the operation for the next known block.
     fn due(&self, random: &mut Random) -> Due {
         let share = self.share();
         let far_behind = [0, 1].map(|op: usize| self.again[op].far_behind(share));
@@ -292,12 +293,12 @@ impl Reuse {
             _ => Op::Write,
         };
         let (same, other) = (op as usize, 1 - op as usize);
-        // Those that it turns come last, while some are to be turned.
+        // Blocks whose state it changes come last, as long as some remain to be changed.
         let states = &KNOWN[same][..2 + usize::from(self.turned[other].behind(share.min(1.0)) > 0.0)];
         Due { op, states, must: far_behind[same] || self.again[other].left() == 0 }
     }
 
-    /// The extent of these states nearest to the one that was found.
+    /// Returns the extent with one of these states that is nearest to the one found.
     fn nearest(&self, found: Target, states: &[State]) -> Option<Target> {
         let states = States::of(states);
         if states.contain(found.place.extent.state) {
@@ -308,7 +309,7 @@ impl Reuse {
         Some(Target { depth: found.depth.clamp(place.above, nearest.bottom()), ..nearest })
     }
 
-    /// Asks for blocks with as many requests as are due.
+    /// Makes as many requests for blocks as are due.
     fn ask(&mut self, extent: Extent, op: Op) {
         let sizes = &mut self.sizes[op as usize];
         let requests = sizes.requests(extent.blocks);
@@ -326,12 +327,12 @@ impl Reuse {
     }
 }
 
-/// `blocks`, but no more than are left.
+/// Returns `blocks`, but no more than remain.
 fn at_most(blocks: u32, left: u64) -> u32 {
     u32::try_from(left).map_or(blocks, |left| blocks.min(left))
 }
 
-/// Which course of blocks that are read and written goes on when this is done to blocks of this state.
+/// Returns which count of blocks that are both read and written grows when this is done to blocks with this state.
 fn turned(state: State, op: Op) -> Option<usize> {
     match (state, op) {
         (State::Read, Op::Write) => Some(0),

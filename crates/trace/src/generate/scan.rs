@@ -1,10 +1,10 @@
-//! Scans: sequential, or with a stride, from the volume's begin to its end and again.
+//! Scans: sequential, or with a stride, repeatedly from the volume's beginning to its end.
 
 use super::mix::Place;
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 
-/// The next block, and how far to go from there; `None` for sequential scans, which go on where a request ended.
+/// The next block, and the stride; `None` for sequential scans, which continue where a request ended.
 pub(super) struct Scan {
     pub blocks: u64,
     pub next: u64,

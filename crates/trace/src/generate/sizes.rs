@@ -1,38 +1,38 @@
-//! Sizes of requests: a mix of a given shape, brought to a given mean; and how requests stay on theirs.
+//! Sizes of requests: a mix of a given shape, scaled to a given mean; and how the number of requests is kept as planned.
 
 use super::profile::{BLOCK_BYTES, Kind};
 use super::random::Random;
 use super::stack::Extent;
 
 const SECTOR_BYTES: u64 = 512;
-/// How many of the requests that are left may be saved for small visits to come, of 1, but for the last ones.
+/// The fraction of the remaining requests that may be reserved for later small visits.
 const SAVED: f64 = 0.3;
 const NOT_SAVED: f64 = 100.0;
-/// Points at which the shape is kept.
+/// Points at which the shape is stored.
 const POINTS: usize = 256;
 
 /// Sizes of reads, or of writes.
 pub(super) struct Sizes {
-    /// Blocks, at even steps of the distribution.
+    /// Blocks, at equal steps of the distribution.
     points: Vec<f64>,
     keep_mix: bool,
-    /// Blocks of a request on average.
+    /// Mean blocks per request.
     mean_blocks: f64,
-    /// Bytes of its blocks that a request leaves out, on average.
+    /// Mean bytes of its blocks that a request leaves out.
     slack_bytes: f64,
-    /// Requests that are due for the blocks so far, less those made.
+    /// Requests due for the blocks so far, minus those made.
     due: f64,
-    /// Bytes that should have been left out so far, less those left out.
+    /// Bytes that should have been left out so far, minus those left out.
     slack: f64,
-    /// Requests more or less than those due at which sizes change.
+    /// The surplus or deficit of requests at which sizes change.
     gentle: f64,
-    /// Requests that are left to be made.
+    /// Remaining requests.
     left: f64,
 }
 
 impl Sizes {
-    /// `growth` is how much larger requests to new data are than all: it makes up for small ones to data just used.
-    /// Without it the mix is kept.
+    /// `growth` is how much larger requests for new data are than the mean: it compensates for small ones for
+    /// recently used data. Without it the mix is kept.
     pub fn new(kind: &Kind, growth: Option<f64>) -> Self {
         let mean_blocks = kind.mean_blocks().max(1.0);
         let bytes = kind.bytes.unwrap_or(kind.refs * BLOCK_BYTES);
@@ -53,42 +53,42 @@ impl Sizes {
         }
     }
 
-    /// Blocks of a request to new data; more after requests were too small, unless the mix is kept.
+    /// Returns the blocks of a request for new data; more after requests were too small, unless the mix is kept.
     pub fn draw(&self, random: &mut Random) -> u32 {
         let size = self.points[random.below(POINTS as u64) as usize];
         let growth = if self.keep_mix { 1.0 } else { 1.0 + (-self.due / self.gentle).clamp(0.0, 15.0) };
         random.round(size * growth).clamp(1, u64::from(Extent::LIMIT)) as u32
     }
 
-    /// The smallest size, in blocks.
+    /// Returns the smallest size, in blocks.
     pub fn smallest(&self) -> f64 {
         self.points.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether requests have become so many that none should be small.
+    /// Returns whether there are too many requests already, so that none should be small.
     pub fn too_many(&self) -> bool {
         -self.due > 2.0 * self.gentle
     }
 
-    /// Whether a visit of n blocks should better wait, as requests are too many already.
+    /// Returns whether a visit of n blocks should wait because there are too many requests already.
     pub fn unwelcome(&self, blocks: u32, splits: bool) -> bool {
         (self.due < 0.0 && splits) || (self.too_many() && f64::from(blocks) < self.mean_blocks)
     }
 
-    /// Blocks of a usual request.
+    /// Returns the blocks of a typical request.
     pub fn typical(&self) -> u64 {
         self.mean_blocks as u64
     }
 
-    /// The shortest distance that can be afforded, in blocks.
+    /// Returns the shortest distance that the number of requests allows, in blocks.
     pub fn shortest(&self) -> u64 {
         if self.too_many() { self.typical() } else { 0 }
     }
 
-    /// How many requests n blocks in a row are asked for with.
+    /// Returns the number of requests for n consecutive blocks.
     pub fn requests(&mut self, blocks: u32) -> u32 {
         self.due += f64::from(blocks) / self.mean_blocks;
-        // Sizes vary: more than one only when many are due, and some are saved for small visits to come.
+        // Sizes vary: more than one only if many are due, with some reserved for later small visits.
         let saved = SAVED * (self.left - NOT_SAVED).max(0.0);
         let requests = ((self.due - self.gentle - saved) as u32).clamp(1, blocks);
         self.due -= f64::from(requests);
@@ -96,7 +96,8 @@ impl Sizes {
         requests
     }
 
-    /// Bytes left out at the beginning and at the end of a request for n blocks; it still touches each of them.
+    /// Returns the bytes left out at the beginning and at the end of a request for n blocks; it still touches each of
+    /// them.
     pub fn slack(&mut self, blocks: u32) -> (u64, u64) {
         self.slack += self.slack_bytes;
         let ends = if blocks == 1 { 1 } else { 2 };
@@ -108,7 +109,7 @@ impl Sizes {
     }
 }
 
-/// The given mix at even steps; without one, a geometric distribution.
+/// Returns the given mix at equal steps; without one, a geometric distribution.
 fn shape(kind: &Kind) -> Vec<f64> {
     let quantiles = (0..POINTS).map(|at| (at as f64 + 0.5) / POINTS as f64);
     let sum: f64 = kind.sizes.iter().map(|size| size.1).sum();
@@ -126,7 +127,7 @@ fn shape(kind: &Kind) -> Vec<f64> {
     quantiles.map(size).collect()
 }
 
-/// The shape times a factor, nothing under 1 block, so that the mean is as wanted.
+/// Returns the shape times a factor, nothing below 1 block, so that it has the given mean.
 fn to_mean(shape: &[f64], mean: f64) -> Vec<f64> {
     let scaled =
         |factor: f64| shape.iter().map(move |size| (size * factor).clamp(1.0, f64::from(Extent::LIMIT)));

@@ -1,14 +1,14 @@
-//! Where new data lies: never over other data, often behind the data before it, and from the volume's first block to
-//! its last.
+//! Where new data is placed: never over other data, often directly after the previous data, and from the volume's
+//! first block to its last.
 
 use super::random::Random;
 
-/// Parts of the volume that fill up independently.
+/// Parts of the volume that are filled independently.
 const ZONES: u64 = 64;
 
-/// Space that has not been given out.
+/// Space that has not been allocated.
 pub(super) struct Space {
-    /// What is left of each zone.
+    /// The free part of each zone.
     zones: Vec<(u64, u64)>,
     current: usize,
     sequential: f64,
@@ -22,7 +22,7 @@ impl Space {
         Space { zones, current: 0, sequential }
     }
 
-    /// The end of the volume: fewer blocks if the last zone has fewer, which is at least 1.
+    /// Returns the end of the volume: fewer blocks if the last zone has fewer; it has at least 1.
     pub fn last(&mut self, blocks: u32) -> (u64, u32) {
         let last = self.zones.len() - 1;
         let (start, end) = &mut self.zones[last];
@@ -31,10 +31,10 @@ impl Space {
         (*end, blocks as u32)
     }
 
-    /// Room for n blocks, or for fewer where no zone has as many; `None` when the volume is full.
+    /// Allocates n blocks, or fewer if no zone has as many; `None` when the volume is full.
     pub fn take(&mut self, blocks: u32, random: &mut Random) -> Option<(u64, u32)> {
         let wanted = u64::from(blocks);
-        // Who comes first begins the volume.
+        // The first allocation is at the beginning of the volume.
         let begins = self.zones[0].0 == 0 && self.room(0) > 0;
         if !begins && (self.room(self.current) < wanted || !random.chance(self.sequential)) {
             let from = random.below(self.zones.len() as u64) as usize;

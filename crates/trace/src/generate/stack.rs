@@ -1,8 +1,8 @@
 //! An LRU stack of extents, in which the extent at a depth is found in O(log n).
 //!
-//! Extents lie in an array of slots in the order of their last visit, the latest at the end; slots that were left are
-//! empty. A Fenwick tree over groups of slots sums their blocks, for each state apart, so that a depth can be looked
-//! up among all extents or among those of some states. When the array is full it is squeezed.
+//! Extents are in an array of slots in the order of their last visit, the latest at the end; a slot is empty after
+//! its extent was moved. A Fenwick tree over groups of slots sums their blocks, separately for each state, so that a
+//! depth can be looked up among all extents or among those with some states. When the array is full it is compacted.
 //!
 //! Invariants
 //! - A slot is 0, or an extent of at least one block.
@@ -11,7 +11,7 @@
 /// Slots summed by one leaf of the tree.
 const GROUP: usize = 32;
 
-/// What has been done to an extent so far.
+/// The operations on an extent so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Read only.
@@ -47,13 +47,13 @@ impl States {
 pub(super) struct Extent {
     /// The first block.
     pub start: u64,
-    /// How many; at least 1.
+    /// Their number; at least 1.
     pub blocks: u32,
     pub state: State,
 }
 
 impl Extent {
-    /// The most blocks of an extent, and the blocks that can be told apart.
+    /// The most blocks of an extent, and the most blocks that can be numbered.
     pub const LIMIT: u32 = (1 << 16) - 1;
     pub const VOLUME_LIMIT: u64 = 1 << 46;
 
@@ -67,7 +67,7 @@ impl Extent {
     }
 }
 
-/// Where an extent lies.
+/// The position of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     slot: usize,
@@ -92,7 +92,7 @@ impl Stack {
         stack
     }
 
-    /// Blocks of some states.
+    /// Returns the number of blocks with some states.
     pub fn blocks(&self, states: States) -> u64 {
         (0..3).map(|at| self.totals[at] * u64::from(states.0[at])).sum()
     }
@@ -120,7 +120,7 @@ impl Stack {
         }
     }
 
-    /// Makes one of the two extents on top if the higher one begins at `seam`, where the lower one ends.
+    /// Merges the two extents on top if the higher one begins at `seam`, where the lower one ends.
     pub fn rejoin(&mut self, seam: u64) {
         let [.., lower, higher] = self.slots[..self.end] else { return };
         let (lower, higher) = (Extent::unpack(lower), Extent::unpack(higher));
@@ -135,13 +135,13 @@ impl Stack {
         }
     }
 
-    /// The extent that holds the block under `depth` others of these states; `None` if there are fewer.
+    /// Returns the extent that holds the block below `depth` others with these states; `None` if there are fewer.
     pub fn find(&self, depth: u64, states: States) -> Option<Place> {
         let rank = self.blocks(states).checked_sub(depth).filter(|rank| *rank > 0)?;
         Some(self.find_rank(rank, states))
     }
 
-    /// The extent of these states next to another, in blocks.
+    /// Returns the extent with one of these states nearest to another, in blocks.
     pub fn nearest(&self, place: Place, states: States) -> Option<Place> {
         let rank = self.rank(place.slot, states);
         let deeper = (rank > 0).then(|| self.find_rank(rank, states));
@@ -155,7 +155,7 @@ impl Stack {
         }
     }
 
-    /// The extent of these states that holds the block number `rank`, counted from 1 at the bottom.
+    /// Returns the extent with one of these states that holds block number `rank`, counted from 1 at the bottom.
     fn find_rank(&self, rank: u64, states: States) -> Place {
         let (mut group, mut left, mut below) = (0, rank, 0);
         let mut step = self.tree.len() / 2;
@@ -182,7 +182,7 @@ impl Stack {
         unreachable!("the tree counts {rank} blocks that no slot holds")
     }
 
-    /// Blocks of some states in slots before this one.
+    /// Returns the number of blocks with some states in slots before this one.
     fn rank(&self, slot: usize, states: States) -> u64 {
         let mut group = slot / GROUP;
         let mut sum = 0;
@@ -204,13 +204,13 @@ impl Stack {
         }
     }
 
-    /// Drops empty slots and makes room for as many visits as there are extents.
+    /// Removes empty slots and makes room for as many visits as there are extents.
     fn squeeze(&mut self) {
         self.slots.retain(|slot| *slot != 0);
         self.end = self.slots.len();
         let groups = (2 * self.end.max(1024)).div_ceil(GROUP).next_power_of_two();
         self.slots.resize(groups * GROUP, 0);
-        // One more than groups, as a Fenwick tree counts from 1; the last sums all and is looked at by nobody.
+        // One more than there are groups, because a Fenwick tree counts from 1; the last one sums all and is never used.
         self.tree.clear();
         self.tree.resize(groups + 1, [0; 3]);
         for (slot, extent) in self.slots[..self.end].iter().enumerate() {

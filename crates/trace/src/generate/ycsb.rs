@@ -1,6 +1,6 @@
 //! YCSB's core workloads as block accesses: a record is a block.
 //!
-//! Source: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC'10, and the core workloads' files.
+//! Source: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC'10, and the files of the core workloads.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use super::random::Random;
 use super::zipf::{Ranks, Spread};
 use crate::access::Op;
 
-/// The skew of requests in YCSB.
+/// The skew of YCSB's requests.
 pub(super) const THETA: f64 = 0.99;
 /// The longest scan of workload E, in records.
 const LONGEST_SCAN: u64 = 100;
@@ -38,11 +38,11 @@ pub enum Workload {
 pub(super) struct Ycsb {
     workload: Workload,
     blocks: u64,
-    /// Records that exist, and popularity among those of the start.
+    /// Existing records, and the popularity of the initial ones.
     records: u64,
     ranks: Ranks,
     spread: Spread,
-    /// The record that was read to be written.
+    /// The record that was read and is to be written.
     held: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Ycsb {
         Ok(Ycsb { workload, blocks, records, ranks, spread: Spread::new(records), held: None })
     }
 
-    /// The next new record. Of a full volume the first ones are written again.
+    /// Returns the next new record. If the volume is full, the first ones are written again.
     fn insert(&mut self) -> u64 {
         let record = self.records % self.blocks;
         self.records += 1;

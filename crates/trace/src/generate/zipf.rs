@@ -1,4 +1,4 @@
-//! Zipf: the block of rank k is asked for as often as 1 / k^theta says.
+//! Zipf: the block of rank k is accessed in proportion to 1 / k^theta.
 //!
 //! Ranks are drawn by rejection-inversion, at the same cost for any number of blocks and any theta, and are spread over
 //! the volume, so that blocks of similar popularity are not neighbours.
@@ -54,7 +54,7 @@ impl Ranks {
     }
 }
 
-/// Puts ranks into an order without pattern: a multiplication that no two ranks share the result of.
+/// Scatters ranks: a multiplication that maps no two ranks to the same result.
 #[derive(Clone)]
 pub(super) struct Spread {
     factor: u64,
@@ -63,7 +63,7 @@ pub(super) struct Spread {
 
 impl Spread {
     pub fn new(count: u64) -> Self {
-        // Near the golden section neighbours end up far apart.
+        // Near the golden ratio, neighbours end up far apart.
         let mut factor = (count as f64 * 0.618_033_988_749_895) as u64;
         factor = factor.clamp(1, count);
         while gcd(factor, count) != 1 {

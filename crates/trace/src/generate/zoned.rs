@@ -1,4 +1,4 @@
-//! Zoned: shares of the requests go to shares of the volume, one behind the other.
+//! Zoned: shares of the requests go to consecutive shares of the volume.
 //!
 //! Source: fio's `random_distribution=zoned:50/5:30/15:20/`.
 
@@ -17,7 +17,7 @@ pub struct Zone {
     pub size_percent: f64,
 }
 
-/// Where each zone ends, of all requests and in blocks.
+/// The end of each zone, as a share of all requests and in blocks.
 pub(super) struct Zoned {
     ends: Vec<(f64, u64)>,
 }

@@ -1,17 +1,18 @@
-//! What a block holds once it is uncompressed: names of new volumes, two units, five columns.
+//! The content of an uncompressed block: names of new volumes, two units, five columns.
 //!
-//! A column is a width in bytes, 0 to 8, and as many planes: the lowest bytes of all values, then the next ones. Planes
-//! of nearly equal bytes compress to nearly nothing, and decode in a straight line. Columns are, in this order: time
-//! since the access before in time units; volume; operation; length in address units; distance from the end of the
-//! volume's access before in this block, or from 0, in address units, with the sign in the lowest bit.
+//! A column is a width in bytes, 0 to 8, followed by that number of planes: first the lowest byte of every value,
+//! then the next one, and so on. Planes of nearly equal bytes compress to almost nothing, and decode without
+//! branches. The columns are, in this order: time since the previous access, in time units; volume; operation;
+//! length, in address units; distance from the end of the volume's previous access in this block, or from 0, in
+//! address units, with the sign in the lowest bit.
 
 use crate::access::{Access, Op, VolumeNo};
 use crate::bytes::{u16_at, u64_at};
 
 const COLUMNS: usize = 5;
-/// The place of the column of volumes.
+/// The index of the column of volumes.
 const VOLUME: usize = 1;
-/// Values decoded at once; they stay in the processor's nearest memory.
+/// Values decoded at once; they fit into the processor's first-level cache.
 const STRIDE: usize = 4096;
 
 /// Appends the names and columns of a block. Accesses are in time order.
@@ -69,28 +70,28 @@ fn put_column(values: &[u64], raw: &mut Vec<u8>) {
 pub(super) struct Columns {
     raw: Vec<u8>,
     count: usize,
-    /// Accesses given so far.
+    /// Accesses returned so far.
     next: usize,
-    /// Where each column's planes begin, and how many there are.
+    /// The offset of each column's planes, and their number.
     columns: [(usize, usize); COLUMNS],
     time_unit: u64,
     address_unit: u64,
-    /// The time of the access given last.
+    /// The time of the access returned last.
     time_ns: u64,
-    /// The volumes' ends of the access given last.
+    /// For each volume, the end of its access returned last.
     ends: Vec<u64>,
     values: [Vec<u64>; COLUMNS],
 }
 
 impl Columns {
-    /// Where the next block is uncompressed to.
+    /// The buffer into which the next block is uncompressed.
     pub fn raw(&mut self) -> &mut Vec<u8> {
         (self.count, self.next) = (0, 0);
         &mut self.raw
     }
 
-    /// Begins with the block in [`raw`](Self::raw): takes the names of new volumes and finds the columns. Says what is
-    /// wrong if they are not there.
+    /// Begins the block in [`raw`](Self::raw): takes the names of new volumes and finds the columns. Returns a
+    /// description of the damage if they are invalid.
     pub fn begin(
         &mut self,
         count: u32,
@@ -115,7 +116,7 @@ impl Columns {
         if at != self.raw.len() {
             return Err("columns as long as their block");
         }
-        // Volumes beyond those that columns name have no accesses here; a forged count must not take memory.
+        // Volumes beyond the named ones have no accesses here; a forged count must not take memory.
         let named = if self.columns[VOLUME].1 == 0 { 1 } else { volumes };
         if count > 0 && volumes == 0 {
             return Err("accesses to volumes with a name");
@@ -166,7 +167,7 @@ fn op(number: u64) -> Option<Op> {
     [Op::Read, Op::Write, Op::Flush, Op::Discard].into_iter().find(|op| *op as u64 == number)
 }
 
-/// Appends names: for each a u16 length and UTF-8. What is longer than 64 KiB is cut.
+/// Appends names: for each a u16 length and UTF-8. A name longer than 64 KiB is truncated.
 pub(super) fn put_names(names: &[String], raw: &mut Vec<u8>) {
     for name in names {
         let name = &name.as_bytes()[..name.len().min(usize::from(u16::MAX))];
@@ -175,7 +176,7 @@ pub(super) fn put_names(names: &[String], raw: &mut Vec<u8>) {
     }
 }
 
-/// Appends the names at the beginning of a payload; returns where they end.
+/// Reads the names at the beginning of a payload; returns the offset of their end.
 pub(super) fn read_names(raw: &[u8], count: u32, names: &mut Vec<String>) -> Result<usize, &'static str> {
     let mut at = 0;
     for _ in 0..count {

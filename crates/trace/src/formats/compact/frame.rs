@@ -1,22 +1,22 @@
-//! Frames: a header of 48 bytes and a zstd payload, both under checksums.
+//! Frames: a header of 48 bytes and a zstd payload, both with checksums.
 
 use super::checksum;
 use crate::bytes::{Bytes, u32_at, u64_at};
 use crate::error::TraceError;
 
 pub(super) const FRAME_HEADER_BYTES: usize = 48;
-/// The longest payload that is believed: a full block of the widest columns has 2 MiB and the names of new volumes, an
-/// index 28 bytes for each 65,536 accesses and all names.
+/// The longest payload that is accepted: a full block of the widest columns has 2 MiB and the names of new volumes,
+/// an index 28 bytes for each 65,536 accesses and all names.
 const PAYLOAD_LIMIT_BYTES: u32 = 1 << 28;
-/// zstd's level: higher ones gain a few percent and cost several times the time.
+/// The zstd level: higher ones gain a few percent and take several times as long.
 const LEVEL: i32 = 3;
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Accesses.
     Block,
-    /// Where blocks are.
+    /// The positions of blocks.
     Index,
 }
 
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// A frame's header without what can be computed.
+/// The fields of a frame's header that cannot be computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FrameHeader {
     pub kind: Kind,
@@ -39,7 +39,7 @@ pub(super) struct FrameHeader {
     pub last_ns: u64,
     /// Volumes that are known after this frame.
     pub volumes: u32,
-    /// Names of volumes at the payload's beginning: those of the last numbers known.
+    /// Number of names at the payload's beginning: those of the last known volumes.
     pub names: u32,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn write(header: &FrameHeader, raw: &[u8], into: &mut Vec<u8>) -> std
     Ok(())
 }
 
-/// Reads the next frame and uncompresses its payload into `raw`. Nothing comes back at the end of the file.
+/// Reads the next frame and uncompresses its payload into `raw`. `None` at the end of the file.
 pub(super) fn read(bytes: &mut Bytes, raw: &mut Vec<u8>) -> Result<Option<FrameHeader>, TraceError> {
     let offset = bytes.offset();
     let Some(found) = bytes.take(FRAME_HEADER_BYTES, "a block's header")? else { return Ok(None) };

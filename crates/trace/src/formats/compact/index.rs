@@ -1,4 +1,4 @@
-//! The index: which blocks there are and when, and the names of all volumes.
+//! The index: the blocks with their times, and the names of all volumes.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -17,14 +17,14 @@ const ENTRY_BYTES: usize = 28;
 /// A block in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
-    /// Where its frame begins in the file.
+    /// The offset of its frame in the file.
     pub offset_bytes: u64,
     pub first_ns: u64,
     pub last_ns: u64,
     pub accesses: u32,
 }
 
-/// Appends what an index's frame holds.
+/// Appends the content of an index's frame.
 pub(super) fn encode(names: &[String], entries: &[Entry], raw: &mut Vec<u8>) {
     put_names(names, raw);
     for entry in entries {
@@ -53,8 +53,8 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Reads the index of an uncompressed file by its trailer; nothing if it has none, which reading through will
-    /// tell.
+    /// Reads the index of an uncompressed file by its trailer; `None` if it has none, which is then reported when the
+    /// file is read.
     pub fn open(path: &Path) -> Result<Option<Self>, TraceError> {
         let Some(offset_bytes) = index_offset(path) else { return Ok(None) };
         let mut bytes = Bytes::new(Input::open_at(path, offset_bytes)?);
@@ -76,7 +76,7 @@ impl Index {
         Ok(Some(Index { entries: entries.collect(), names }))
     }
 
-    /// The first block with accesses at or after n nanoseconds from the trace's beginning.
+    /// Returns the first block with accesses at or after n nanoseconds from the trace's beginning.
     pub fn first_in(&self, span_ns: &Range<u64>) -> Option<Entry> {
         let from_ns = self.entries.first()?.first_ns.saturating_add(span_ns.start);
         let at = self.entries.partition_point(|entry| entry.last_ns < from_ns);

@@ -1,8 +1,8 @@
-//! Our own form: compact, checksummed, indexed by time. docs/trace-format.md tells every byte of it.
+//! Our own form: compact, checksummed, indexed by time. docs/trace-format.md specifies every byte.
 //!
-//! A file is a header, blocks of up to 65,536 accesses, an index and a trailer. A block is a frame: a frame header and
-//! zstd of columns; the index is a frame as well. Frames stand for themselves: a reader may begin at any of them that
-//! the index names. Everything is little-endian, and every byte is under a CRC-32C.
+//! A file is a header, blocks of up to 65,536 accesses, an index and a trailer. A block is a frame: a frame header
+//! and columns compressed with zstd; the index is a frame as well. Frames are independent: a reader may begin at any
+//! frame in the index. Everything is little-endian, and every byte is covered by a CRC-32C.
 
 mod columns;
 mod frame;
@@ -13,18 +13,18 @@ mod writer;
 pub(crate) use reader::CompactSource;
 pub(crate) use writer::CompactWriter;
 
-/// How a file begins.
+/// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 8] = *b"HVTRACE\0";
-/// How a file's trailer begins.
+/// The first bytes of a file's trailer.
 const TRAILER_MAGIC: [u8; 8] = *b"HVTREND\0";
-/// The version of the form that is written, and the only one that is read.
+/// The version of the form that is written, and the only one that is accepted.
 const VERSION: u16 = 1;
 /// Bytes of the file's header and of its trailer.
 const HEADER_BYTES: usize = 32;
 /// Accesses in a full block.
 pub(crate) const BLOCK_ACCESSES: usize = 1 << 16;
 
-/// CRC-32C of bytes.
+/// Returns the CRC-32C of bytes.
 fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

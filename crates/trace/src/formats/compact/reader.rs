@@ -1,4 +1,4 @@
-//! Reading our own form, from the beginning or from a time on.
+//! Reading our own form, from the beginning or from a given time.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::error::TraceError;
 use crate::input::Input;
 use crate::source::Source;
 
-/// Accesses of a file of our own form. Its first damage ends it.
+/// The accesses of a file in our own form. The first damage ends it.
 pub(crate) struct CompactSource {
     bytes: Bytes,
     columns: Columns,
-    /// Where the block being read begins.
+    /// The offset of the block being read.
     block_offset: u64,
     volumes: Vec<String>,
-    /// Accesses given so far; unknown after a start in the middle.
+    /// Accesses returned so far; unknown after a start in the middle.
     given: Option<u64>,
     first_ns: Option<u64>,
     at_end: bool,
@@ -44,11 +44,11 @@ impl CompactSource {
         })
     }
 
-    /// Reads the file from the first block that reaches into a span of time, counted from the trace's beginning;
-    /// files without an index, and compressed ones, from their beginning.
+    /// Reads the file from the first block that reaches into a span of time, relative to the trace's beginning; a
+    /// file that is compressed or has no index is read from its beginning.
     ///
     /// # Errors
-    /// Header or index are damaged.
+    /// The header or the index is damaged.
     pub fn within(input: Input, span_ns: &Range<u64>) -> Result<Self, TraceError> {
         let path = input.path().to_path_buf();
         let plain = input.is_plain_file();
@@ -65,7 +65,7 @@ impl CompactSource {
         Ok(source)
     }
 
-    /// The time of the trace's first access, where it is known before reading.
+    /// Returns the time of the trace's first access, if it is known before reading.
     pub fn first_ns(&self) -> Option<u64> {
         self.first_ns
     }
@@ -83,7 +83,7 @@ impl CompactSource {
             self.check_trailer()?;
             return Ok(false);
         }
-        // Before memory is taken for them: volumes are those known before and the new ones.
+        // Checked before memory is taken for them: volumes are those known before and the new ones.
         let known = match self.given {
             Some(_) => self.volumes.len() as u64 + u64::from(header.names),
             None => self.volumes.len() as u64,
@@ -95,14 +95,14 @@ impl CompactSource {
         let begun =
             self.columns.begin(header.count, header.first_ns, header.volumes, header.names, &mut names);
         begun.map_err(|expected| self.wrong(expected))?;
-        // Started in the middle, the names are known from the index.
+        // After a start in the middle, the names are known from the index.
         if self.given.is_some() {
             self.volumes.append(&mut names);
         }
         Ok(true)
     }
 
-    /// Checks what comes after the index.
+    /// Checks what follows the index.
     fn check_trailer(&mut self) -> Result<(), TraceError> {
         let offset = self.bytes.offset();
         let expected = "a trailer that fits its checksum and the accesses before it";

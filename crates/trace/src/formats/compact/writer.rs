@@ -11,7 +11,7 @@ use crate::access::Access;
 pub(crate) struct CompactWriter<W> {
     file: W,
     pending: Vec<Access>,
-    /// Names that blocks have told already.
+    /// Names already written in blocks.
     names: Vec<String>,
     entries: Vec<Entry>,
     offset_bytes: u64,
@@ -40,7 +40,7 @@ impl<W: Write> CompactWriter<W> {
         })
     }
 
-    /// Appends accesses. `names` are those of all volumes so far, and only ever grow.
+    /// Appends accesses. `names` are those of all volumes so far; only new ones are ever added.
     ///
     /// # Errors
     /// The file cannot be written; `InvalidInput` if accesses are not in time order or a volume has no name.

@@ -77,7 +77,7 @@ pub enum Message {
         block: BlockNo,
         /// Its sectors; 0 if the source no longer has the block.
         mask: u8,
-        /// The block was used again after it had entered the source's cache.
+        /// The block is protected in the source's cache and has been hit recently.
         reused: bool,
         /// One block, each sector at its place.
         data: Vec<u8>,

@@ -42,7 +42,7 @@ pub struct CachedBlock {
 pub struct Copied {
     /// Its sectors.
     pub mask: u8,
-    /// The block was used again after it had entered the cache that the copy is from.
+    /// In the cache that the copy is from, the block is protected and has been hit recently.
     pub reused: bool,
 }
 
@@ -78,12 +78,13 @@ impl Core {
         (end < all).then_some(ListCursor(end))
     }
 
-    /// Whether a cached block was used again after it had entered.
+    /// Whether a cached block is protected and has been hit since a hand last came by. Of a block that is only one of these,
+    /// the cache of the next owner finds out by itself.
     fn is_reused(&self, disk: DiskNo, block: BlockNo) -> bool {
         let versions = self.resolve(disk, block);
         let staged = versions.staged.map(|staged| self.staging.get(staged.frame));
-        staged.is_some_and(|staged| staged.protected || staged.hits > 0)
-            || versions.flash.is_some_and(|(_, slot)| slot.protected() || slot.hits() > 0)
+        staged.is_some_and(|staged| staged.protected && staged.hits > 0)
+            || versions.flash.is_some_and(|(_, slot)| slot.protected() && slot.hits() > 0)
     }
 
     /// Whether the last copy of a block that was read for the next owner is still up to date.

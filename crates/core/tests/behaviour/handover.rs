@@ -321,8 +321,17 @@ fn copies_of_what_was_used_again_stay_when_more_come_than_there_is_room_for() {
 }
 
 #[test]
-fn a_copy_says_whether_the_block_was_used_again() {
-    let (mut rig, disk) = half_clean();
+fn a_copy_says_whether_the_block_is_protected_and_was_hit() {
+    let (mut rig, disk) = expected(&[]);
+    for (block, reused) in [(0, true), (1, false)] {
+        let tag = RequestTag(1 << 32 | block);
+        rig.give_buffer(tag, vec![1; BLOCK_BYTES]);
+        let now = rig.now;
+        let copied = Copied { mask: 255, reused };
+        assert_eq!(rig.core().take_copy(now, tag, disk, BlockNo(block), copied), Ok(true));
+        rig.run();
+    }
+    claim(&mut rig, disk);
     let reused = |rig: &mut Rig, order, block| {
         let (tag, now) = (RequestTag(1 << 40 | order), rig.now);
         rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
@@ -330,11 +339,12 @@ fn a_copy_says_whether_the_block_was_used_again() {
         rig.answered(tag);
         copied.expect("this host owns the disk").map(|copied| copied.reused)
     };
-    assert_eq!(reused(&mut rig, 1, 0), Some(false));
-    assert_eq!(reused(&mut rig, 2, 0), Some(false), "reading a copy is no use");
+    assert_eq!(reused(&mut rig, 1, 0), Some(false), "it is protected, and has no hit here");
+    assert_eq!(reused(&mut rig, 2, 0), Some(false), "reading a copy is no hit");
     assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+    assert_eq!(rig.read(disk, 8, 8), [1; 8]);
     assert_eq!(reused(&mut rig, 3, 0), Some(true));
-    assert_eq!(reused(&mut rig, 4, 1), Some(false));
+    assert_eq!(reused(&mut rig, 4, 1), Some(false), "it was hit on probation");
 }
 
 #[test]

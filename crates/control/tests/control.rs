@@ -121,6 +121,14 @@ fn predictions_are_compared_with_the_window_that_follows() {
     let local: Vec<_> = found.iter().filter(|one| one.disk == "local").collect();
     assert_eq!((found.len(), local.len()), (6, 3));
     assert!(local.iter().all(|one| one.predicted > 0.85 && one.real == 0.5), "{local:?}");
+    // What happens to another disk in the midst of a window changes nothing for this one.
+    let (now_us, counters) = (pair.now_us + 1000, pair.reports()[1].counters);
+    assert!(!pair.control.event(now_us, "scan", 1 << 20, &counters, Event::Stunned).unwrap());
+    pair.window();
+    let more = lines(&pair.control.take_log());
+    let longer = predictions::predictions(log.iter().chain(&more).map(String::as_str)).unwrap();
+    let new: Vec<_> = longer[found.len()..].iter().map(|one| one.disk.as_str()).collect();
+    assert_eq!(new, ["local"]);
     let (mean, largest) = predictions::errors(&found).unwrap();
     assert!(mean > 0.35 && mean <= largest && largest <= 0.5 + 1e-9, "{mean} {largest}");
     assert_eq!(predictions::errors(&[]), None);

@@ -101,6 +101,12 @@ impl<R: Resizable> Partitions<R> {
         self.divide();
     }
 
+    /// Gives a disk another share, and leaves everything else as it is.
+    pub fn set_target(&mut self, disk: usize, target: Target) {
+        self.disks[disk].target = target;
+        self.divide();
+    }
+
     /// Works out what each part should have: what no disk has for its own is common.
     fn divide(&mut self) {
         let own = |disk: &Disk| match disk.target {

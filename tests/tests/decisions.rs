@@ -222,7 +222,7 @@ fn text(trace: &[Access], disk: usize) -> String {
 fn simulated(place: &Place, scenario: &Scenario, trace: &[Access], blocks: u64) -> Result<Outcome> {
     let mut mix = format!("title = \"decisions\"\n{}", scenario.policy());
     for disk in 0..generators().len() {
-        let file = place.path(&format!("{}.csv", name(disk)));
+        let file = place.path(format!("{}.csv", name(disk)));
         std::fs::write(&file, text(trace, disk)).map_err(Error::io("the trace"))?;
         let start_ns = disk as u64 * INTERVAL_NS;
         mix += &format!(

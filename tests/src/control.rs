@@ -33,8 +33,25 @@ impl Control {
     /// # Errors
     /// If the answer is no success, or no JSON.
     pub fn get(&mut self, path: &str) -> Result<Value> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: haversackd\r\n\r\n");
+        self.send("GET", path, None)
+    }
+
+    /// What the API answers to a request with this method, such as `POST`, and this body.
+    ///
+    /// # Errors
+    /// If the answer is no success, or no JSON.
+    pub fn send(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: haversackd\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
         self.socket.get_mut().write_all(request.as_bytes()).map_err(lost)?;
+        self.answer(path)
+    }
+
+    fn answer(&mut self, path: &str) -> Result<Value> {
         let status = self.line()?;
         let mut length = 0;
         loop {
@@ -48,7 +65,7 @@ impl Control {
         let mut body = vec![0; length];
         self.socket.read_exact(&mut body).map_err(lost)?;
         let said = || format!("{path}: {status}: {}", String::from_utf8_lossy(&body));
-        if !status.contains(" 200 ") {
+        if !status.contains(" 200 ") && !status.contains(" 202 ") {
             return Err(Error::Check(said()));
         }
         serde_json::from_slice(&body).map_err(|_| Error::Check(said()))

@@ -4,6 +4,7 @@
 //! The daemon's pool has a clock that is a file (`clock_file`). Its reactor looks at its timers once a millisecond, so
 //! time goes on by a millisecond.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,20 @@ impl SteppedClock {
     }
 }
 
+/// A request of the control API in the midst of a replay: an event of a disk, or a change of its settings.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// When, in microseconds. Not on a whole millisecond and not at the end of a window, for the reason that
+    /// [`Replay::in_windows`] gives.
+    pub at_us: u64,
+    /// The method of the request, such as `POST`.
+    pub method: &'static str,
+    /// Its path.
+    pub path: String,
+    /// Its body.
+    pub body: Value,
+}
+
 /// A daemon that is played to.
 #[derive(Debug)]
 pub struct Replay {
@@ -68,13 +83,21 @@ pub struct Replay {
     writes: u64,
     /// Time between two decisions of the daemon's policy, if it has one.
     window_us: Option<u64>,
+    /// What is still to be ordered, in order of time.
+    orders: VecDeque<Order>,
 }
 
 impl Replay {
     /// A replay to disks that contain zeroes, in the order of the trace's volumes.
     pub fn new(clock: SteppedClock, control: Control, pool: String, disks: Vec<Connection>) -> Self {
         let contents = disks.iter().map(|disk| vec![0; disk.size_bytes as usize]).collect();
-        Self { clock, control, pool, disks, contents, writes: 0, window_us: None }
+        Self { clock, control, pool, disks, contents, writes: 0, window_us: None, orders: VecDeque::new() }
+    }
+
+    /// The replay with orders on the way, in order of time. What a disk contains must not follow from them.
+    #[must_use]
+    pub fn with_orders(self, orders: Vec<Order>) -> Self {
+        Self { orders: orders.into(), ..self }
     }
 
     /// The replay to a daemon whose policy, set at time 0, decides so often: the clock stops at the end of every window
@@ -93,9 +116,7 @@ impl Replay {
         for access in accesses {
             while self.clock.now_us * 1000 < access.time_ns {
                 let step_us = (self.clock.now_us / STEP_US + 1) * STEP_US;
-                if let Some(end_us) = self.window_end_us().filter(|end_us| *end_us < step_us) {
-                    self.end_window(end_us)?;
-                }
+                self.stop_before(step_us)?;
                 self.clock.set(step_us)?;
                 self.rest()?;
             }
@@ -110,6 +131,30 @@ impl Replay {
         self.window_us.map(|window_us| (self.clock.now_us / window_us + 1) * window_us)
     }
 
+    /// Stops for what is due before this time: orders, and the end of a window.
+    fn stop_before(&mut self, step_us: u64) -> Result<()> {
+        loop {
+            let end_us = self.window_end_us().unwrap_or(u64::MAX);
+            match self.orders.front().map(|order| order.at_us) {
+                Some(at_us) if at_us < step_us && at_us < end_us => self.give_order()?,
+                _ if end_us < step_us => self.end_window(end_us)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn give_order(&mut self) -> Result<()> {
+        let Some(Order { at_us, method, path, body }) = self.orders.pop_front() else { return Ok(()) };
+        self.clock.set(at_us)?;
+        self.control.send(method, &path, Some(&body))?;
+        let start = Instant::now();
+        while self.jobs_run()? {
+            check(start.elapsed() < PATIENCE, format!("a job does not end: {path} at {at_us} us"))?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.rest()
+    }
+
     fn end_window(&mut self, end_us: u64) -> Result<()> {
         let before = self.decisions()?;
         self.clock.set(end_us)?;
@@ -121,9 +166,11 @@ impl Replay {
         self.rest()
     }
 
-    /// Decisions of the policy so far.
-    fn decisions(&mut self) -> Result<Option<u64>> {
-        Ok(self.control.get("/v1/policy")?["pools"][0]["decisions"].as_u64())
+    /// Decisions of the policy so far, refused ones included.
+    fn decisions(&mut self) -> Result<u64> {
+        let policy = self.control.get("/v1/policy")?;
+        let count = |what: &str| policy["pools"][0][what].as_u64().unwrap_or(0);
+        Ok(count("decisions") + count("refusals"))
     }
 
     /// Whether what was decided is still being carried out.

@@ -329,6 +329,25 @@ fn dirty_data_is_destroyed_only_by_name() {
     });
 }
 
+/// Twenty blocks are read in turns of ten seconds: a window needs two turns to see all of them again.
+#[test]
+fn the_window_is_at_the_knee() {
+    test("trace window", |place| {
+        let row = |at: u64| format!("{},vol,R,{},4096\n", at * 500_000_000, at % 20 * 4096);
+        let rows = (0..400).map(row).collect::<String>();
+        let file = place.path("turns.csv");
+        let text = format!("timestamp_ns,volume,op,offset_bytes,length_bytes\n{rows}");
+        std::fs::write(&file, text).map_err(Error::io("the trace"))?;
+        let mut find = tools::own("haversack")?;
+        find.args(["trace", "window", "--json", "--lengths", "80s,40s,20s,15s,5s,1h"]).arg(&file);
+        let found = tools::run(find)?;
+        let found: Value = serde_json::from_str(&found).map_err(|error| Error::Check(error.to_string()))?;
+        let tried = found[0]["tried"].as_array().map_or(0, Vec::len);
+        let chosen_us = found[0]["chosen_us"].as_u64();
+        check(tried == 5 && chosen_us == Some(20_000_000), format!("{found}"))
+    });
+}
+
 #[test]
 fn output_can_be_parsed_by_programs() {
     test("output", |place| {

@@ -1,4 +1,5 @@
-//! The policy in the daemon and in the simulator: the same requests at the same times, the same decisions.
+//! The policy in the daemon and in the simulator: the same requests at the same times, the same decisions, whatever the
+//! system, with priorities, reservations and limits, events of VMs, and changes of settings on the way.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,19 +9,20 @@ use haversack_e2e::connection::Connection;
 use haversack_e2e::control::Control;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::replay::{Replay, SteppedClock};
+use haversack_e2e::replay::{Order, Replay, SteppedClock};
 use haversack_e2e::{Error, MIB, Place, Result, image, test, tools};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::DiskPlan;
+use haversack_policy::{DiskPlan, DiskWindow, Intensity};
 use haversack_trace::generate::{Generator, Mix, Pattern};
 use haversack_trace::{Access, VolumeNo};
+use serde_json::{Value, json};
 
 /// Bytes of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Size of each disk.
 const DISK_MIB: u64 = 48;
 /// Size of the cache device.
-const CACHE_MIB: u64 = 12;
+const CACHE_MIB: u64 = 16;
 /// From a request to the next one.
 const INTERVAL_NS: u64 = 2_000_000;
 /// Requests to all disks.
@@ -30,8 +32,11 @@ const WINDOW_US: u64 = 500_030;
 /// Windows that end within the trace at least.
 const WINDOWS: usize = (REQUESTS as u64 * INTERVAL_NS / 1000 / WINDOW_US) as usize;
 /// When dirty blocks are cleaned: soon, so that it happens.
-const CLEAN_AGE: &str = "800ms";
-const CLEAN_IDLE: &str = "40ms";
+const CLEANER: &str = "cleaner = { age = \"800ms\", idle = \"40ms\" }";
+/// Windows before anything but the requests happens.
+const QUIET_WINDOWS: usize = 4;
+/// A disk keeps within a cap to about a segment.
+const SEGMENT_BLOCKS: u64 = 256;
 
 fn name(disk: usize) -> String {
     format!("vol{disk}")
@@ -78,101 +83,365 @@ fn trace() -> Result<Vec<Access>> {
     Ok(all)
 }
 
-/// The trace in the common form.
-fn text(trace: &[Access]) -> String {
-    let mut text = "timestamp_ns,volume,op,offset_bytes,length_bytes\n".to_owned();
-    for Access { time_ns, volume, op, offset_bytes, length_bytes } in trace {
-        let (volume, op) = (name(volume.0 as usize), op.letter());
-        // Writing into a string does not fail.
-        let _ = writeln!(text, "{time_ns},{volume},{op},{offset_bytes},{length_bytes}");
-    }
-    text
+/// What each disk is given beside its load.
+const DISKS: [&str; 3] = [
+    "priority = 2.0\nvm = \"vm0\"\ntenant = \"shop\"\n",
+    "limit = \"2MiB\"\nvm = \"vm1\"\ntenant = \"shop\"\n",
+    "reservation = \"1MiB\"\nvm = \"vm2\"\ntenant = \"bank\"\n",
+];
+
+/// An event of a disk, or a change of its settings; when it comes, the disk, and what it is in the words of the API.
+type OnTheWay = (u64, usize, Value);
+
+/// Everything that can happen to a disk that stays on its host, at times that are neither whole milliseconds nor ends of
+/// windows. The last disk comes back with what was measured elsewhere: its origin is far slower than is assumed of others.
+fn on_the_way() -> Vec<OnTheWay> {
+    let event = |name: &str| json!({ "event": name });
+    let window = DiskWindow {
+        length_us: WINDOW_US,
+        reads: 900,
+        writes: 100,
+        wss_blocks: 300,
+        rwss_blocks: vec![200, 100, 0, 0],
+        intensity: Intensity { length_us: WINDOW_US / 2, read_blocks: 400, unique_read_blocks: 200 },
+        origin_latency_us: Some(40_000.0),
+        ..DiskWindow::default()
+    };
+    let came =
+        json!({ "event": "migrating-in", "figures": serde_json::to_value(window).unwrap_or_default() });
+    vec![
+        (2_050_010, 0, json!({ "priority": 5.0 })),
+        (2_200_010, 1, event("stunned")),
+        (2_300_010, 2, event("storage-migrating")),
+        (2_750_010, 1, event("resumed")),
+        (3_150_010, 2, event("storage-migrated")),
+        (3_250_010, 0, event("suspended")),
+        (3_600_010, 0, event("resumed")),
+        (3_700_010, 1, json!({ "limit": MIB, "reservation": MIB / 2 })),
+        (4_100_010, 2, event("ended")),
+        (4_350_010, 1, event("migrating-out")),
+        (4_650_010, 2, came),
+        (5_100_010, 1, event("new")),
+    ]
 }
 
-/// Plays the trace to a daemon under a policy. What its log says, and the blocks of its pool.
-fn decided_live(place: &Place, allocator: &str, trace: &[Access]) -> Result<(String, u64)> {
+fn is_event(what: &Value) -> bool {
+    what.get("event").is_some()
+}
+
+fn order((at_us, disk, body): &OnTheWay) -> Order {
+    let (method, end) = if is_event(body) { ("POST", "/event") } else { ("PATCH", "") };
+    Order { at_us: *at_us, method, path: format!("/v1/disks/{}{end}", name(*disk)), body: body.clone() }
+}
+
+/// The same as a table of a mix.
+fn timed((at_us, disk, body): &OnTheWay) -> Value {
+    let mut timed = if is_event(body) { body.clone() } else { json!({ "set": body }) };
+    timed["at"] = format!("{at_us}us").into();
+    timed["disk"] = name(*disk).into();
+    timed
+}
+
+/// A value of JSON as one of TOML.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Object(keys) => {
+            let keys = keys.iter().filter(|(_, value)| !value.is_null());
+            let keys: Vec<_> = keys.map(|(key, value)| format!("{key} = {}", toml(value))).collect();
+            format!("{{ {} }}", keys.join(", "))
+        }
+        Value::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+/// A policy and what happens under it.
+struct Scenario {
+    /// Lines of `[policy]`, the window left out.
+    policy: String,
+    /// Lines of each disk's table.
+    disks: [&'static str; 3],
+    on_the_way: Vec<OnTheWay>,
+}
+
+impl Scenario {
+    fn policy(&self) -> String {
+        format!("\n[policy]\nwindow = \"{WINDOW_US}us\"\n{}\n", self.policy)
+    }
+
+    fn disk(&self, disk: usize) -> String {
+        format!("{}{CLEANER}\n", self.disks[disk])
+    }
+}
+
+/// What one of both has decided, and the blocks that each disk has at the end.
+struct Outcome {
+    log: Vec<Entry>,
+    usage_blocks: Vec<u64>,
+}
+
+/// Plays the trace to a daemon under a policy. What came of it, and the blocks of its pool.
+fn live(place: &Place, scenario: &Scenario, trace: &[Access]) -> Result<(Outcome, u64)> {
     let clock = SteppedClock::new(place)?;
     let mut settings = Settings::new(CACHE_MIB, Vec::new());
     settings.staging_mib = 1;
     settings.pool = format!("clock_file = \"{}\"\n", clock.path().display());
-    let cleaner = format!("cleaner = {{ age = \"{CLEAN_AGE}\", idle = \"{CLEAN_IDLE}\" }}");
-    for disk in 0..generators().len() {
-        let file = image::zeroes(place, &format!("{}.img", name(disk)), DISK_MIB)?;
-        let disk = Disk { mode: "auto".into(), ..Disk::new(&name(disk), file.display().to_string()) };
-        settings.disks.push(disk.with(&cleaner));
+    for number in 0..generators().len() {
+        let file = image::zeroes(place, &format!("{}.img", name(number)), DISK_MIB)?;
+        let disk = Disk { mode: "auto".into(), ..Disk::new(&name(number), file.display().to_string()) };
+        settings.disks.push(disk.with(&scenario.disk(number)));
     }
-    settings.more = format!("\n[policy]\nallocator = \"{allocator}\"\nwindow = \"{WINDOW_US}us\"\n");
+    settings.more = scenario.policy();
     let daemon = Haversack::start_in_order(place, settings)?;
     let open = |disk| Connection::open(&daemon.socket("nbd.sock"), &name(disk));
     let connections = (0..generators().len()).map(open).collect::<Result<Vec<_>>>()?;
     let control = Control::open(&daemon.socket("control.sock"))?;
-    let mut replay = Replay::new(clock, control, daemon.pool(), connections).in_windows(WINDOW_US);
+    let replay = Replay::new(clock, control, daemon.pool(), connections).in_windows(WINDOW_US);
+    let mut replay = replay.with_orders(scenario.on_the_way.iter().map(order).collect());
     replay.play(trace)?;
-    let capacity_bytes = replay.pool()?["capacity_bytes"].as_u64().unwrap_or(0);
+    let blocks = |value: &Value| value.as_u64().unwrap_or(0) / BLOCK;
+    let capacity_blocks = blocks(&replay.pool()?["capacity_bytes"]);
+    let usage = |disk| Ok(blocks(&replay.disk(&name(disk))?["usage"]["usage_bytes"]));
+    let usage_blocks = (0..generators().len()).map(usage).collect::<Result<_>>()?;
     let log = daemon.json(&["policy", "show"])?["pools"][0]["log"].as_str().unwrap_or_default().to_owned();
-    Ok((read(Path::new(&log))?, capacity_bytes / BLOCK))
+    Ok((Outcome { log: entries(&read(Path::new(&log))?)?, usage_blocks }, capacity_blocks))
 }
 
-/// Plays it to the simulator. What its log says.
-fn decided_simulated(place: &Place, allocator: &str, trace: &[Access], blocks: u64) -> Result<String> {
-    let (file, log) = (place.path("trace.csv"), place.path("simulated.jsonl"));
-    std::fs::write(&file, text(trace)).map_err(Error::io("the trace"))?;
+/// The trace's requests to one disk in the common form.
+fn text(trace: &[Access], disk: usize) -> String {
+    let mut text = "timestamp_ns,volume,op,offset_bytes,length_bytes\n".to_owned();
+    let of_disk = trace.iter().filter(|access| access.volume.0 as usize == disk);
+    for Access { time_ns, op, offset_bytes, length_bytes, .. } in of_disk {
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "{time_ns},{},{},{offset_bytes},{length_bytes}", name(disk), op.letter());
+    }
+    text
+}
+
+/// Plays it to the simulator. What came of it.
+fn simulated(place: &Place, scenario: &Scenario, trace: &[Access], blocks: u64) -> Result<Outcome> {
+    let mut mix = format!("title = \"decisions\"\n{}", scenario.policy());
+    for disk in 0..generators().len() {
+        let file = place.path(format!("{}.csv", name(disk)));
+        std::fs::write(&file, text(trace, disk)).map_err(Error::io("the trace"))?;
+        let start_ns = disk as u64 * INTERVAL_NS;
+        mix += &format!(
+            "\n[[disk]]\nname = \"{}\"\nmode = \"auto\"\ntrace = \"{}\"\nstart = \"{}us\"\n{}",
+            name(disk),
+            file.display(),
+            start_ns / 1000,
+            scenario.disk(disk)
+        );
+    }
+    let events: Vec<Value> = scenario.on_the_way.iter().map(timed).collect();
+    if !events.is_empty() {
+        // Keys of the whole mix come before its tables.
+        mix = format!("event = {}\n{mix}", toml(&events.into()));
+    }
+    let (file, log) = (place.path("mix.toml"), place.path("simulated.jsonl"));
+    std::fs::write(&file, mix).map_err(Error::io("the mix"))?;
     let mut simulation = tools::own("haversack")?;
-    simulation.arg("sim").arg("--trace").arg(&file).arg("--decisions").arg(&log);
-    simulation.args(["--allocator", allocator, "--window", &format!("{WINDOW_US}us")]);
+    simulation.arg("sim").arg("--mix").arg(&file).arg("--decisions").arg(&log).arg("--json");
     simulation.args(["--blocks", &blocks.to_string(), "--staging", "1MiB"]);
-    simulation.args(["--clean-age", CLEAN_AGE, "--clean-idle", CLEAN_IDLE]);
-    tools::run(simulation)?;
-    read(&log)
+    let report: Value = serde_json::from_str(&tools::run(simulation)?)
+        .map_err(|error| Error::Check(format!("the report: {error}")))?;
+    let rows = report["results"].as_array().cloned().unwrap_or_default();
+    let usages = rows.iter().map(|row| &row["production"]["usage_blocks"]).find(|usages| usages.is_array());
+    let usages = usages.and_then(Value::as_array).cloned().unwrap_or_default();
+    let usage_blocks = usages.iter().filter_map(Value::as_u64).collect();
+    Ok(Outcome { log: entries(&read(&log)?)?, usage_blocks })
 }
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(Error::io(path.display().to_string()))
 }
 
-/// The decisions at the ends of windows.
-fn decisions(log: &str) -> Result<Vec<Decision>> {
-    let mut decisions = Vec::new();
-    for (number, line) in log.lines().enumerate() {
-        match Entry::parse(line, number + 1).map_err(|error| Error::Check(error.to_string()))? {
-            Entry::Decision(decision) if decision.cause == "window" => decisions.push(*decision),
-            _ => {}
-        }
-    }
-    Ok(decisions)
+/// A log without the time before the first request: the daemon attaches one disk after the other.
+fn entries(log: &str) -> Result<Vec<Entry>> {
+    let lines = log.lines().enumerate().map(|(number, line)| {
+        Entry::parse(line, number + 1).map_err(|error| Error::Check(error.to_string()))
+    });
+    let is_later = |entry: &Entry| match entry {
+        Entry::Started { time_us, .. }
+        | Entry::Event { time_us, .. }
+        | Entry::Restored { time_us, .. }
+        | Entry::Refused { time_us, .. } => *time_us > 0,
+        Entry::Decision(decision) => decision.inputs.time_us > 0,
+    };
+    let all = lines.collect::<Result<Vec<_>>>()?;
+    Ok(all.into_iter().filter(is_later).collect())
 }
 
-/// Both decide the same: every figure that was measured, every demand, target, mode and filter. What of the plans must
-/// differ from window to window, lest nothing worth comparing is decided, is told by `decided`.
-fn decide_the_same<T: PartialEq>(allocator: &str, decided: impl Fn(&DiskPlan) -> T) {
+/// The decisions at the ends of windows.
+fn decisions(log: &[Entry]) -> Vec<&Decision> {
+    let decisions = log.iter().filter_map(|entry| match entry {
+        Entry::Decision(decision) => Some(decision.as_ref()),
+        _ => None,
+    });
+    decisions.filter(|decision| decision.cause == "window").collect()
+}
+
+/// Both do the same: every event, every figure that was measured, every demand, target, mode and filter, and every
+/// refusal. Returns what both did.
+fn play_both(place: &Place, scenario: &Scenario) -> Result<(Outcome, Outcome)> {
+    let trace = trace()?;
+    let (live, blocks) = live(place, scenario, &trace)?;
+    place.say("played to the daemon");
+    let simulated = simulated(place, scenario, &trace, blocks)?;
+    for (number, (live, simulated)) in live.log.iter().zip(&simulated.log).enumerate() {
+        let say = || format!("entry {number} is\n{live:?}\nlive and\n{simulated:?}\nsimulated");
+        check(live == simulated, say())?;
+    }
+    let counts = (live.log.len(), simulated.log.len());
+    check(counts.0 == counts.1 && decisions(&live.log).len() >= WINDOWS, format!("{counts:?} entries"))?;
+    Ok((live, simulated))
+}
+
+/// Both decide the same. What of the plans must differ from window to window before anything happens to the disks, lest
+/// nothing worth comparing is decided, is told by `decided`.
+fn decide_the_same<T: PartialEq>(policy: &str, decided: impl Fn(&DiskPlan) -> T) {
+    follow(policy, DISKS, |log| {
+        let windows = decisions(log);
+        let plans = |number: usize| windows[number].plan.disks.values().map(&decided).collect::<Vec<_>>();
+        check((1..QUIET_WINDOWS).any(|number| plans(number) != plans(0)), "every window decides the same")
+    });
+}
+
+/// Both decide the same, with nothing to tell apart before something happens to the disks.
+fn follow_the_same(policy: &str) {
+    follow(policy, DISKS, |_| Ok(()));
+}
+
+fn follow(policy: &str, disks: [&'static str; 3], decides: impl Fn(&[Entry]) -> Result<()>) {
+    let (allocator, more) = policy.split_once('\n').unwrap_or((policy, ""));
     test(allocator, |place| {
-        let trace = trace()?;
-        let (live, blocks) = decided_live(place, allocator, &trace)?;
-        place.say("played to the daemon");
-        let simulated = decided_simulated(place, allocator, &trace, blocks)?;
-        let (live, simulated) = (decisions(&live)?, decisions(&simulated)?);
-        let counts = (live.len(), simulated.len());
-        check(counts.0 == counts.1 && counts.0 >= WINDOWS, format!("{counts:?} decisions"))?;
-        for (number, (live, simulated)) in live.iter().zip(&simulated).enumerate() {
-            let say = || format!("decision {number} is\n{live:?}\nlive and\n{simulated:?}\nsimulated");
-            check(live == simulated, say())?;
-        }
-        let plans = |number: usize| live[number].plan.disks.values().map(&decided).collect::<Vec<_>>();
-        check((1..WINDOWS).any(|number| plans(number) != plans(0)), "every window decides the same")
+        let latencies = "origin_latency = \"3ms\"\ncache_latency = \"250us\"";
+        let policy = format!("allocator = \"{allocator}\"\n{latencies}\n{more}");
+        let scenario = Scenario { policy, disks, on_the_way: on_the_way() };
+        let (live, _) = play_both(place, &scenario)?;
+        let events = live.log.iter().filter(|entry| matches!(entry, Entry::Event { .. })).count();
+        let ordered = scenario.on_the_way.iter().filter(|(_, _, what)| is_event(what)).count();
+        check(events == ordered, format!("{events} events of {ordered}"))?;
+        decides(&live.log)
     });
 }
 
 #[test]
-fn centaur() {
+fn trd() {
     decide_the_same("trd", |plan| (plan.demand_blocks, plan.target));
 }
 
 #[test]
-fn eci_cache() {
+fn urd() {
     decide_the_same("urd", |plan| (plan.demand_blocks, plan.write_mode));
 }
 
 #[test]
-fn cloud_cache() {
-    decide_the_same("rwss", |plan| plan.admission);
+fn wss() {
+    decide_the_same("wss", |plan| (plan.demand_blocks, plan.target));
+}
+
+#[test]
+fn rwss() {
+    decide_the_same("rwss", |plan| (plan.target, plan.admission));
+}
+
+#[test]
+fn utility() {
+    decide_the_same("utility", |plan| plan.target);
+}
+
+#[test]
+fn max_min() {
+    decide_the_same("max-min\nchunk = \"256KiB\"", |plan| (plan.demand_blocks, plan.target));
+}
+
+/// Write-around, reads of at most 64 KiB, annealing, the printed reading of its equation.
+#[test]
+fn vcacheshare() {
+    let policy =
+        "vcacheshare\nmeasurement = \"100ms\"\nreading = \"as-printed\"\nsolver = \"annealing(3, 2000)\"";
+    decide_the_same(policy, |plan| plan.demand_blocks);
+}
+
+/// Sizes of its own at first and at least, and no hysteresis.
+#[test]
+fn eci_cache() {
+    let policy = "eci-cache\nfirst = \"2MiB\"\nleast = \"512KiB\"\nwrite_threshold = 0.3";
+    decide_the_same(policy, |plan| (plan.target, plan.write_mode));
+}
+
+#[test]
+fn centaur() {
+    let policy = "centaur\nfirst = \"2MiB\"\nleast = \"512KiB\"\nspare = \"shared\"";
+    decide_the_same(policy, |plan| plan.target);
+}
+
+/// A history that slides.
+#[test]
+fn liu() {
+    decide_the_same("liu\nhistory = 3\nchunk = \"256KiB\"", |plan| (plan.demand_blocks, plan.target));
+}
+
+/// Distances of all blocks.
+#[test]
+fn exact_distances() {
+    decide_the_same("urd\nsample_blocks = 0", |plan| (plan.demand_blocks, plan.target));
+}
+
+/// HEC's demand and admission, and the forecast that is best at the time.
+#[test]
+fn hec() {
+    let policy = "rwss\ndemand = \"touch-count\"\nadmission = \"hec\"\nforecast = \"best\"";
+    follow(policy, DISKS, |log| {
+        // All regions of these small disks are touched again in the first window.
+        let demands = |decision: &&Decision| decision.plan.disks.values().any(|plan| plan.demand_blocks > 0);
+        check(decisions(log).iter().take(QUIET_WINDOWS).all(demands), "nothing is demanded")
+    });
+}
+
+#[test]
+fn one_pool() {
+    follow_the_same("none");
+}
+
+#[test]
+fn auto() {
+    follow_the_same("auto");
+}
+
+#[test]
+fn equal() {
+    follow_the_same("equal");
+}
+
+#[test]
+fn fixed_parts() {
+    let disks = ["target = \"2MiB\"\n", "target = \"1MiB\"\n", "target = \"3MiB\"\n"];
+    follow("static", disks, |_| Ok(()));
+}
+
+/// A policy that leaves space idle, and the same one that shares it: live as simulated, a disk keeps within its cap, and
+/// fills the space if it may.
+#[test]
+fn caps() {
+    test("caps", |place| {
+        let used = |spare: &str| -> Result<(Vec<u64>, Vec<u64>)> {
+            let place = place.host(spare)?;
+            let policy = format!("allocator = \"urd\"\nwrite_mode = \"wb\"\nspare = \"{spare}\"");
+            let scenario = Scenario { policy, disks: [""; 3], on_the_way: Vec::new() };
+            let (live, simulated) = play_both(&place, &scenario)?;
+            let usages = (&live.usage_blocks, &simulated.usage_blocks);
+            check(usages.0 == usages.1, format!("{usages:?} blocks live and simulated"))?;
+            let last = decisions(&live.log).last().map(|decision| decision.plan.clone());
+            let targets =
+                last.iter().flat_map(|plan| plan.disks.values()).map(|plan| plan.target.promised_blocks());
+            Ok((live.usage_blocks, targets.collect()))
+        };
+        let ((idle, targets), (shared, _)) = (used("idle")?, used("shared")?);
+        let say = || format!("{idle:?} idle, capped at {targets:?}; {shared:?} shared");
+        check(idle.iter().zip(&targets).all(|(used, target)| *used <= target + SEGMENT_BLOCKS), say())?;
+        // The scan has nothing to gain from space, and fills what it is left.
+        check(shared[1] > idle[1] + SEGMENT_BLOCKS, say())
+    });
 }

@@ -86,8 +86,11 @@ impl Analysis {
             "WAR",
             "WAW",
             "write ratio",
+            "to flash, WB",
+            "to flash, RO",
         ];
-        let mut table = Table::new(columns).caption("Accesses to blocks by what came before them");
+        let caption = "Accesses to blocks by what came before them; what would be written to flash, as ECI-Cache counts it";
+        let mut table = Table::new(columns).caption(caption);
         for volume in self.rows() {
             let all = (volume.traffic.read_references + volume.traffic.write_references) as f64;
             let c = volume.classes;
@@ -95,6 +98,8 @@ impl Analysis {
             let mut row = vec![volume.name.clone(), Unit::Count.format(all)];
             row.extend(classes.map(|class| share(class as f64, all)));
             row.push(ratio(Some(volume.overwrite_ratio)));
+            let written_back = c.cold_reads + c.cold_writes + c.war + c.waw;
+            row.extend([written_back, c.cold_reads].map(|blocks| share(blocks as f64, all)));
             table.row(row);
         }
         table

@@ -24,12 +24,19 @@ fn sizes_of_the_eci_cache_example() {
     use Op::{Read, Write};
     let requests = [(1, Write), (2, Read), (1, Read), (3, Write), (4, Read), (5, Write), (2, Write)];
     let accesses = requests.iter().map(|(block, op)| access(0, 0, *op, *block)).collect();
-    let found = run(accesses, 1, &Options::default()).overall;
+    let analysis = run(accesses, 1, &Options::default());
+    let found = &analysis.overall;
     assert_eq!((found.all_distances.largest, found.all_distances.blocks), (4, 5), "TRD");
     assert_eq!((found.useful_distances.largest, found.useful_distances.blocks), (1, 2), "URD");
     let classes = found.classes;
     assert_eq!((classes.cold_reads, classes.cold_writes, classes.raw, classes.war), (2, 3, 1, 1));
     assert_eq!(found.overwrite_ratio, 1.0 / 7.0);
+    // Equation 3: of seven accesses, all but the read after a write are written to flash, or the cold reads alone.
+    let tables: Vec<String> = analysis.tables().iter().map(|table| table.to_text()).collect();
+    let columns = |line: &&str| line.ends_with("to flash, WB  to flash, RO");
+    let row = tables.iter().find_map(|text| text.lines().skip_while(|line| !columns(line)).nth(1)).unwrap();
+    let flash: Vec<&str> = row.split_whitespace().rev().filter(|cell| *cell != "%").take(2).collect();
+    assert_eq!(flash, ["28.6", "85.7"], "{row}");
 }
 
 /// Two volumes: one scans a loop, one has a hot block; the second begins late.

@@ -69,12 +69,19 @@ pub struct PolicySettings {
     /// Share of a disk that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<Size>,
+    /// Windows whose counts the weights of `max-min` are of, the last one included: a history that slides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<u64>,
     /// Length of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
     /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,
+    /// Blocks of each disk from which reuse distances are estimated; 0 for all: distances are exact then, and memory grows
+    /// with the blocks used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_blocks: Option<u64>,
     /// Latency assumed for an origin that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_latency: Option<Span>,
@@ -106,8 +113,10 @@ impl PolicySettings {
             write_hysteresis: None,
             least: None,
             first: None,
+            history: None,
             window: None,
             measurement: None,
+            sample_blocks: None,
             origin_latency: None,
             cache_latency: None,
         }

@@ -306,8 +306,8 @@ pub enum PolicyCommand {
         /// The disk.
         disk: String,
     },
-    /// Compare the hit ratios that the decisions of a log expected with those of the windows that followed. Does not need
-    /// the daemon.
+    /// Compare the hit ratios and the demands that the decisions of a log expected with those of the windows that followed.
+    /// Does not need the daemon.
     Accuracy {
         /// Decision log, of the daemon or of `haversack sim --decisions`.
         log: PathBuf,

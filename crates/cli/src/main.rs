@@ -25,6 +25,7 @@ mod sim;
 mod support;
 mod top;
 mod trace;
+mod window;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! `haversack policy`, and the policy's input and output for a disk.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -7,10 +8,13 @@ use haversack_api::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
     Size, Span,
 };
-use haversack_control::{Decision, Entry, predictions};
+use haversack_control::forecasts::{self, Forecast};
+use haversack_control::predictions::{self, Prediction};
+use haversack_control::{Decision, Entry};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::AllocatorRule;
 use hyper::Method;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::arguments::PolicyCommand;
@@ -152,15 +156,30 @@ fn decision_text(decision: &Decision) -> String {
     text
 }
 
+/// What decisions expected, and what followed.
+#[derive(Serialize)]
+struct Accuracy {
+    hit_ratios: Vec<Prediction>,
+    demands: Vec<Forecast>,
+}
+
 /// Compares what the decisions of a log expected with what followed.
 pub fn accuracy(log: &Path, as_json: bool) -> Result<()> {
     let failed = |why: String| CliError::Failed(format!("{}: {why}", log.display()));
     let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
-    let found = predictions::predictions(text.lines()).map_err(|error| failed(error.to_string()))?;
-    let Some((mean, largest)) = predictions::errors(&found) else {
-        let why =
-            "nothing to compare: two consecutive windows are needed, of disks with targets and with reads";
+    let hit_ratios = predictions::predictions(text.lines()).map_err(|error| failed(error.to_string()))?;
+    let demands = forecasts::forecasts(text.lines()).map_err(|error| failed(error.to_string()))?;
+    if hit_ratios.is_empty() && demands.is_empty() {
+        let why = "nothing to compare: two consecutive windows are needed, of disks that are measured";
         return Err(failed(why.into()));
+    }
+    let out = hit_ratio_text(&hit_ratios) + &demand_text(&demands);
+    print(as_json, &Accuracy { hit_ratios, demands }, &out)
+}
+
+fn hit_ratio_text(found: &[Prediction]) -> String {
+    let Some((mean, largest)) = predictions::errors(found) else {
+        return "no hit ratio was predicted: disks without targets have no prediction\n".into();
     };
     let mut out = format!(
         "{} predictions: off by {:.3} on average, by {largest:.3} at most\n{:>12} {:<20} {:>10} {:>9} {:>9}\n",
@@ -172,7 +191,7 @@ pub fn accuracy(log: &Path, as_json: bool) -> Result<()> {
         "PREDICTED",
         "REAL"
     );
-    for one in &found {
+    for one in found {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
@@ -184,7 +203,22 @@ pub fn accuracy(log: &Path, as_json: bool) -> Result<()> {
             one.real
         );
     }
-    print(as_json, &found, &out)
+    out
+}
+
+/// A line for each method by which demand was forecast.
+fn demand_text(found: &[Forecast]) -> String {
+    let mut by_method: BTreeMap<&str, Vec<Forecast>> = BTreeMap::new();
+    for one in found {
+        by_method.entry(&one.method).or_default().push(one.clone());
+    }
+    let line = |(method, all): (&&str, &Vec<Forecast>)| {
+        let mean = forecasts::mean_error(all);
+        let off =
+            mean.map_or("of no demand".into(), |mean| format!("off by {:.1} % on average", mean * 100.0));
+        format!("{} forecasts of demand by {method}: {off}\n", all.len())
+    };
+    by_method.iter().map(line).collect()
 }
 
 /// Replays a log, and fails if any decision has a different result.

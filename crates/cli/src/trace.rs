@@ -66,6 +66,8 @@ pub enum TraceCommand {
     Record(crate::record::Record),
     /// Generate a trace with a simple pattern, or one like a real volume.
     Generate(crate::generate::Generate),
+    /// Find how long the policy's window should be: simulate CloudCache's allocation for each length, and pick the knee.
+    Window(crate::window::Window),
     /// Print the first requests of a trace as CSV.
     Head {
         /// Trace file; - for standard input.
@@ -173,7 +175,7 @@ impl Traces {
 
 /// A failure to read or write a trace.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn failed(error: TraceError) -> CliError {
+pub fn failed(error: TraceError) -> CliError {
     CliError::Failed(error.to_string())
 }
 
@@ -202,6 +204,7 @@ pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
         // This one needs the daemon.
         TraceCommand::Record(_) => Ok(()),
         TraceCommand::Generate(generate) => crate::generate::run(generate, as_json),
+        TraceCommand::Window(window) => crate::window::run(window, as_json),
         TraceCommand::Head { input, count, reading } => {
             let selection = Selection { limit: Some(*count), ..Selection::default() };
             let source = open(input, &reading.options(selection)).map_err(failed)?;

@@ -21,9 +21,6 @@ use crate::log::Entry;
 use crate::observer::{Observer, ObserverConfig};
 use crate::recall::{WINDOW, recall};
 
-/// Sample size of a disk, in blocks. Estimates are accurate to about 2 %, with about half a megabyte per disk.
-const SAMPLE_BLOCKS: usize = 1024;
-
 /// A disk as the caller knows it when a window ends or a decision is due.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DiskReport {
@@ -55,7 +52,6 @@ struct Observed {
 pub struct Control {
     controller: Controller,
     observed: BTreeMap<String, Observed>,
-    sample_blocks: usize,
     opened_us: Micros,
     last: Option<Decision>,
     log: Vec<Entry>,
@@ -73,7 +69,6 @@ impl Control {
         Ok(Control {
             controller: Controller::new(config)?,
             observed: BTreeMap::new(),
-            sample_blocks: SAMPLE_BLOCKS,
             opened_us: now_us,
             last: None,
             log,
@@ -227,7 +222,7 @@ impl Control {
         let observer = ObserverConfig {
             window_us: config.window_us,
             measurement_us: config.measurement_us,
-            sample_blocks: self.sample_blocks,
+            sample_blocks: usize::try_from(config.sample_blocks).ok().filter(|blocks| *blocks > 0),
             touches: config.demand == DemandRule::TouchCount,
         };
         Observer::new(observer, now_us, disk_blocks, counters)?.ending_at(self.due_us())

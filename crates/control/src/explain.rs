@@ -65,7 +65,23 @@ fn measured(window: &DiskWindow) -> String {
         size(window.urd.blocks_needed()),
         size(window.read_only.blocks_needed()),
     );
+    text.push_str(&accuracy(window));
     text
+}
+
+/// Says how accurate these sizes are. Figures of earlier versions do not say.
+fn accuracy(window: &DiskWindow) -> String {
+    let largest = window.trd.blocks_needed().max(window.read_only.blocks_needed());
+    match window.sampled.zip(window.distance_error(largest)) {
+        None => String::new(),
+        Some((_, 0.0)) => "Distances were measured of all blocks.\n".into(),
+        Some((sampled, error)) => format!(
+            "Distances were measured of one block in {:.0}: the largest has a standard error of {:.1} %, and other blocks may \
+             have larger ones.\n",
+            1.0 / sampled,
+            error * 100.0
+        ),
+    }
 }
 
 /// Blocks of a GiB.

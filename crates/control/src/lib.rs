@@ -17,6 +17,7 @@ pub mod disk;
 pub mod endurance;
 mod error;
 pub mod explain;
+pub mod forecasts;
 pub mod log;
 mod observer;
 mod port;

@@ -23,6 +23,8 @@ use crate::counters::Counters;
 const POINTS_AN_OCTAVE: usize = 8;
 /// Ratios are rounded to a millionth: anything finer is noise of the sample.
 const RATIO_STEPS: f64 = 1e6;
+/// Distinct blocks at the end of a window are counted up to this number where distances are exact, and estimated beyond.
+const EXACT_PLACES: u32 = 1 << 16;
 /// The size of HEC's regions and longest runs: 4 MiB.
 const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
 
@@ -33,8 +35,9 @@ pub struct ObserverConfig {
     pub window_us: Micros,
     /// The time at the end of a window in which intensity is measured.
     pub measurement_us: Micros,
-    /// Sample size in blocks. A disk has four samples, of about 100 bytes per block.
-    pub sample_blocks: usize,
+    /// Sample size in blocks; `None` for all blocks, of which distances are exact. A disk has four samples, of about 100
+    /// bytes per block.
+    pub sample_blocks: Option<usize>,
     /// Whether HEC's touches are counted, which takes more time than everything else.
     pub touches: bool,
 }
@@ -45,14 +48,15 @@ struct Samples {
     older: Sampler,
     /// From the start of the current window on.
     younger: Sampler,
-    most_blocks: usize,
+    /// `None` for all blocks.
+    most_blocks: Option<usize>,
     /// The highest rate of the youngest sample: no more than what is recorded at all.
     highest_rate: f64,
 }
 
 impl Samples {
-    fn new(most_blocks: usize) -> Samples {
-        let sampler = Sampler::fixed_size(most_blocks);
+    fn new(most_blocks: Option<usize>) -> Samples {
+        let sampler = sampler(most_blocks, 1.0);
         Samples { older: sampler.clone(), younger: sampler, most_blocks, highest_rate: 1.0 }
     }
 
@@ -60,7 +64,7 @@ impl Samples {
     fn thin_out(&mut self, sample_shift: u8) {
         let rate = 2f64.powi(-i32::from(sample_shift));
         if rate != self.highest_rate {
-            let sampler = Sampler::fixed_size_from(self.most_blocks, rate);
+            let sampler = sampler(self.most_blocks, rate);
             *self = Samples { older: sampler.clone(), younger: sampler, highest_rate: rate, ..*self };
         }
     }
@@ -77,10 +81,15 @@ impl Samples {
     /// Begins a window.
     fn turn(&mut self) {
         let rate = (self.younger.rate() * 2.0).min(self.highest_rate);
-        let youngest = Sampler::fixed_size_from(self.most_blocks, rate);
+        let youngest = sampler(self.most_blocks, rate);
         self.older = std::mem::replace(&mut self.younger, youngest);
         self.older.fade(0.0);
     }
+}
+
+/// Samples at most so many blocks, or all, of this share of all.
+fn sampler(most_blocks: Option<usize>, rate: f64) -> Sampler {
+    Sampler::fixed_size_from(most_blocks.unwrap_or(usize::MAX), rate)
 }
 
 /// See the module documentation.
@@ -213,6 +222,9 @@ impl Observer {
         let (all, only_reads) = (self.all.older.profile(), self.reads.older.profile());
         let (wss_blocks, rwss_blocks) = working_sets(&self.all.younger);
         let length_us = now_us.saturating_sub(self.opened_us);
+        let is_exact = self.config.sample_blocks.is_none();
+        let curve =
+            |profile: &Profile, classes: &[Class], accesses| curve(profile, classes, accesses, is_exact);
         let overwrites = (all.overwrite_ratio() * (reads + writes) as f64).round() as u64;
         DiskWindow {
             length_us,
@@ -227,6 +239,7 @@ impl Observer {
             urd: curve(&all, &[Class::Rar, Class::Raw], all.reads() + all.writes()),
             read_only: curve(&only_reads, &[Class::Rar], only_reads.reads()),
             intensity: self.intensity(now_us, length_us),
+            sampled: Some(self.all.older.rate().min(1.0)),
             origin_latency_us: counted.origin_latency_us,
             cache_latency_us: counted.cache_latency_us,
         }
@@ -266,7 +279,8 @@ fn late_from(config: &ObserverConfig, closes_us: Micros) -> Micros {
 }
 
 fn late(config: &ObserverConfig, late_from_us: Micros) -> Result<WorkingSetWindow, PolicyError> {
-    let places = u32::try_from(config.sample_blocks).unwrap_or(u32::MAX);
+    let places =
+        config.sample_blocks.map_or(EXACT_PLACES, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX));
     WorkingSetWindow::new(config.measurement_us.max(1), late_from_us, places)
 }
 
@@ -281,16 +295,22 @@ fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
     (sample.footprint().round() as u64, reused.map(scaled).to_vec())
 }
 
-/// Returns the hits of some classes of accesses by cache size, as shares of this many accesses.
-fn curve(profile: &Profile, classes: &[Class], accesses: f64) -> Curve {
+/// Returns the hits of some classes of accesses by cache size, as shares of this many accesses. The last size is one more
+/// than the largest distance if that is exact, and otherwise the next one at which a histogram is.
+fn curve(profile: &Profile, classes: &[Class], accesses: f64, is_exact: bool) -> Curve {
     let mut distances = Histogram::default();
     classes.iter().for_each(|class| distances.merge(profile.class(*class)));
     let Some(largest) = distances.largest().filter(|_| accesses > 0.0 && distances.total() > 0.0) else {
         return Curve::default();
     };
     let rounded = |ratio: f64| (ratio * RATIO_STEPS).round() / RATIO_STEPS;
-    let sizes = Histogram::edges(largest + 1, POINTS_AN_OCTAVE).into_iter();
-    let points = sizes.map(|blocks| (blocks, rounded(distances.below(blocks) / accesses).clamp(0.0, 1.0)));
+    let mut sizes = Histogram::edges(largest + 1, POINTS_AN_OCTAVE);
+    if is_exact && let Some(last) = sizes.last_mut() {
+        *last = largest + 1;
+    }
+    let all = |blocks| is_exact && blocks > largest;
+    let below = |blocks| if all(blocks) { distances.total() } else { distances.below(blocks) };
+    let points = sizes.into_iter().map(|blocks| (blocks, rounded(below(blocks) / accesses).clamp(0.0, 1.0)));
     // Points without a gain are left out.
     let mut highest = 0.0;
     Curve::estimated(points.filter(|(_, ratio)| {

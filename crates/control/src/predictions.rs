@@ -5,8 +5,10 @@
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.2 and figure 6.
 
+use std::collections::BTreeMap;
+
 use haversack_model::{Micros, WriteMode};
-use haversack_policy::{DiskPlan, DiskWindow};
+use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
 use serde::Serialize;
 
 use crate::control::Decision;
@@ -48,37 +50,51 @@ pub fn predicted(window: &DiskWindow, plan: &DiskPlan) -> Option<f64> {
 /// A line is not an entry.
 pub fn predictions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Prediction>, ControlError> {
     let mut found = Vec::new();
-    let mut before: Option<Box<Decision>> = None;
+    let mut expected: BTreeMap<String, Expected> = BTreeMap::new();
     for (number, text) in lines.into_iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
         match Entry::parse(text, number + 1)? {
             Entry::Decision(decision) if decision.cause == WINDOW => {
-                if let Some(before) = &before {
-                    found.extend(compared(before, &decision));
-                }
-                before = Some(decision);
+                found.extend(decision.inputs.disks.iter().filter_map(|now| {
+                    let window = now.window.as_ref().filter(|window| window.reads > 0)?;
+                    let Expected { plan, predicted } = expected.get(&now.name)?;
+                    Some(Prediction {
+                        time_us: decision.inputs.time_us,
+                        disk: now.name.clone(),
+                        target_blocks: plan.target.own_blocks()?,
+                        predicted: *predicted,
+                        real: window.hit_ratio(),
+                    })
+                }));
+                expected = expectations(&decision);
             }
-            // Another decision in the midst of a window changes what the window shows.
-            Entry::Decision(_) | Entry::Started { .. } | Entry::Event { .. } => before = None,
+            // In the midst of a window: what is decided otherwise from then on cannot be compared.
+            Entry::Decision(decision) => expected.retain(|disk, before| {
+                let now = decision.plan.disks.get(disk);
+                now.is_some_and(|now| {
+                    (now.target, now.write_mode) == (before.plan.target, before.plan.write_mode)
+                })
+            }),
+            Entry::Event { disk, .. } => drop(expected.remove(&disk)),
+            Entry::Started { .. } => expected.clear(),
             Entry::Restored { .. } | Entry::Refused { .. } => {}
         }
     }
     Ok(found)
 }
 
-fn compared(before: &Decision, after: &Decision) -> Vec<Prediction> {
-    let prediction = |input: &haversack_policy::DiskInput| {
-        let plan = before.plan.disks.get(&input.name)?;
-        let then = before.inputs.disks.iter().find(|disk| disk.name == input.name)?;
-        let now = input.window.as_ref().filter(|window| window.reads > 0)?;
-        Some(Prediction {
-            time_us: after.inputs.time_us,
-            disk: input.name.clone(),
-            target_blocks: plan.target.own_blocks()?,
-            predicted: predicted(then.window.as_ref()?, plan)?,
-            real: now.hit_ratio(),
-        })
+/// What a decision expected of a disk.
+struct Expected {
+    plan: DiskPlan,
+    predicted: f64,
+}
+
+fn expectations(decision: &Decision) -> BTreeMap<String, Expected> {
+    let expected = |input: &DiskInput| {
+        let plan = decision.plan.disks.get(&input.name)?;
+        let predicted = predicted(input.window.as_ref()?, plan)?;
+        Some((input.name.clone(), Expected { plan: plan.clone(), predicted }))
     };
-    after.inputs.disks.iter().filter_map(prediction).collect()
+    decision.inputs.disks.iter().filter_map(expected).collect()
 }
 
 /// Returns the mean and the largest of the absolute errors; none of nothing.

@@ -31,6 +31,8 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
         config.forecast = forecast(name)?;
     }
     config.filter_outliers = settings.filter_outliers.unwrap_or(config.filter_outliers);
+    config.history_windows = settings.history.unwrap_or(config.history_windows);
+    config.sample_blocks = settings.sample_blocks.unwrap_or(config.sample_blocks);
     config.granularity = settings.granularity.unwrap_or(config.granularity);
     windows(settings, &mut config)?;
     config.allocator = allocator(settings, config.allocator)?;
@@ -171,7 +173,7 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
                 chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), chunk)?,
                 spare: new_spare(spare)?,
             };
-            (rule, &["spare", "weighting", "beta", "chunk"])
+            (rule, &["spare", "weighting", "beta", "chunk", "history"])
         }
         fixed => (fixed, &[]),
     };
@@ -198,6 +200,7 @@ fn refuse_others(settings: &PolicySettings, keys: &[&str]) -> Result<(), String>
         ("weighting", settings.weighting.is_some()),
         ("beta", settings.beta.is_some()),
         ("chunk", settings.chunk.is_some()),
+        ("history", settings.history.is_some()),
     ];
     match given.into_iter().find(|(key, given)| *given && !keys.contains(key)) {
         None => Ok(()),
@@ -354,6 +357,8 @@ mod tests {
             ("allocator = \"rwss\"\nforecast = \"crystal\"", "double-exp-self"),
             ("allocator = \"rwss\"\nwindow = \"5s\"\nmeasurement = \"6s\"", "shorter than its measurement"),
             ("allocator = \"rwss\"\nwindow = \"5ms\"", "at least"),
+            ("allocator = \"trd\"\nsample_blocks = 3", "or 0 for all"),
+            ("allocator = \"trd\"\nhistory = 3", "has no 'history'"),
             ("allocator = \"max-min\"\nbeta = [0.0, 0.0, 0.0, 0.0]", "sum to zero"),
             ("allocator = \"max-min\"\nweighting = \"demand\"\nbeta = [1.0, 0.0, 0.0, 0.0]", "four-factors"),
             ("allocator = \"max-min\"\nchunk = 1000", "multiple of 4096"),

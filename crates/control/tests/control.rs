@@ -1,6 +1,8 @@
 //! The loop from records to decisions, and its replay from the log.
 
-use haversack_control::{Control, ControlError, Counters, DiskReport, Entry, explain, log, predictions};
+use haversack_control::{
+    Control, ControlError, Counters, DiskReport, Entry, explain, forecasts, log, predictions,
+};
 use haversack_core::Records;
 use haversack_core::monitor::Kind;
 use haversack_model::WriteMode;
@@ -121,9 +123,37 @@ fn predictions_are_compared_with_the_window_that_follows() {
     let local: Vec<_> = found.iter().filter(|one| one.disk == "local").collect();
     assert_eq!((found.len(), local.len()), (6, 3));
     assert!(local.iter().all(|one| one.predicted > 0.85 && one.real == 0.5), "{local:?}");
+    // What happens to another disk in the midst of a window changes nothing for this one.
+    let (now_us, counters) = (pair.now_us + 1000, pair.reports()[1].counters);
+    assert!(!pair.control.event(now_us, "scan", 1 << 20, &counters, Event::Stunned).unwrap());
+    pair.window();
+    let more = lines(&pair.control.take_log());
+    let longer = predictions::predictions(log.iter().chain(&more).map(String::as_str)).unwrap();
+    let new: Vec<_> = longer[found.len()..].iter().map(|one| one.disk.as_str()).collect();
+    assert_eq!(new, ["local"]);
     let (mean, largest) = predictions::errors(&found).unwrap();
     assert!(mean > 0.35 && mean <= largest && largest <= 0.5 + 1e-9, "{mean} {largest}");
     assert_eq!(predictions::errors(&[]), None);
+}
+
+/// The local disk uses 200 blocks in each window, and once 300 more.
+#[test]
+fn forecasts_are_compared_with_the_window_that_follows() {
+    let mut pair = Pair::new("wss");
+    (0..3).for_each(|_| drop(pair.window()));
+    let mut records = Records::with_room(8192);
+    (0..300).for_each(|at| records.push(pair.now_us, Kind::Read, (1000 + at) * 8, 8));
+    pair.control.note("local", &records);
+    pair.window();
+    let log = lines(&pair.control.take_log());
+    let found = forecasts::forecasts(log.iter().map(String::as_str)).unwrap();
+    let local: Vec<_> = found.iter().filter(|one| one.disk == "local").collect();
+    let figures: Vec<_> = local.iter().map(|one| (one.forecast_blocks, one.observed_blocks)).collect();
+    assert_eq!(figures, [(200, 200), (200, 200), (200, 500)]);
+    assert_eq!((local[2].error(), local[2].method.as_str()), (Some(0.6), "exp-self"));
+    let of_local: Vec<_> = local.into_iter().cloned().collect();
+    assert!((forecasts::mean_error(&of_local).unwrap() - 0.2).abs() < 1e-12);
+    assert_eq!(forecasts::mean_error(&[]), None);
 }
 
 #[test]

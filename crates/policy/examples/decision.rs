@@ -51,6 +51,7 @@ fn facts(disk: u64, round: u64) -> DiskFacts {
             read_blocks: 100_000,
             unique_read_blocks: 1000 + (drawn(disk, 7) * 99_000.0) as u64,
         },
+        sampled: Some(1.0),
         origin_latency_us: Some(1000.0 + drawn(disk, 8) * 9000.0),
         cache_latency_us: Some(100.0),
     };

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::decide::decide;
 use crate::error::PolicyError;
 use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
+use crate::history::Sliding;
 use crate::plan::{DiskInput, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
 
@@ -103,6 +104,8 @@ struct Tracked {
     outliers: OutlierFilter,
     forecast: Scored<Forecaster>,
     window: Option<DiskWindow>,
+    /// The counts of the last windows, as many as the configuration wants.
+    history: Sliding,
     /// The last windows that were used, oldest first.
     kept: VecDeque<DiskWindow>,
     /// Windows in which it was not used since it came from another host.
@@ -119,6 +122,7 @@ impl Tracked {
             outliers: OutlierFilter::default(),
             forecast: Scored::new(Forecaster::new(config.forecast)),
             window: None,
+            history: Sliding::default(),
             kept: VecDeque::new(),
             unused: 0,
             before_stun: state,
@@ -140,6 +144,9 @@ impl Tracked {
         let observed = config.demand.model().blocks(window) as f64;
         let observed = if config.filter_outliers { self.outliers.filter(observed) } else { observed };
         self.forecast.observe(observed);
+        if config.history_windows > 1 {
+            self.history.push(window, observed.ceil() as u64, config.history_windows);
+        }
         let known_us = self.window.as_ref().and_then(|before| before.origin_latency_us);
         let origin_latency_us = window.origin_latency_us.or(known_us);
         self.window = Some(DiskWindow { origin_latency_us, ..window.clone() });
@@ -417,5 +424,6 @@ fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {
         forecast_blocks: predicted.map(|blocks| blocks.ceil() as u64),
         forecast_by: predicted.map(|_| tracked.forecast.forecast.method().name().into()),
         window: tracked.window.clone(),
+        history: tracked.history.total(),
     }
 }

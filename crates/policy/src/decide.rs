@@ -125,11 +125,17 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
             reservation_blocks: disk.reservation_blocks.max(config.least_blocks.min(disk.limit_blocks)),
             // A limit above the pool's size limits nothing; a reservation above it is refused by the allocator.
             limit_blocks: disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks)),
-            demand_blocks: demand_blocks(model, disk),
+            demand_blocks: match &disk.history {
+                Some(history) => history.demand_blocks,
+                None => demand_blocks(model, disk),
+            },
             fixed_blocks: disk.fixed_blocks,
             priority: disk.priority,
             worth: measured.map_or(Vec::new(), |window| worth(config, model, window, relative_intensity)),
-            counts: Counts::of(disk.priority, disk.window.as_ref()),
+            counts: match &disk.history {
+                Some(history) => Counts::over(disk.priority, history),
+                None => Counts::of(disk.priority, disk.window.as_ref()),
+            },
         }
     };
     present.iter().map(claim).collect()

@@ -9,6 +9,7 @@ use haversack_model::{Micros, WriteMode};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::{Gap, Target};
+use crate::history::History;
 use crate::window::DiskWindow;
 use haversack_admission::Admit;
 
@@ -92,6 +93,9 @@ pub struct DiskInput {
     pub forecast_by: Option<String>,
     /// The measurements of the last window, or from the host that it came from.
     pub window: Option<DiskWindow>,
+    /// The last windows together, if the configuration wants more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
 }
 
 /// All inputs of a decision.

@@ -7,7 +7,7 @@
 //! | `vcacheshare` | Meng et al., sections 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, a curve of ten minutes and intensity of the last one |
 //! | `eci-cache` | Ahmadian et al., section 6.3 | `urd` with c_min and initial sizes, and a threshold without hysteresis |
 //! | `centaur` | the same, as its baseline | `trd` with write-back and the same sizes |
-//! | `liu` | Liu et al., section 4 | nothing: `max-min` is it |
+//! | `liu` | Liu et al., section 4 | `max-min` with decisions each minute, by the last thirty minutes |
 //!
 //! Replacement is not part of a system: in the daemon it is the core's.
 
@@ -43,6 +43,9 @@ pub const SYSTEMS: [&str; 15] = [
 
 /// vCacheShare caches reads of at most 64 KiB.
 const SMALL_READ_BLOCKS: u8 = 16;
+
+/// Windows of a minute that Liu's history has.
+const LIU_HISTORY: u64 = 30;
 
 /// ECI-Cache's sizes, in its blocks of 8 KiB: c_min, and the size that every VM starts with.
 const ECI_LEAST: u64 = 1_000;
@@ -125,7 +128,7 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
             ..with_eci_sizes(named("urd")?)
         },
         "centaur" => Config { fixed_mode: Some(WriteMode::WriteBack), ..with_eci_sizes(named("trd")?) },
-        "liu" => named("max-min")?,
+        "liu" => Config { window_us: minute, history_windows: LIU_HISTORY, ..named("max-min")? },
         found => {
             return Err(PolicyError::UnknownName {
                 what: "allocator",

@@ -45,6 +45,10 @@ pub struct DiskWindow {
     pub read_only: Curve,
     /// Reads within the last seconds.
     pub intensity: Intensity,
+    /// The share of the blocks from which distances were estimated: 1 if of all, that is exactly. Figures of earlier
+    /// versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<f64>,
     /// Mean latency of the origin in microseconds; `None` if it was not measured yet.
     pub origin_latency_us: Option<f64>,
     /// Mean latency of the cache device in microseconds; `None` if it was not measured yet.
@@ -70,6 +74,13 @@ impl DiskWindow {
     /// Returns the share of reads that were hits.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.read_hits, self.reads)
+    }
+
+    /// Returns the relative standard error of a distance of this many blocks: 0 if distances are exact, `None` if that is
+    /// not known. The distance is counted in sampled blocks, of which there are `sampled * blocks` on average.
+    pub fn distance_error(&self, blocks: u64) -> Option<f64> {
+        let sampled = self.sampled.filter(|sampled| *sampled > 0.0)?;
+        Some(((1.0 - sampled).max(0.0) / (sampled * blocks.max(1) as f64)).sqrt())
     }
 
     /// Checks that the figures are consistent.
@@ -98,6 +109,8 @@ impl DiskWindow {
                 return Err(PolicyError::BadFigure { what, found: format!("{part} of {whole}"), expected });
             }
         }
+        let sampled = || format!("disk '{disk}': the share of sampled blocks");
+        check_range(sampled, self.sampled.unwrap_or(1.0), 0.0..=1.0, "a number from 0 to 1")?;
         let latencies = [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)];
         for (what, latency_us) in latencies {
             let what = || format!("disk '{disk}': the latency of its {what} in us");

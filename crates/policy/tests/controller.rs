@@ -29,6 +29,7 @@ fn window(hot: u64) -> DiskWindow {
         urd: curve.clone(),
         read_only: curve,
         intensity: Intensity { length_us: 60_000_000, read_blocks: 900, unique_read_blocks: 90 },
+        sampled: Some(0.1),
         origin_latency_us: Some(4000.0),
         cache_latency_us: Some(100.0),
     }
@@ -136,6 +137,39 @@ fn reading(blocks: &[u64]) -> DiskWindow {
         read_only: curve,
         ..DiskWindow::default()
     }
+}
+
+/// Liu's history: decisions each minute by the last thirty minutes. One busy minute counts for a thirtieth of them, and
+/// for nothing once thirty more have gone by.
+#[test]
+fn the_history_of_liu_slides() {
+    let mut controller = controller("liu", &["a", "b"]);
+    assert_eq!(controller.config().window_us, 60_000_000);
+    let minute = |reads| DiskWindow {
+        length_us: 60_000_000,
+        reads,
+        writes: 100,
+        wss_blocks: 10_000,
+        ..DiskWindow::default()
+    };
+    let mut weight_of = |reads| {
+        let facts = [facts("a", Some(minute(reads))), facts("b", Some(minute(1000)))];
+        let (inputs, plan) = controller.close_window(0, 8000, &facts).unwrap();
+        let history = inputs.disks[0].history.unwrap();
+        assert_eq!(history.demand_blocks, 10_000);
+        (history.length_us / 60_000_000, history.reads, target(&plan, "a"))
+    };
+    let (_, _, even) = weight_of(1000);
+    for minutes in 2..=30 {
+        assert_eq!(weight_of(1000), (minutes, minutes * 1000, even));
+    }
+    let (minutes, reads, busy) = weight_of(61_000);
+    assert_eq!((minutes, reads), (30, 90_000));
+    assert!(busy > even, "{busy} and {even}");
+    for _ in 1..30 {
+        assert_eq!(weight_of(1000), (30, 90_000, busy), "as long as the minute is among the last thirty");
+    }
+    assert_eq!(weight_of(1000), (30, 30_000, even));
 }
 
 #[test]
@@ -385,6 +419,7 @@ prop_compose! {
             forecast_blocks,
             forecast_by: None,
             window: (state != DiskState::New).then(|| window(hot)),
+            history: None,
         };
         all.into_iter().enumerate().map(one).collect()
     }

@@ -80,6 +80,12 @@ pub trait Governable {
     /// Returns a disk's write mode.
     fn mode(&self, disk: DiskNo) -> WriteMode;
 
+    /// Sets the share of a disk and changes nothing else.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    fn set_target(&mut self, disk: DiskNo, target: Target, meter: &mut Meter) -> Result<(), SimError>;
+
     /// Applies the decision for a disk.
     ///
     /// # Errors
@@ -353,7 +359,7 @@ impl Governor {
             self.turn(now_us, Cause::Event(&format!("{} {name}", event.name())), cache, meter)?;
         }
         if !here {
-            cache.set(number, Target::Blocks(0), AdmissionConfig::Always, cache.mode(number), meter)?;
+            cache.set_target(number, Target::Blocks(0), meter)?;
         }
         Ok(())
     }

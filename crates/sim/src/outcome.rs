@@ -92,6 +92,8 @@ pub struct ProductionRow {
     pub restarts: u64,
     /// Blocks at the end that the origin does not have.
     pub dirty_blocks: u64,
+    /// Blocks that each volume has in the end.
+    pub usage_blocks: Vec<u64>,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
     /// The results of the control loop, if there was one.
@@ -120,6 +122,7 @@ impl ProductionRow {
         let ProductionResult { segments, capacity_blocks, staging_blocks, .. } = *result;
         let ProductionResult { restarts, device_flushes, .. } = *result;
         let dirty_blocks = result.disk_usages.iter().map(|usage| usage.dirty_blocks).sum();
+        let usage_blocks = result.disk_usages.iter().map(|usage| usage.usage_blocks).collect();
         let control = result.governed.clone();
         ProductionRow {
             segments,
@@ -127,6 +130,7 @@ impl ProductionRow {
             staging_blocks,
             restarts,
             dirty_blocks,
+            usage_blocks,
             device_flushes,
             control,
             flash_account: result.flash_account,

@@ -73,6 +73,11 @@ fn what_makes_no_sense_is_refused_at_its_place() {
             "",
         ),
         (
+            "[[disk]]\nname = \"a\"\nLOAD\n[[event]]\nat = \"1s\"\ndisk = \"a\"\nset = { nbd = false }\n",
+            "leave them out",
+            "",
+        ),
+        (
             "[[disk]]\nname = \"a\"\nLOAD\n[[event]]\nat = \"1s\"\ndisk = \"a\"\nevent = \"eaten\"\n",
             "unknown variant",
             "| event = \"eaten\"",

@@ -6,7 +6,8 @@ use super::*;
 
 const WINDOW_US: u64 = 1_000_000;
 
-fn observer(sample_blocks: usize) -> Observer {
+fn observer(sample_blocks: impl Into<Option<usize>>) -> Observer {
+    let sample_blocks = sample_blocks.into();
     let config =
         ObserverConfig { window_us: WINDOW_US, measurement_us: 100_000, sample_blocks, touches: true };
     Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap()
@@ -62,7 +63,7 @@ fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
         let config = ObserverConfig {
             window_us: WINDOW_US,
             measurement_us: 100_000,
-            sample_blocks: 64,
+            sample_blocks: Some(64),
             touches: false,
         };
         let observer = Observer::new(config, attached_us, 1 << 20, &Counters::default()).unwrap();
@@ -140,4 +141,61 @@ fn what_is_recorded_as_a_sample_is_scaled_up() {
     let window = observer.close(WINDOW_US, &counters(0, 160_000, 0)).unwrap();
     assert!(window.wss_blocks.abs_diff(80_000) < 800, "{window:?}");
     assert!(window.trd.at(70_000) < 0.1 && (window.trd.at(90_000) - 0.5).abs() < 0.02, "{:?}", window.trd);
+}
+
+/// Accesses to 30,000 blocks at random, and the largest distance among them, counted without any cleverness.
+fn random_reads() -> (Vec<u64>, u64) {
+    let reads: Vec<u64> = (0..60_000u64).map(|at| spread(at) % 30_000).collect();
+    let mut last = std::collections::BTreeMap::new();
+    // Blocks by their last use: a distance is the number of those used later.
+    let mut order = std::collections::BTreeSet::new();
+    let mut largest = 0;
+    for (at, block) in reads.iter().enumerate() {
+        if let Some(before) = last.insert(*block, at) {
+            order.remove(&before);
+            // Only candidates for the largest are counted.
+            if at - before > largest {
+                largest = largest.max(order.range(before..).count());
+            }
+        }
+        order.insert(at);
+    }
+    (reads, largest as u64)
+}
+
+#[test]
+fn without_a_sample_the_largest_distance_is_exact() {
+    let (reads, largest) = random_reads();
+    let mut of = [observer(None), observer(1024)].map(|mut observer| {
+        note(&mut observer, 0, Recorded::Read, reads.iter().copied());
+        observer.close(WINDOW_US, &counters(0, reads.len() as u64, 0)).unwrap()
+    });
+    let [exact, sampled] = &mut of;
+    assert_eq!(exact.trd.blocks_needed(), largest + 1);
+    assert_eq!((exact.sampled, exact.distance_error(largest)), (Some(1.0), Some(0.0)));
+    let distinct = reads.iter().collect::<std::collections::BTreeSet<_>>().len();
+    let hits = 1.0 - distinct as f64 / reads.len() as f64;
+    assert!((exact.trd.highest() - hits).abs() < 1e-6, "{} and {hits}", exact.trd.highest());
+    assert!(sampled.sampled.unwrap() < 0.1 && sampled.trd.blocks_needed() != largest + 1);
+}
+
+/// All distances are equal, so that nothing but the error of the estimate is seen, beside the rounding of a curve's sizes.
+#[test]
+fn sampled_distances_are_within_the_stated_error() {
+    const ROUNDING: f64 = 1.0 / 8.0;
+    for blocks in [5_000u64, 20_000, 80_000, 300_000] {
+        let mut observer = observer(1024);
+        for turn in 0..2 {
+            note(&mut observer, 0, Recorded::Read, (0..blocks).map(|block| block * 3));
+            if turn == 0 {
+                observer.close(WINDOW_US, &counters(0, blocks, 0)).unwrap();
+            }
+        }
+        let window = observer.close(2 * WINDOW_US, &counters(0, 2 * blocks, 0)).unwrap();
+        let found = window.trd.blocks_needed() as f64 / blocks as f64;
+        let error = window.distance_error(blocks).unwrap();
+        assert!(error > 0.0 && error < 0.1, "{blocks} blocks: {error}");
+        let (least, most) = (1.0 - 3.0 * error, (1.0 + 3.0 * error) * (1.0 + ROUNDING));
+        assert!((least..most).contains(&found), "{blocks} blocks: {found}, error {error}");
+    }
 }

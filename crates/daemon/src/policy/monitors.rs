@@ -123,7 +123,7 @@ impl Monitors {
         let config = ObserverConfig {
             window_us: time_us,
             measurement_us: time_us,
-            sample_blocks: SAMPLE_BLOCKS,
+            sample_blocks: Some(SAMPLE_BLOCKS),
             touches: false,
         };
         let observer = match Observer::new(config, now_us, disk_blocks, counters) {

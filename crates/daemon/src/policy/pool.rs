@@ -240,7 +240,10 @@ impl PoolLoop {
     /// # Errors
     /// There is no policy, or the event is not possible in the disk's state.
     pub fn tell(&mut self, name: &str, event: Event) -> Result<DiskPolicy> {
-        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
+        let now_us = self.now_us();
+        // What was recorded before the event is not part of what is measured after it.
+        self.take(now_us);
+        let snapshot = self.backend.snapshot()?;
         let disk = found(&snapshot, name)?;
         let (blocks, cause) = (disk.sectors.div_ceil(SECTORS), format!("{} {name}", event.name()));
         if event == Event::StorageMigrated {
@@ -295,7 +298,9 @@ impl PoolLoop {
     /// # Errors
     /// There is no policy, the disk's VM has ended, or the windows are invalid.
     pub fn arriving(&mut self, name: &str, windows: Vec<DiskWindow>) -> Result<()> {
-        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
+        let now_us = self.now_us();
+        self.take(now_us);
+        let snapshot = self.backend.snapshot()?;
         let disk = found(&snapshot, name)?;
         let blocks = disk.sectors.div_ceil(SECTORS);
         let counters = self.latencies.counters(&snapshot, disk);

@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, check_range};
+use crate::history::History;
 use crate::window::DiskWindow;
 
 /// The weights of priority, the ratio of reads to writes, the speed of reads, and the hit ratio.
@@ -66,13 +67,19 @@ impl Counts {
     /// Returns the counts of one disk.
     pub fn of(priority: f64, window: Option<&DiskWindow>) -> Counts {
         let Some(window) = window else { return Counts { priority, ..Counts::default() } };
-        let seconds = window.length_us.max(1) as f64 / 1e6;
+        let DiskWindow { length_us, reads, writes, read_hits, .. } = *window;
+        Counts::over(priority, &History { length_us, reads, writes, read_hits, demand_blocks: 0 })
+    }
+
+    /// Returns the counts of one disk over several windows.
+    pub fn over(priority: f64, history: &History) -> Counts {
+        let seconds = history.length_us.max(1) as f64 / 1e6;
         Counts {
             priority,
-            reads: window.reads as f64,
-            writes: window.writes as f64,
-            read_hits: window.read_hits as f64,
-            read_speed: window.reads as f64 / seconds,
+            reads: history.reads as f64,
+            writes: history.writes as f64,
+            read_hits: history.read_hits as f64,
+            read_speed: history.reads as f64 / seconds,
         }
     }
 

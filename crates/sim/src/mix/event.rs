@@ -58,12 +58,23 @@ impl TimedEvent {
             (None, Some(_)) if self.figures.is_some() => {
                 return Err("figures come with migrating-in alone: leave them out".into());
             }
+            (None, Some(change)) if !is_simulated(change) => {
+                return Err(
+                    "a simulation keeps sequential_cutoff, cleaner and nbd as they are: leave them out"
+                        .into(),
+                );
+            }
             (None, Some(change)) => Happening::Change(Box::new(change.clone())),
             _ => return Err("give one of 'event' and 'set'".into()),
         };
         let at_ns = (self.at.as_micros() as f64 * 1000.0 / speed_up) as u64;
         Ok(Timed { at_ns, disk: self.disk.clone(), what })
     }
+}
+
+/// Whether a simulation follows all of a change.
+fn is_simulated(change: &DiskChange) -> bool {
+    change.sequential_cutoff.is_none() && change.cleaner.is_none() && change.nbd.is_none()
 }
 
 impl Timed {

@@ -448,6 +448,15 @@ impl<M: SimMemory> Governable for Driver<M> {
         self.core.disk_info(disk).map_or(self.make.disks[usize::from(disk.0)].mode, |info| info.mode)
     }
 
+    fn set_target(&mut self, disk: DiskNo, target: Target, meter: &mut Meter) -> Result<(), SimError> {
+        let now = self.now_us();
+        let set = self.core.with(&mut self.memory).set_target(now, disk, target);
+        set.map_err(|error| self.refused(disk, error))?;
+        self.drain(meter);
+        self.look_soon();
+        Ok(())
+    }
+
     /// A write mode that cannot be set while another is being set is left for the next decision.
     fn set(
         &mut self,

@@ -105,6 +105,11 @@ impl<R: Resizable> Governable for Monitored<R> {
         self.replay.policy.mode_of(usize::from(disk.0))
     }
 
+    fn set_target(&mut self, disk: DiskNo, target: Target, _: &mut Meter) -> Result<(), SimError> {
+        self.replay.policy.set_target(usize::from(disk.0), target);
+        Ok(())
+    }
+
     fn set(
         &mut self,
         disk: DiskNo,
@@ -143,10 +148,13 @@ impl<R: Resizable> Cell for Governed<R> {
     }
 
     fn end(self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
+        let disks = (0..self.cache.records.len() as u16).map(DiskNo);
+        let disk_usages = disks.map(|disk| self.cache.disk_usage(disk)).collect();
         let mut results = Box::new(self.cache.replay).end()?;
         let blocks = results[0].blocks.unwrap_or(0);
         results[0].production = Some(ProductionResult {
             capacity_blocks: blocks,
+            disk_usages,
             governed: self.governor.map(Governor::end),
             ..ProductionResult::default()
         });

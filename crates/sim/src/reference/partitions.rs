@@ -102,6 +102,12 @@ impl<R: Resizable> Partitions<R> {
         self.divide();
     }
 
+    /// Sets the share of a disk and changes nothing else.
+    pub fn set_target(&mut self, disk: usize, target: Target) {
+        self.disks[disk].target = target;
+        self.divide();
+    }
+
     /// Computes the target of each part: space that no disk has for itself is common.
     fn divide(&mut self) {
         let own = |disk: &Disk| match disk.target {

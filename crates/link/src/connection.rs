@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -21,7 +21,7 @@ use crate::error::ConnectionError;
 use crate::host::Host;
 use crate::links::{Event, Shared};
 use crate::queue::Next;
-use crate::wire::{HEADER_BYTES, Header, Packet, Unpacker, VERSION};
+use crate::wire::{HEADER_BYTES, Header, PACKED, Packet, Unpacker, VERSION, WireError};
 
 /// The interval at which a peer is asked whether it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const FRAME_TIME: Duration = Duration::from_secs(30);
 const BATCH_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes in the socket's buffer, beyond those on their way, up to which more is written to it.
-const UNSENT_BYTES: u32 = 256 << 10;
+const UNSENT_BYTES: u32 = 32 << 10;
 
 /// A stream of bytes in both directions.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -74,7 +74,7 @@ pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionE
     let packing = Packing::new(shared.compresses && peer.version >= VERSION);
     let version = peer.version;
     let error = tokio::select! {
-        error = ended(receive(shared, host, incoming, &pinged)) => error,
+        error = ended(receive(shared, host, incoming, version, &pinged)) => error,
         error = ended(send(host, outgoing, version, packing)) => error,
         () = keep_alive(shared, host, &pinged) => unreachable!("it never ends"),
         _ = newest.wait_for(|count| *count != mine) => ConnectionError::Replaced,
@@ -107,6 +107,7 @@ async fn receive(
     shared: &Shared,
     host: &Host,
     stream: impl AsyncRead + Unpin,
+    version: u32,
     pinged: &AtomicU64,
 ) -> Result<(), ConnectionError> {
     let mut stream = BufReader::with_capacity(READ_BYTES, stream);
@@ -124,8 +125,12 @@ async fn receive(
             take(shared, host, pinged, Packet::decode(&header, &body)?);
             continue;
         }
+        if version < VERSION {
+            return Err(WireError::Kind(PACKED).into());
+        }
         let mut frames = unpacker.unpack(&header, &body)?;
         while !frames.is_empty() {
+            tokio::task::consume_budget().await;
             let (packet, rest) = Packet::decode_first(frames)?;
             take(shared, host, pinged, packet);
             frames = rest;
@@ -243,6 +248,12 @@ async fn write_all(
             some => bytes = &bytes[some..],
         }
     }
-    timeout(SILENCE, stream.flush()).await.map_err(stalled)?.map_err(ConnectionError::io)?;
+    // TLS takes some bytes before they fit into the socket.
+    let flush = poll_fn(|context| {
+        let flushed = Pin::new(&mut *stream).poll_flush(context);
+        waited |= flushed.is_pending();
+        flushed
+    });
+    timeout(SILENCE, flush).await.map_err(stalled)?.map_err(ConnectionError::io)?;
     Ok(waited)
 }

@@ -76,6 +76,7 @@ async fn greet(
     match greeting {
         Greeting::Refusal { .. } if answered < version => Err(GreetingError::Older(answered).into()),
         Greeting::Refusal { why } => Err(GreetingError::Refused(why).into()),
+        Greeting::Hello { .. } if answered != version => Err(GreetingError::Version(answered).into()),
         Greeting::Hello { name, .. } if name != host.name => {
             Err(GreetingError::OtherPeer { found: name, expected: host.name.clone() }.into())
         }

@@ -17,11 +17,12 @@ mod packet;
 pub use error::WireError;
 pub use frame::{Frame, ObserveError};
 pub use packed::{Packer, Unpacker};
+pub(crate) use packet::PACKED;
 pub use packet::{Header, Packet};
 
 /// The version of the protocol, checked before anything else.
 pub const VERSION: u32 = 3;
-/// The oldest version that is used with a peer that has no newer one. It has no packed frames.
+/// The oldest version that is used with a peer that has no newer one. It has no packed frames, and does not say whether copies were reused.
 pub const OLDEST_VERSION: u32 = 2;
 /// The most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;

@@ -87,6 +87,11 @@ fn packed_frames_that_are_none_end_the_connection() {
         (framed(3, &[1, 2]), "ends in the middle"),
         (framed(3, &[16, 0, 0, 0, 1, 2, 3]), "cannot be unpacked"),
         (framed(3, &with_length(MOST_PACKED_BYTES + 1)), "expected at most"),
+        (framed(3, &[&body[..], &body[4..]].concat()), "expected one zstd frame"),
+        (
+            framed(3, &[&[16, 0, 0, 0], &0x184d_2a50_u32.to_le_bytes()[..], &[0; 4]].concat()),
+            "expected one zstd frame",
+        ),
         (framed(3, &with_length(half.len() - 1)), "cannot be unpacked"),
         (framed(3, &with_length(half.len() + 1)), &format!("expected {}", half.len() + 1)[..]),
     ];

@@ -26,14 +26,16 @@ pub(crate) struct Sending {
     pub in_flight: BTreeMap<u64, BlockNo>,
     /// Blocks to send, in this order.
     pub queue: VecDeque<BlockNo>,
-    /// When the destination last answered, or was asked.
-    pub heard_us: Micros,
-    /// How often the timeout of a round was doubled.
-    doublings: u32,
+    /// Since when an answer is awaited; `None` if that begins with the next look.
+    since_us: Option<Micros>,
+    /// The longest wait for an answer of late.
+    longest_wait_us: Micros,
+    /// Rounds since copies last arrived.
+    fruitless: u32,
 }
 
-/// The most that the timeout is doubled.
-const MOST_DOUBLINGS: u32 = 6;
+/// The timeout is doubled at most this often.
+const MOST_DOUBLINGS: u32 = 4;
 
 impl Sending {
     pub fn new(to: HostId, session: Session, now: Micros) -> Sending {
@@ -47,8 +49,9 @@ impl Sending {
             taker: None,
             in_flight,
             queue,
-            heard_us: now,
-            doublings: 0,
+            since_us: Some(now),
+            longest_wait_us: 0,
+            fruitless: 0,
         }
     }
 
@@ -67,6 +70,9 @@ impl Sending {
 
     /// Notes that a copy is on its way.
     pub fn sent(&mut self, block: BlockNo) {
+        if self.in_flight.is_empty() {
+            self.since_us = None;
+        }
         self.in_flight.insert(self.at.next, block);
         self.at.next += 1;
     }
@@ -76,23 +82,32 @@ impl Sending {
         if until.round != self.at.round || until.next > self.at.next {
             return;
         }
-        (self.is_open, self.heard_us) = (true, now);
-        self.doublings = self.doublings.saturating_sub(1);
+        let waited_us = self.since_us.map_or(0, |since| now.saturating_sub(since));
+        self.longest_wait_us = waited_us.max(self.longest_wait_us - self.longest_wait_us / 8);
+        (self.is_open, self.since_us) = (true, Some(now));
+        let before = self.in_flight.len();
         self.in_flight = self.in_flight.split_off(&until.next);
+        if self.in_flight.len() < before {
+            self.fruitless = 0;
+        }
     }
 
-    /// Whether answers are overdue. The timeout doubles with each round in which none arrived: otherwise, over a link
-    /// that is slower than expected, every answer would be to a round that is over.
-    pub fn is_overdue(&self, now: Micros, repeat_us: Micros) -> bool {
-        let waits = !self.is_open || !self.in_flight.is_empty();
-        waits && now >= self.heard_us + (repeat_us << self.doublings)
+    /// Whether answers are overdue. The timeout is twice the longest wait, and grows with each round in which no copy
+    /// arrived: over a link that is slower than expected, every answer would be to a round that is over.
+    pub fn is_overdue(&mut self, now: Micros, repeat_us: Micros) -> bool {
+        if self.is_open && self.in_flight.is_empty() {
+            return false;
+        }
+        let most_us = repeat_us << MOST_DOUBLINGS;
+        let timeout_us = (repeat_us << self.fruitless).max(2 * self.longest_wait_us.min(most_us));
+        now >= *self.since_us.get_or_insert(now) + timeout_us
     }
 
     /// Begins a new round, since copies are overdue; returns the blocks whose copies do not count.
     pub fn start_over(&mut self, now: Micros) -> Vec<BlockNo> {
         self.at.round += 1;
-        (self.is_open, self.heard_us) = (false, now);
-        self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
+        (self.is_open, self.since_us) = (false, Some(now));
+        self.fruitless = (self.fruitless + 1).min(MOST_DOUBLINGS);
         std::mem::take(&mut self.in_flight).into_values().collect()
     }
 }
@@ -184,19 +199,61 @@ mod tests {
         assert_eq!(sending.arrived(), 2);
     }
 
+    /// Sends blocks to a destination that answers after `round_trip`, with a timeout of 10. Returns when all have arrived.
+    fn send_all(blocks: u64, window: usize, round_trip: Micros) -> Option<Micros> {
+        let mut sending = sending(0..blocks);
+        let mut answers = VecDeque::from([(round_trip, sending.at)]);
+        for now in 0..100_000 {
+            while answers.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, until) = answers.pop_front().expect("it is not empty");
+                sending.acknowledged(until, now);
+            }
+            if sending.is_open && sending.queue.is_empty() && sending.in_flight.is_empty() {
+                return Some(now);
+            }
+            while sending.is_open && sending.in_flight.len() < window {
+                let Some((block, _)) = sending.next() else { break };
+                sending.sent(block);
+                answers.push_back((now + round_trip, sending.at));
+            }
+            if sending.is_overdue(now, 10) {
+                let lost = sending.start_over(now);
+                sending.queue.extend(lost);
+                answers.push_back((now + round_trip, sending.at));
+            }
+        }
+        None
+    }
+
     #[test]
-    fn a_round_without_an_answer_is_followed_by_a_longer_one() {
+    fn all_copies_arrive_however_long_an_answer_takes() {
+        for round_trip in [0, 5, 9, 10, 11, 15, 20, 30, 79, 100, 150] {
+            for window in [1, 4, 64] {
+                assert!(send_all(200, window, round_trip).is_some(), "{round_trip} {window}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_between_copies_is_not_a_wait() {
+        let mut sending = sending([7]);
+        sending.acknowledged(at(1, 1), 5);
+        assert!(!sending.is_overdue(1_000, 10));
+        send(&mut sending);
+        assert!(!sending.is_overdue(1_001, 10) && !sending.is_overdue(1_010, 10));
+        assert!(sending.is_overdue(1_011, 10));
+    }
+
+    #[test]
+    fn the_timeout_grows_up_to_a_limit_while_nothing_arrives() {
         let mut sending = sending([7]);
         let mut start = 0;
-        for length in [10, 20, 40, 80, 160, 320, 640, 640] {
+        for length in [10, 20, 40, 80, 160, 160, 160] {
             assert!(!sending.is_overdue(start + length - 1, 10));
             assert!(sending.is_overdue(start + length, 10));
             start += length;
             sending.start_over(start);
         }
-        sending.acknowledged(sending.at, start);
-        send(&mut sending);
-        assert!(!sending.is_overdue(start + 319, 10) && sending.is_overdue(start + 320, 10));
     }
 
     #[test]

@@ -184,7 +184,8 @@ impl<M: Memory> Call<'_, M> {
         } else if let Some((_, slot)) = flash {
             (staged.protected, staged.hits) = (slot.protected(), (slot.hits() + 1).min(MAX_HITS));
         } else {
-            staged.protected = reused || self.store.was_evicted(disk, block);
+            let was_evicted = self.store.was_evicted(disk, block);
+            staged.protected = reused || was_evicted;
         }
         let whole = self.disk(disk).is_whole(block, staged.mask);
         staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && !whole;

@@ -7,14 +7,17 @@
 use std::fmt;
 
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::find_frame_compressed_size;
 
 use super::packet::Header;
-use super::{MOST_BODY_BYTES, MOST_PACKED_BYTES, WireError};
+use super::{HEADER_BYTES, MOST_BODY_BYTES, MOST_PACKED_BYTES, WireError};
 
 /// Fast; higher levels take several times as long for a tenth fewer bytes.
 const LEVEL: i32 = 1;
 /// Bytes of a body before the compressed ones: the length of the frames in it.
 const LENGTH_BYTES: usize = 4;
+/// The first bytes of a zstd frame. The library also reads frames of versions before the first stable one.
+const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 
 /// Packs frames.
 pub struct Packer {
@@ -38,7 +41,7 @@ impl Default for Packer {
 impl Packer {
     /// Appends encoded frames as one packed frame, if that is shorter by an eighth or more. Returns whether it is.
     pub fn pack(&mut self, frames: &[u8], to: &mut Vec<u8>) -> bool {
-        let most = (frames.len() - frames.len() / 8).min(MOST_BODY_BYTES);
+        let most = (frames.len() - frames.len() / 8).saturating_sub(HEADER_BYTES).min(MOST_BODY_BYTES);
         if frames.len() > MOST_PACKED_BYTES || most <= LENGTH_BYTES {
             return false;
         }
@@ -84,6 +87,9 @@ impl Unpacker {
         let length = u32::from_le_bytes(*length) as usize;
         if length > MOST_PACKED_BYTES {
             return Err(WireError::Packed(format!("{length} bytes, expected at most {MOST_PACKED_BYTES}")));
+        }
+        if !packed.starts_with(&MAGIC) || find_frame_compressed_size(packed) != Ok(packed.len()) {
+            return Err(WireError::Packed("expected one zstd frame".into()));
         }
         self.frames.resize(length, 0);
         let bytes = self.decompressor.decompress_to_buffer(packed, &mut self.frames[..]);

@@ -7,7 +7,8 @@ use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, VERSION, WireError, crc32c};
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
-const PACKED: u8 = 3;
+/// The kind of packed frames.
+pub const PACKED: u8 = 3;
 
 /// The packets on a connection after the greetings.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,7 +3,8 @@
 //! Invariants
 //! - A pool that has dirty blocks of a disk keeps the lock of its store, unless somebody takes it away.
 //! - A lock that is shared between hosts, and that this host has noted as taken, is taken again only on request of an operator or
-//!   another host, and only if each other host that has it is connected and so can say whether it has taken the disk over.
+//!   another host, and only if each other host that has it is connected and so can say whether it has taken the disk over. If this
+//!   host is marked as fenced, every host must be connected: the one that took over may have released its lock since.
 //! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
 //!   protects. It leaves the note as it was.
 
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use haversack_api::DiskConfig;
 use haversack_model::DiskId;
 
+use super::fenced::Marks;
 use super::lock::{self, Holder, LockError};
 use super::register::Register;
 use crate::daemon::Daemon;
@@ -123,8 +125,15 @@ impl Daemon {
         }
         let holder = self.holder(pool, config, id, device);
         let was_noted = holder.is_shared() && self.state.has_locked(id);
-        if was_noted && is_requested && !lock::is_held(device, &holder)? {
-            self.check_connected(config, &lock::other_hosts(device, &holder)?)?;
+        let marks = Marks::of(device, &holder)?;
+        if let Some(marks) = marks.as_ref().filter(|_| !is_requested) {
+            return Err(marks.error().into());
+        }
+        if is_requested && (marks.is_some() || was_noted && !lock::is_held(device, &holder)?) {
+            self.check_connected(config, marks.is_some(), lock::other_hosts(device, &holder)?)?;
+        }
+        if let Some(marks) = marks {
+            marks.remove()?;
         }
         // Noted first: after a crash in between, a lock that is not there counts as taken away.
         if holder.is_shared() {
@@ -142,17 +151,21 @@ impl Daemon {
         Ok(locked)
     }
 
-    /// Refuses a disk whose lock was taken away if a host that has its store locked cannot say whether it has taken it over.
-    fn check_connected(&self, config: &DiskConfig, hosts: &[String]) -> Result<()> {
+    /// Refuses a disk whose lock was taken away if a host cannot say whether it has taken it over: one of those that have its
+    /// store locked, or if this host was fenced, any that is configured.
+    fn check_connected(&self, config: &DiskConfig, was_fenced: bool, lockers: Vec<String>) -> Result<()> {
         let Some(known) = self.hosts() else { return Ok(()) };
-        let Some(away) = hosts.iter().find(|host| !known.is_there(host)) else { return Ok(()) };
+        let configured = known.others().into_iter().filter(|_| was_fenced).map(|host| known.name_of(host));
+        let mut hosts = configured.chain(lockers);
+        let Some(away) = hosts.find(|host| !known.is_there(host)) else { return Ok(()) };
         Err(DaemonError::conflict(
             format!(
-                "the lock of the origin of disk '{}' was taken away from this host, and host '{away}', which has one, is not \
-                 connected: it may have taken the disk over",
+                "the lock of the origin of disk '{}' was taken away from this host, and host '{away}' is not connected: it may \
+                 have taken the disk over",
                 config.name
             ),
-            "connect that host; or, if it is dead for good, take its lock away with 'rados lock break'",
+            "connect that host; neither from nor 'haversack disk own' can help. If it is dead for good, remove it from [[host]], \
+             and if it has locked the origin, take its lock away with 'rados lock break'",
         ))
     }
 

@@ -9,6 +9,7 @@ pub mod lock;
 mod rados;
 mod register;
 mod store;
+pub(crate) mod turns;
 pub mod watchers;
 
 use std::path::PathBuf;

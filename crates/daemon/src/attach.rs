@@ -202,6 +202,9 @@ impl Daemon {
                 Ok(()) => return,
                 Err(error) => error,
             };
+            if !self.has(&name, disk) {
+                return;
+            }
             if disk.attached().is_ok() {
                 tracing::error!(disk = name, "attached, but cannot save the disk's state: {error}");
                 return;
@@ -232,9 +235,14 @@ impl Daemon {
     }
 
     /// Makes one attempt to attach.
-    fn try_attach(self: &Arc<Self>, disk: &Disk, attempt: Attempt) -> Result<()> {
+    fn try_attach(self: &Arc<Self>, disk: &Arc<Disk>, attempt: Attempt) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
+        let _turn = self.store_turn(&config, disk.id);
+        if !self.has(&config.name, disk) {
+            let what = format!("disk '{}' was detached before it could be attached", config.name);
+            return Err(DaemonError::conflict(what, "attach it again"));
+        }
         // From now on the disk is used here, or about to be.
         pool.backend.withdraw(disk.id)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
@@ -604,6 +612,8 @@ impl Daemon {
         if let Some(known) = pool.known.locked().get_mut(&disk.id) {
             (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
+        // Whoever attaches it again from now on takes the lock after it was released.
+        let turn = self.store_turn(&disk.config(), disk.id);
         let servers = disk.with(|inner| {
             (inner.state, inner.handle) = (DiskState::Detached, None);
             self.policy.post(&pool.name, name, News::Detached);
@@ -614,6 +624,7 @@ impl Daemon {
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         self.unlock_store(&disk.config(), disk.id);
+        drop(turn);
         tracing::info!(disk = name, "detached");
         self.events.add("detached", name, "clean blocks stay in the cache");
         self.remember(disk, false)
@@ -646,6 +657,12 @@ impl Daemon {
     /// Removes a disk that waits to be attached; it stays listed if its pool knows it.
     fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
         let config = disk.config();
+        // An attempt to attach it may be under way.
+        let _turn = self.store_turn(&config, disk.id);
+        if !self.has(name, disk) || disk.with(|inner| inner.state != DiskState::Waiting) {
+            let what = format!("disk '{name}' does not wait to be attached any more");
+            return Err(DaemonError::conflict(what, "see 'haversack disk show', and try again"));
+        }
         // A pool that is not open may know the disk.
         let is_known = self.pool(&config.pool).map_or(true, |pool| pool.known(disk.id).is_some());
         self.remove_disk(name);

@@ -29,6 +29,7 @@ use crate::jobs::Jobs;
 use crate::locked::Locked;
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::rbd::turns::Turns;
 use crate::settings;
 use crate::state::State;
 
@@ -49,6 +50,8 @@ pub struct Daemon {
     pub history: History,
     /// Held while what admission has learned is written.
     pub(crate) learned_writing: Mutex<()>,
+    /// Whose turn it is to lock a disk's store.
+    pub(crate) store_turns: Turns,
     /// Management jobs.
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
@@ -162,6 +165,7 @@ impl Daemon {
             events: EventLog::default(),
             history: History::default(),
             learned_writing: Mutex::default(),
+            store_turns: Turns::default(),
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),

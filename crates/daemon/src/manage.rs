@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, LostData, LostRange, Size};
 use haversack_engine::error::EngineError;
@@ -22,6 +23,8 @@ use crate::state::RememberedDisk;
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
+/// How long an attempt to attach a disk that is to be forgotten may take.
+const TURN_TIME: Duration = Duration::from_secs(20);
 
 impl Daemon {
     /// Writes all blocks that are dirty now back to the origin.
@@ -199,10 +202,16 @@ impl Daemon {
     /// # Errors
     /// No pool knows it, it is attached, or it is dirty and its name was not repeated.
     pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
-        let (pool_name, id, known) = match self.find_known(name) {
+        let (pool_name, id, _) = match self.find_known(name) {
             Err(DaemonError::NoSuch { .. }) if self.noted(name).is_some() => return self.forget_note(name),
             found => found?,
         };
+        let turn = self.store_turns.take_within(id, TURN_TIME).ok_or_else(|| {
+            let what = format!("disk '{name}' is being attached or detached");
+            DaemonError::conflict(what, "wait for that, and try again")
+        })?;
+        // It may be attached now.
+        let (_, _, known) = self.find_known(name)?;
         let pool = self.pool(&pool_name)?;
         if destroy_dirty.is_some_and(|repeated| repeated != name) {
             return Err(DaemonError::Bad(format!("destroy_dirty must repeat the disk's name, '{name}'")));
@@ -214,6 +223,7 @@ impl Daemon {
         let (daemon, name_too) = (self.clone(), name.to_string());
         let config = self.disk(name).ok().map(|disk| disk.config());
         self.jobs.start(JobKind::Forget, name, move |control| {
+            let _turn = turn;
             control.follow(&job)?;
             daemon.pool(&pool_name)?.known.locked().remove(&id);
             if let Some(config) = config {

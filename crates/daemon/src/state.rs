@@ -155,7 +155,7 @@ impl State {
         })
     }
 
-    /// Returns whether this host has locked a disk's store together with others, or was about to. If the lock is not there,
+    /// Returns whether this host has locked a disk's store together with others. If the lock is not there,
     /// somebody has taken it away.
     pub fn has_locked(&self, disk: DiskId) -> bool {
         self.memory.locked().locked_disks.contains(&disk.to_string())

@@ -64,6 +64,7 @@ const MOST_LEARNED: usize = 8192;
 pub struct Hosts {
     me: HostId,
     incarnation: u64,
+    /// The names of all hosts, in lower case: certificates, locks and whoever fences must find the same one.
     names: BTreeMap<HostId, String>,
     /// What travels with a disk, if a request does not say.
     pub method: Method,
@@ -134,7 +135,7 @@ impl Hosts {
         Ok(Arc::new(Hosts {
             me: host_id(&config.name),
             incarnation,
-            names: names.map(|name| (host_id(name), name.clone())).collect(),
+            names: names.map(|name| (host_id(name), name.to_ascii_lowercase())).collect(),
             method: config.method,
             rate: config.rate.0,
             sender: links.sender(),
@@ -155,7 +156,7 @@ impl Hosts {
 
     /// Returns a host's name.
     pub fn name_of(&self, host: HostId) -> String {
-        self.names.get(&host).cloned().unwrap_or_else(|| format!("unknown host {:016x}", host.0))
+        self.names.get(&host).cloned().unwrap_or_else(|| unknown_name(host))
     }
 
     /// Returns this host's name.
@@ -168,9 +169,9 @@ impl Hosts {
         self.find(name).is_some_and(|host| self.is_connected(host))
     }
 
-    /// Returns the host of a name, if it is another one.
+    /// Returns the host of a name, if it is another one. Case makes no difference.
     pub fn find(&self, name: &str) -> Option<HostId> {
-        self.names.iter().find(|(id, known)| *known == name && **id != self.me).map(|(id, _)| *id)
+        Some(host_id(name)).filter(|id| self.names.contains_key(id) && *id != self.me)
     }
 
     /// Returns the other hosts.
@@ -244,6 +245,11 @@ impl Hosts {
         });
         state.collect()
     }
+}
+
+/// Returns what a host is called that is not configured.
+fn unknown_name(host: HostId) -> String {
+    format!("unknown host {:016x}", host.0)
 }
 
 /// Returns the bytes of blocks.

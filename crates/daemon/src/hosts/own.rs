@@ -5,8 +5,10 @@
 //!   blocks of it, and has durably noted the new epoch before this one takes it: a grant of the dead host's that is still on its
 //!   way to one of them counts for nothing.
 //! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as one that is off.
+//!   A host that is not configured cannot be fenced: neither its name nor its address is known.
 //! - A disk is taken over by one job at a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +21,7 @@ use haversack_ownership::{Record, forced_epoch};
 use super::epochs::{HostRecord, KnownOwner, PATIENCE, RECORD_TIME};
 use super::fence::{FenceTarget, fence};
 use super::talk::{Answer, Question};
-use super::{Hosts, bytes};
+use super::{Hosts, bytes, unknown_name};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
@@ -79,6 +81,11 @@ fn objection(record: &HostRecord) -> Option<&'static str> {
     }
 }
 
+/// Returns whether a host is among others. Case makes no difference in the names of hosts.
+fn is_among(host: &str, others: &[String]) -> bool {
+    others.iter().any(|other| other.eq_ignore_ascii_case(host))
+}
+
 /// Names hosts in a message.
 fn named(hosts: &[String]) -> String {
     let quoted: Vec<String> = hosts.iter().map(|host| format!("'{host}'")).collect();
@@ -99,7 +106,7 @@ fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
             "repeat the disk's name as accept_loss; or repair what is dead",
         ));
     }
-    let unknown = request.without_fence.iter().find(|host| !fenced_first.contains(host));
+    let unknown = request.without_fence.iter().find(|host| !is_among(host, fenced_first));
     if let Some(host) = unknown {
         let suspects = match fenced_first.as_slice() {
             [] => "no host is to be fenced".to_string(),
@@ -110,8 +117,8 @@ fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
             "name only hosts that are to be fenced, and are off and stay off",
         ));
     }
-    let is_fenced = |host: &&String| !request.without_fence.contains(host);
-    if takeover.fence.is_none() && fenced_first.iter().any(|host| is_fenced(&host)) {
+    let is_fenced = |host: &String| !is_among(host, &request.without_fence);
+    if takeover.fence.is_none() && fenced_first.iter().any(is_fenced) {
         return Err(no_fence(disk, fenced_first));
     }
     Ok(())
@@ -123,6 +130,17 @@ fn no_fence(disk: &str, hosts: &[String]) -> DaemonError {
         named(hosts)
     );
     DaemonError::conflict(what, FENCE_HINT)
+}
+
+/// Refuses to fence a host that is not configured: a program that is told a made-up name finds nothing to fence.
+fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, String>) -> Result<()> {
+    let Some(host) = fenced.iter().find(|host| !names.contains_key(host)) else { return Ok(()) };
+    let name = unknown_name(*host);
+    Err(DaemonError::conflict(
+        format!("'{name}' may own disk '{disk}' and is in no [[host]]: it cannot be fenced"),
+        "put it back into [[host]] and restart haversackd; or make sure that it is off and stays off, and name it in full as \
+         without_fence",
+    ))
 }
 
 impl Daemon {
@@ -164,8 +182,9 @@ impl Daemon {
         let takeover = self.describe_takeover(hosts, disk, &plan);
         check(&takeover, request)?;
         let loss = if request.accept_loss.is_some() { PeerLoss::Accepted } else { PeerLoss::Recorded };
-        let is_fenced = |host: &HostId| !request.without_fence.contains(&hosts.name_of(*host));
+        let is_fenced = |host: &HostId| !is_among(&hosts.name_of(*host), &request.without_fence);
         let fenced: Vec<HostId> = plan.suspects.iter().copied().filter(is_fenced).collect();
+        refuse_unconfigured(&name, &fenced, &hosts.names)?;
         self.fence_all(hosts, disk, &fenced)?;
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let epoch = forced_epoch(plan.epoch, now_s);
@@ -401,6 +420,20 @@ mod tests {
         assert_eq!(refusal(&two, true, &["gamma", "alpha"]), "");
         assert_eq!(refusal(&takeover(&["alpha", "gamma"], Some("/fence")), true, &[]), "");
         assert!(refusal(&takeover(&[], None), true, &["alpha"]).contains("no host is to be fenced"));
+    }
+
+    #[test]
+    fn a_host_that_is_not_configured_is_not_fenced() {
+        let names = BTreeMap::from([(HostId(1), "alpha".to_string())]);
+        assert!(refuse_unconfigured("vm1", &[HostId(1)], &names).is_ok());
+        let refused = refuse_unconfigured("vm1", &[HostId(1), HostId(2)], &names).unwrap_err().to_string();
+        assert!(refused.contains("unknown host 0000000000000002"), "{refused}");
+    }
+
+    #[test]
+    fn case_makes_no_difference_in_names() {
+        let one = takeover(&["alpha"], None);
+        assert_eq!(refusal(&one, true, &["Alpha"]), "");
     }
 
     #[test]

@@ -13,10 +13,12 @@
 //! Invariants
 //! - A lock with this pool's cookie is this pool's, whoever took it: the cluster names a holder by its connection, and
 //!   the daemon's connection of today is another one than that of yesterday.
-//! - A shared lock that was taken away is not taken again unless the caller says so: whoever fences a host takes its lock
+//! - A lock that was taken away is not taken again unless the caller says so: whoever fences a host takes its lock
 //!   away first ([`super::register`]).
 //! - A lock of the other kind is released before the one of this kind is taken, as the cluster has it. If another pool comes
 //!   in between, or the daemon ends, this one is left without a lock and refuses to use the image.
+
+use std::time::Duration;
 
 use haversack_model::{DiskId, Uuid};
 
@@ -27,6 +29,9 @@ use crate::origin::BlockDevice;
 
 /// The name of the lock.
 const LOCK: &str = "haversack";
+/// How often it is tried to take it, and the pause in between.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(500);
 /// What comes before a host's name in a description.
 const ON_HOST: &str = " on host ";
 
@@ -211,15 +216,15 @@ pub fn release(device: &BlockDevice, holder: &Holder) -> Result<(), LockError> {
     Image::all_of(device).iter().try_for_each(|image| give(image, holder))
 }
 
-/// Returns whether a pool has the locks of a device.
+/// Returns whether a pool has the locks of a device, of whichever kind.
 ///
 /// # Errors
 /// The cluster does not answer.
 pub fn is_held(device: &BlockDevice, holder: &Holder) -> Result<bool, LockError> {
     for image in Image::all_of(device) {
         let failed = failed(&image);
-        let header = Header::of(&image).map_err(&failed)?;
-        if !is_held_of(&header, holder).map_err(&failed)? {
+        let info = Header::of(&image).and_then(|header| header.lock_info(LOCK)).map_err(&failed)?;
+        if info.split(&holder.cookie).0.is_empty() {
             return Ok(false);
         }
     }
@@ -279,14 +284,19 @@ fn take(image: &Image, holder: &Holder, may_take: bool) -> Result<bool, LockErro
     }
 }
 
-/// Takes a lock that nobody seems to have who keeps this pool out.
+/// Takes a lock that nobody seems to have who keeps this pool out. Tried again if the cluster does not answer: one that is
+/// converted has been released already.
 fn get(image: &Image, header: &Header<'_>, holder: &Holder) -> Result<(), LockError> {
-    let Err(refused) = header.lock(holder.wish()) else { return Ok(()) };
-    let info = header.lock_info(LOCK).map_err(failed(image))?;
-    match decide(&info, holder, true) {
-        Step::Keep => Ok(()),
-        Step::Refuse => Err(refusal(image, header, &info, holder)),
-        _ => Err(failed(image)(refused)),
+    let mut tries_left = TRIES;
+    loop {
+        let Err(refused) = header.lock(holder.wish()) else { return Ok(()) };
+        tries_left -= 1;
+        match header.lock_info(LOCK).map(|info| (decide(&info, holder, true), info)) {
+            Ok((Step::Keep, _)) => return Ok(()),
+            Ok((Step::Refuse, info)) => return Err(refusal(image, header, &info, holder)),
+            _ if tries_left > 0 => std::thread::sleep(PAUSE),
+            _ => return Err(failed(image)(refused)),
+        }
     }
 }
 
@@ -353,6 +363,8 @@ mod tests {
             (info("shared", &tag, &[mine, ("other", "")]), Step::Refuse),
         ] {
             assert_eq!(decide(&lock, &me, true), expected, "{lock:?}");
+            let unasked = if expected == Step::Take { Step::Lost } else { expected };
+            assert_eq!(decide(&lock, &me, false), unasked, "{lock:?}, not to be taken");
         }
     }
 

@@ -2,12 +2,14 @@
 //!
 //! QEMU's driver opens an image so that any other client may open it, too. So an image is locked for the pool that
 //! caches it, or for the hosts between which its disk moves ([`lock`]), and refused if a client of others has it open
-//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]).
+//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]), and marks the host ([`fenced`]).
 
+mod fenced;
 pub mod lock;
 mod rados;
 mod register;
 mod store;
+pub(crate) mod turns;
 pub mod watchers;
 
 use std::path::PathBuf;

@@ -6,8 +6,8 @@
 //!
 //! | when a helper has opened the image | whoever fences |
 //! |---|---|
-//! | 1. its client is entered in the register | 1. takes the host's lock ([`super::lock`]) away |
-//! | 2. the pool's lock is still there, or the helper is stopped for good | 2. blocklists the clients of the host that are in the register |
+//! | 1. its client is entered in the register | 1. marks the host ([`super::fenced`]) and takes its lock ([`super::lock`]) away |
+//! | 2. the pool's lock is still there and no mark is, or the helper is stopped for good | 2. blocklists the clients of the host that are in the register |
 //!
 //! If the lock was still there at step 2, it had not been taken away yet; so the entry of step 1 was there before, and
 //! whoever fences reads it. Otherwise no request has been sent through the helper. The list of those that have the image open
@@ -15,14 +15,15 @@
 //! back later.
 //!
 //! Invariants
-//! - No request is sent through a helper whose client is not in the register, or was entered after the lock was taken away.
+//! - No request is sent through a helper whose client is not in the register, or was entered after the host was marked or its
+//!   lock taken away.
 //! - A client stays in the register until it has ended and the cluster does not list it any more, or the pool releases its
 //!   lock, with no helper running.
 //! - Entries say nothing about who may write: without its lock, a host may not.
 
 use super::lock::{self, Holder, LockError};
 use super::rados::{Header, LockInfo, Wish};
-use super::{Image, watchers};
+use super::{Image, fenced, watchers};
 use crate::origin::BlockDevice;
 
 /// The name of the lock whose holders are the entries: shared, so that everybody gets it.
@@ -53,17 +54,18 @@ impl Register {
     }
 
     /// Enters the client of a helper that has opened the image since its `earlier` clients were listed, and checks that the
-    /// pool's lock is still there.
+    /// pool's lock is still there and its host not marked.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if it is not; or the cluster does not answer.
+    /// [`LockError::Lost`] if that is not so; or the cluster does not answer.
     pub fn admit(&self, earlier: &[String]) -> Result<(), LockError> {
         let failed = lock::failed(&self.image);
         let now = self.clients()?;
         let client = only_new(&watchers::on_this_host(&now), earlier).map_err(&failed)?;
         let header = Header::of(&self.image).map_err(&failed)?;
         self.enter(&header, &client).map_err(&failed)?;
-        if !lock::is_held_of(&header, &self.holder).map_err(&failed)? {
+        let is_held = lock::is_held_of(&header, &self.holder).map_err(&failed)?;
+        if !is_held || fenced::is_marked(&header, &self.holder).map_err(&failed)? {
             return Err(LockError::Lost { image: self.image.path() });
         }
         if let Err(error) = self.forget_ended(&header, &now) {

@@ -2,18 +2,21 @@
 //!
 //! Invariants
 //! - A pool that has dirty blocks of a disk keeps the lock of its store, unless somebody takes it away.
-//! - A lock that is shared between hosts, and that this host has noted as taken, is taken again only on request of an operator or
-//!   another host, and only if each other host that has it is connected and so can say whether it has taken the disk over.
+//! - A lock that was shared between hosts is noted, from when it was taken or found until it is released. If it is not there, or this
+//!   host is marked as fenced, it is taken only on request of an operator or another host, and only if every other host is
+//!   connected and so can say whether it has taken the disk over. That holds also if the disk does not move any more.
 //! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
-//!   protects. It leaves the note as it was.
+//!   protects. What was noted stays so.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use haversack_api::DiskConfig;
 use haversack_model::DiskId;
 
+use super::fenced::Marks;
 use super::lock::{self, Holder, LockError};
 use super::register::Register;
+use super::turns::Turn;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::helper::{Gate, Refusal};
@@ -104,6 +107,12 @@ impl Daemon {
         Ok(gate)
     }
 
+    /// Waits until it is a disk's turn to lock its store or to release the lock, where the store has such locks.
+    pub(crate) fn store_turn(&self, config: &DiskConfig, id: DiskId) -> Option<Turn> {
+        let has_locks = !config.read_only && matches!(Origin::parse(&config.origin), Ok(Origin::Helper(_)));
+        has_locks.then(|| self.store_turns.take(id))
+    }
+
     /// Locks the store of an origin for a disk's pool, where the store has such locks. `is_requested`: a lock that was taken
     /// away from this host may be taken again.
     ///
@@ -122,37 +131,48 @@ impl Daemon {
             return Ok(StoreLock::default());
         }
         let holder = self.holder(pool, config, id, device);
-        let was_noted = holder.is_shared() && self.state.has_locked(id);
-        if was_noted && is_requested && !lock::is_held(device, &holder)? {
-            self.check_connected(config, &lock::other_hosts(device, &holder)?)?;
+        // Also if the disk does not move any more: it may have been taken over when it did.
+        let mut was_noted = self.state.has_locked(id);
+        let marks = Marks::of(device, &holder)?;
+        if let Some(marks) = marks.as_ref().filter(|_| !is_requested) {
+            return Err(marks.error().into());
         }
-        // Noted first: after a crash in between, a lock that is not there counts as taken away.
-        if holder.is_shared() {
+        if is_requested && (marks.is_some() || was_noted && !lock::is_held(device, &holder)?) {
+            self.check_connected(config, lock::other_hosts(device, &holder)?)?;
+        }
+        if let Some(marks) = marks {
+            // Stays so if this attach fails.
             self.state.note_locked(id, true)?;
+            was_noted = true;
+            marks.remove()?;
         }
-        let acquired = lock::acquire(device, &holder, is_requested || !was_noted);
-        let locked = StoreLock { is_new: acquired.as_ref().is_ok_and(|is_new| *is_new), was_noted };
-        if let Err(error) = acquired {
+        let is_new = lock::acquire(device, &holder, is_requested || !was_noted)?;
+        let locked = StoreLock { is_new, was_noted };
+        // Only a lock that is there, or was, is noted: one that has never been there was not taken away.
+        if holder.is_shared()
+            && let Err(error) = self.state.note_locked(id, true)
+        {
             self.undo_lock(pool, config, id, locked);
             return Err(error.into());
-        }
-        if !holder.is_shared() {
-            self.state.note_locked(id, false)?;
         }
         Ok(locked)
     }
 
-    /// Refuses a disk whose lock was taken away if a host that has its store locked cannot say whether it has taken it over.
-    fn check_connected(&self, config: &DiskConfig, hosts: &[String]) -> Result<()> {
+    /// Refuses a disk whose lock was taken away if a host cannot say whether it has taken it over: one that is configured, or
+    /// one of those that have its store locked.
+    fn check_connected(&self, config: &DiskConfig, lockers: Vec<String>) -> Result<()> {
         let Some(known) = self.hosts() else { return Ok(()) };
-        let Some(away) = hosts.iter().find(|host| !known.is_there(host)) else { return Ok(()) };
+        let configured = known.others().into_iter().map(|host| known.name_of(host));
+        let mut hosts = configured.chain(lockers);
+        let Some(away) = hosts.find(|host| !known.is_there(host)) else { return Ok(()) };
         Err(DaemonError::conflict(
             format!(
-                "the lock of the origin of disk '{}' was taken away from this host, and host '{away}', which has one, is not \
-                 connected: it may have taken the disk over",
+                "the lock of the origin of disk '{}' was taken away from this host, and host '{away}' is not connected: it may \
+                 have taken the disk over",
                 config.name
             ),
-            "connect that host; or, if it is dead for good, take its lock away with 'rados lock break'",
+            "connect that host; neither from nor 'haversack disk own' can help. If it is dead for good, remove it from [[host]], \
+             and if it has locked the origin, take its lock away with 'rados lock break'",
         ))
     }
 
@@ -161,17 +181,17 @@ impl Daemon {
     pub(crate) fn undo_lock(&self, pool: &Pool, config: &DiskConfig, id: DiskId, lock: StoreLock) {
         let recorded = pool.backend.recorded_disk(id);
         let is_clean = matches!(recorded, Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0));
-        if !lock.was_noted && !is_clean {
+        if !lock.is_new || !lock.was_noted && !is_clean {
             return;
         }
-        if lock.is_new {
-            self.release_store(pool, config, id);
-        }
+        // Before the lock: a crash in between leaves a lock that is found again.
         if !lock.was_noted
             && let Err(error) = self.state.note_locked(id, false)
         {
-            tracing::warn!(disk = config.name, "it stays noted that the origin is locked: {error}");
+            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+            return;
         }
+        self.release_store(pool, config, id);
     }
 
     /// Releases the lock of a disk's store, unless the pool has blocks of the disk that its store does not have. A lock that was
@@ -182,15 +202,17 @@ impl Daemon {
         else {
             return;
         };
-        if matches!(pool.backend.recorded_disk(id), Ok(Some(disk)) if disk.dirty_blocks > 0) {
-            return;
+        match pool.backend.recorded_disk(id) {
+            Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0) => {}
+            Ok(_) => return,
+            Err(error) => return self.tell_still_locked(config, &error),
         }
         let holder = self.holder(pool, config, id, &device);
-        let released = match holder.is_shared() {
+        let is_there = match holder.is_shared() || self.state.has_locked(id) {
             true => lock::is_held(&device, &holder),
             false => Ok(true),
         };
-        match released {
+        match is_there {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.tell_still_locked(config, &error),
@@ -210,7 +232,7 @@ impl Daemon {
         }
     }
 
-    fn tell_still_locked(&self, config: &DiskConfig, error: &LockError) {
+    fn tell_still_locked(&self, config: &DiskConfig, error: &dyn std::error::Error) {
         tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
         self.events.add("still-locked", &config.name, error.to_string());
     }

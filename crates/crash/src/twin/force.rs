@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 
 use haversack_core::{CacheState, Damage, Op, PeerLoss};
 use haversack_model::random::Random;
-use haversack_model::{Micros, SectorNo};
+use haversack_model::{Micros, SECTOR_BYTES, SectorNo};
 use haversack_ownership::Record;
 
 use super::host::host_id;
 use super::run::{MOST_STEPS, Twin};
+use crate::pattern;
 use crate::run::tell;
 use crate::world::{CrashKind, Flow, violation};
 
@@ -19,6 +20,16 @@ use crate::world::{CrashKind, Flow, violation};
 const FORCED: u64 = 1_000;
 /// Steps within which both hosts must reach a state that an operator can act on.
 const PATIENCE: u32 = 20_000;
+
+/// A take-over that has been carried out.
+struct Forced {
+    /// It began with losses that are recorded.
+    was_recorded: bool,
+    /// They still are: nothing was accepted.
+    is_recorded: bool,
+    /// The sectors that were here and count.
+    kept: BTreeSet<u64>,
+}
 
 impl Twin {
     /// Lets one of the hosts die permanently, if the other one then needs to take anything over.
@@ -42,14 +53,20 @@ impl Twin {
         }
         let mut only_there = self.sectors_of(dead, |state| state.dirty);
         self.die_for_good(dead, apart);
+        // A host that starts again while the other one is dead no longer knows what it needs from there.
+        let depends = self.record(heir).is_some_and(|record| record.is_owner());
+        if depends && apart.one_in(2) {
+            self.crash(heir)?;
+        }
         let is_listed = self.is_attached(heir);
         let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
-        let Some((is_recorded, kept)) = self.force(heir, loss, apart)? else {
+        let Some(Forced { was_recorded, is_recorded, kept }) = self.force(heir, loss, apart)? else {
             // All had been moved by then.
             self.arrive(heir, dead)?;
             self.settle()?;
             return self.read_everything();
         };
+        self.check_kept(heir, &kept)?;
         only_there.retain(|sector| !kept.contains(sector));
         let lost = self.lost_sectors(heir);
         if let Some(sector) = lost.iter().find(|sector| !only_there.contains(sector)) {
@@ -57,7 +74,7 @@ impl Twin {
         }
         if !is_recorded {
             // Blocks of which a part is newer stay lost after a restart, if they were recorded so before it.
-            if loss == PeerLoss::Accepted && !lost.is_empty() {
+            if !was_recorded && !lost.is_empty() {
                 return violation!("{} sectors count as lost although that was accepted", lost.len());
             }
             only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));
@@ -71,6 +88,23 @@ impl Twin {
         }
         self.come_back(dead, heir, apart)?;
         self.read_each_block()
+    }
+
+    /// Whatever was here and the origin lacks must be dirty after a take-over: otherwise nothing keeps it here.
+    fn check_kept(&self, heir: usize, kept: &BTreeSet<u64>) -> Flow {
+        let dirty = self.sectors_of(heir, |state| state.dirty);
+        let oracle = &self.guest.oracle;
+        for sector in kept.difference(&dirty) {
+            let mut bytes = [0; SECTOR_BYTES];
+            self.shared.origin.read(*sector, &mut bytes);
+            let content = pattern::recognise(&bytes);
+            if !oracle.is_current(0, *sector, content) {
+                return violation!(
+                    "sector {sector} is not dirty after a take-over, and the origin has {content}"
+                );
+            }
+        }
+        Ok(())
     }
 
     fn record(&self, at: usize) -> Option<Record> {
@@ -129,16 +163,11 @@ impl Twin {
         tell(|| format!("{:>10} host {dead} is dead for good", self.shared.now));
     }
 
-    /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns whether losses
-    /// are recorded, and the sectors that were here and count; `None` if there was nothing left to take over.
-    fn force(
-        &mut self,
-        heir: usize,
-        mut loss: PeerLoss,
-        apart: &mut Random,
-    ) -> Flow<Option<(bool, BTreeSet<u64>)>> {
+    /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns `None` if there
+    /// was nothing left to take over.
+    fn force(&mut self, heir: usize, mut loss: PeerLoss, apart: &mut Random) -> Flow<Option<Forced>> {
         let mut crashes = apart.one_in(3);
-        let mut kept = BTreeSet::new();
+        let (mut kept, mut was_recorded) = (BTreeSet::new(), false);
         for _ in 0..MOST_STEPS {
             if let Some(Record::Owner { epoch, peers }) = self.record(heir)
                 && peers.is_empty()
@@ -146,7 +175,8 @@ impl Twin {
                 if loss == PeerLoss::Accepted {
                     self.attach_damaged(heir)?;
                 }
-                return Ok((epoch >= FORCED).then_some((loss == PeerLoss::Recorded, kept)));
+                let is_recorded = loss == PeerLoss::Recorded;
+                return Ok((epoch >= FORCED).then_some(Forced { was_recorded, is_recorded, kept }));
             }
             // A late question of the dead host may have been answered with a release: the disk is taken over once more.
             let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
@@ -158,7 +188,7 @@ impl Twin {
             })?;
             self.post();
             if begun == Some(true) {
-                kept = here;
+                (kept, was_recorded) = (here, loss == PeerLoss::Recorded);
                 for _ in 0..apart.skewed(60) {
                     self.step(false)?;
                 }

@@ -2,9 +2,11 @@
 //! read ahead.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::error::check;
 use crate::{Error, Result};
 
 /// `IHAVEOPT`.
@@ -14,6 +16,8 @@ const OPTION_EXPORT_NAME: u32 = 1;
 const CLIENT_FLAGS: u32 = 3;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
 
 /// What can be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +118,41 @@ impl Connection {
         }
         if command == Command::Read {
             self.socket.read_exact(data).map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Fills blocks of 4 KiB with a value.
+    ///
+    /// # Errors
+    /// A write fails.
+    pub fn fill(&mut self, blocks: Range<u64>, value: u8) -> Result<()> {
+        for block in blocks {
+            self.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut [value; BLOCK as usize])?;
+        }
+        Ok(())
+    }
+
+    /// The same, durably.
+    ///
+    /// # Errors
+    /// A write fails, or the flush.
+    pub fn fill_durably(&mut self, blocks: Range<u64>, value: u8) -> Result<()> {
+        self.fill(blocks, value)?;
+        self.ask(Command::Flush, 0, 0, &mut [])
+    }
+
+    /// Checks that a value fills blocks of 4 KiB.
+    ///
+    /// # Errors
+    /// It does not, or a read fails.
+    pub fn check_filled(&mut self, blocks: Range<u64>, value: u8) -> Result<()> {
+        for block in blocks {
+            let mut data = [!value; BLOCK as usize];
+            self.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
+            let first = data[0];
+            let is_filled = data.iter().all(|byte| *byte == value);
+            check(is_filled, format!("block {block}: {first}, not {value}"))?;
         }
         Ok(())
     }

@@ -281,6 +281,17 @@ impl<'a> Haversack<'a> {
         tools::run(self.command_line(arguments)?)
     }
 
+    /// Runs a command that must fail, and returns its error.
+    ///
+    /// # Errors
+    /// It does not fail.
+    pub fn refused(&self, arguments: &[&str]) -> Result<String> {
+        match self.command(arguments) {
+            Ok(text) => Err(Error::Check(format!("{arguments:?} was not refused: {text}"))),
+            Err(error) => Ok(error.to_string()),
+        }
+    }
+
     /// `haversack` with these arguments against the daemon, not started yet.
     ///
     /// # Errors

@@ -1,8 +1,6 @@
 //! A VM is shut down on one host, where its disk is detached, and started on another one: two daemons, one origin.
 
-use std::ops::Range;
-
-use haversack_e2e::connection::{Command, Connection};
+use haversack_e2e::connection::Connection;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::hosts::{Hosts, state};
@@ -16,24 +14,6 @@ const BLOCKS: u64 = 512;
 
 fn client(host: &Haversack<'_>) -> Result<Connection> {
     Connection::open(&host.socket("nbd.sock"), "vm1")
-}
-
-/// Fills blocks with a value, durably.
-fn write(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
-    for block in blocks {
-        guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut vec![value; BLOCK as usize])?;
-    }
-    guest.ask(Command::Flush, 0, 0, &mut [])
-}
-
-fn check_filled(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
-    for block in blocks {
-        let mut data = vec![!value; BLOCK as usize];
-        guest.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
-        let first = data[0];
-        check(data.iter().all(|byte| *byte == value), format!("block {block}: {first}, not {value}"))?;
-    }
-    Ok(())
 }
 
 /// Attaches the disk, with these settings of its table.
@@ -73,7 +53,7 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         let [mut alpha, mut beta] = start(&hosts, &places, "")?;
         attach(&alpha, &origin, &["--from", "none"])?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..BLOCKS, 1)?;
+        guest.fill_durably(0..BLOCKS, 1)?;
         drop(guest);
         alpha.detach("vm1")?;
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
@@ -81,24 +61,24 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         check(state(&beta, "vm1")? == "waiting", "it is beta's before anybody uses it there")?;
         // A guest that boots reads first.
         let mut guest = client(&beta)?;
-        check_filled(&mut guest, 0..1, 1)?;
+        guest.check_filled(0..1, 1)?;
         wait_until("the disk at beta", PATIENCE, || Ok(state(&beta, "vm1")? == "here"))?;
-        check_filled(&mut guest, 0..BLOCKS, 1)?;
-        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        guest.check_filled(0..BLOCKS, 1)?;
+        guest.fill_durably(0..BLOCKS / 2, 2)?;
         drop(guest);
         // Back, to a guest that writes first. Whoever has released the disk may die at once.
         beta.detach("vm1")?;
         attach(&alpha, &origin, &[])?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..1, 3)?;
+        guest.fill_durably(0..1, 3)?;
         beta.kill()?;
-        check_filled(&mut guest, 0..1, 3)?;
-        check_filled(&mut guest, 1..BLOCKS / 2, 2)?;
-        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        guest.check_filled(0..1, 3)?;
+        guest.check_filled(1..BLOCKS / 2, 2)?;
+        guest.check_filled(BLOCKS / 2..BLOCKS, 1)?;
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
         beta.start_again()?;
         wait_until("alpha's disk", PATIENCE, || Ok(state(&alpha, "vm1").is_ok_and(|state| state == "here")))?;
-        check_filled(&mut client(&alpha)?, 0..1, 3)
+        client(&alpha)?.check_filled(0..1, 3)
     });
 }
 
@@ -113,7 +93,7 @@ fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
         attach(&alpha, &origin, &["--from", "none", "--origin-wait", "1s"])?;
         let mut guest = client(&alpha)?;
         origin.process().pause()?;
-        write(&mut guest, 0..8, 1)?;
+        guest.fill_durably(0..8, 1)?;
         drop(guest);
         origin.kill()?;
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
@@ -130,7 +110,7 @@ fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
         attach(&alpha, &origin, &[])?;
         alpha.detach("vm1")?;
         attach(&beta, &origin, &[])?;
-        check_filled(&mut client(&beta)?, 0..8, 1)
+        client(&beta)?.check_filled(0..8, 1)
     });
 }
 
@@ -147,11 +127,11 @@ fn a_disk_is_detached_when_its_blocks_have_come_from_where_it_was() {
         alpha.reload(&alpha.configuration())?;
         wait_until("the disk", PATIENCE, || Ok(state(&alpha, "vm1").is_ok_and(|state| state == "here")))?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..BLOCKS, 1)?;
+        guest.fill_durably(0..BLOCKS, 1)?;
         drop(guest);
         attach(&beta, &origin, &[])?;
         let mut guest = client(&beta)?;
-        write(&mut guest, 0..1, 2)?;
+        guest.fill_durably(0..1, 2)?;
         check(state(&beta, "vm1")? == "arriving", "nothing is left at alpha")?;
         alpha.process()?.pause()?;
         let error = refused(beta.command(&["disk", "detach", "vm1", "--force"]))?;

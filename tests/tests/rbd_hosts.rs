@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use haversack_e2e::ceph::Ceph;
-use haversack_e2e::connection::{Command, Connection};
+use haversack_e2e::connection::Connection;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
@@ -24,24 +24,6 @@ fn client(host: &Haversack<'_>) -> Result<Connection> {
     Connection::open(&host.socket("nbd.sock"), "vm1")
 }
 
-/// Fills blocks with a value, durably.
-fn write(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
-    for block in blocks {
-        guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut vec![value; BLOCK as usize])?;
-    }
-    guest.ask(Command::Flush, 0, 0, &mut [])
-}
-
-fn check_filled(guest: &mut Connection, blocks: Range<u64>, value: u8) -> Result<()> {
-    for block in blocks {
-        let mut data = vec![!value; BLOCK as usize];
-        guest.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
-        let first = data[0];
-        check(data.iter().all(|byte| *byte == value), format!("block {block}: {first}, not {value}"))?;
-    }
-    Ok(())
-}
-
 /// Checks blocks of the image itself.
 fn check_image(place: &Place, ceph: &Ceph, blocks: Range<u64>, value: u8) -> Result<()> {
     let copy = place.path("copy.img");
@@ -54,14 +36,6 @@ fn check_image(place: &Place, ceph: &Ceph, blocks: Range<u64>, value: u8) -> Res
         check(is_filled, format!("block {block} of the image: {first}, not {value}"))?;
     }
     Ok(())
-}
-
-/// Runs a command that must fail; returns what it complained of.
-fn refused(host: &Haversack<'_>, arguments: &[&str]) -> Result<String> {
-    match host.command(arguments) {
-        Ok(text) => Err(Error::Check(format!("{arguments:?} was not refused: {text}"))),
-        Err(error) => Ok(error.to_string()),
-    }
 }
 
 /// The hosts that have an image locked, in order.
@@ -123,21 +97,21 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         wait_until("the stranger", PATIENCE, || Ok(stranger.command(&["disk", "list"]).is_ok()))?;
         let pool = stranger.pool();
         let attach = ["disk", "attach", "vm1", &origin, "--pool", &pool];
-        let error = refused(&stranger, &attach)?;
+        let error = stranger.refused(&attach)?;
         let told = ["between which its disk moves", "on host alpha", "on host beta"];
         check(told.iter().all(|words| error.contains(words)), format!("a stranger is told: {error}"))?;
 
         place.say("a stranger is refused");
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..BLOCKS, 1)?;
+        guest.fill_durably(0..BLOCKS, 1)?;
         alpha.command(&["migrate", "vm1", "--to", "beta"])?;
         drop(guest);
         let mut guest = client(&beta)?;
-        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        guest.fill_durably(0..BLOCKS / 2, 2)?;
         place.say("moved");
         // Either daemon dies, and has its image again.
         alpha.kill_and_restart(MOMENT)?;
-        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        guest.check_filled(BLOCKS / 2..BLOCKS, 1)?;
         wait_until_moved(&alpha, &beta, "vm1")?;
         place.say("nothing is left at alpha, which was killed");
         beta.command(&["disk", "flush", "vm1"])?;
@@ -147,10 +121,10 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         drop(guest);
         beta.kill_and_restart(MOMENT)?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..8, 3)?;
-        check_filled(&mut guest, 0..8, 3)?;
-        check_filled(&mut guest, 8..BLOCKS / 2, 2)?;
-        check_filled(&mut guest, BLOCKS / 2..BLOCKS, 1)?;
+        guest.fill_durably(0..8, 3)?;
+        guest.check_filled(0..8, 3)?;
+        guest.check_filled(8..BLOCKS / 2, 2)?;
+        guest.check_filled(BLOCKS / 2..BLOCKS, 1)?;
         wait_until_moved(&beta, &alpha, "vm1")?;
         place.say("moved back, with beta killed");
         check(lockers(&ceph)? == ["alpha", "beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
@@ -175,13 +149,13 @@ fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
         let alone = Settings::new(32, vec![disk.clone()]);
         let own = place.host("a")?;
         let mut daemon = Haversack::start(&own, alone.clone())?;
-        write(&mut client(&daemon)?, 0..8, 1)?;
+        client(&daemon)?.fill_durably(0..8, 1)?;
         check(!ceph.is_shared("vm1")?, "the lock of one host is shared")?;
         daemon.stop()?;
         *daemon.settings() = Settings { more: hosts.tables("alpha"), ..alone.clone() };
         daemon.start_again()?;
         check(ceph.is_shared("vm1")? && lockers(&ceph)? == ["alpha"], "the lock of a host is not shared")?;
-        check_filled(&mut client(&daemon)?, 0..8, 1)?;
+        client(&daemon)?.check_filled(0..8, 1)?;
         daemon.kill()?;
         // Whoever takes the lock away has fenced the host, as far as it can know.
         ceph.lock_with_others("vm1", "other", "beta")?;
@@ -208,7 +182,7 @@ fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
         ceph.break_lock("vm1")?;
         daemon.attach("vm1")?;
         check(lockers(&ceph)? == ["alpha"], "the operator has attached it")?;
-        check_filled(&mut client(&daemon)?, 0..8, 1)
+        client(&daemon)?.check_filled(0..8, 1)
     });
 }
 
@@ -223,9 +197,9 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         let fence_line = format!("fence = {:?}", fence_rbd().display().to_string());
         let [mut alpha, beta] = start(&origin, &hosts, &places, &fence_line)?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..BLOCKS, 1)?;
+        guest.fill_durably(0..BLOCKS, 1)?;
         alpha.command(&["disk", "flush", "vm1"])?;
-        write(&mut guest, 0..BLOCKS / 2, 2)?;
+        guest.fill_durably(0..BLOCKS / 2, 2)?;
         // It is cut off for so long that the cluster does not list its client any more.
         alpha.pause_helpers(true)?;
         wait_until("the end of alpha's watch", PATIENCE, || Ok(ceph.watchers("vm1")?.len() == 1))?;
@@ -254,8 +228,8 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         beta.command(&["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"])?;
         check(state(&beta, "vm1")? == "here", "it is not taken over")?;
         let mut guest = client(&beta)?;
-        check_filled(&mut guest, 0..BLOCKS, 1)?;
-        write(&mut guest, 0..8, 3)?;
+        guest.check_filled(0..BLOCKS, 1)?;
+        guest.fill_durably(0..8, 3)?;
         beta.command(&["disk", "flush", "vm1"])?;
         // It does not let itself in.
         alpha.settings().disks[0].attachable = false;
@@ -273,9 +247,9 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         check(lockers(&ceph)? == ["alpha", "beta"], "it is not let in")?;
         drop(guest);
         let mut guest = client(&alpha)?;
-        write(&mut guest, 8..16, 4)?;
-        check_filled(&mut guest, 0..8, 3)?;
-        check_filled(&mut guest, 16..BLOCKS, 1)
+        guest.fill_durably(8..16, 4)?;
+        guest.check_filled(0..8, 3)?;
+        guest.check_filled(16..BLOCKS, 1)
     });
 }
 
@@ -288,7 +262,7 @@ fn a_host_that_was_fenced_after_it_detached_an_rbd_image_locks_it_again_only_if_
         let hosts = Hosts::new(place, &["alpha", "beta"])?;
         let places = [place.host("a")?, place.host("b")?];
         let [alpha, mut beta] = start(&origin, &hosts, &places, "")?;
-        write(&mut client(&alpha)?, 0..8, 1)?;
+        client(&alpha)?.fill_durably(0..8, 1)?;
         alpha.command(&["disk", "flush", "vm1"])?;
         alpha.command(&["disk", "detach", "vm1"])?;
         check(lockers(&ceph)? == ["beta"], "alpha is still locked")?;
@@ -303,6 +277,6 @@ fn a_host_that_was_fenced_after_it_detached_an_rbd_image_locks_it_again_only_if_
         beta.start_again()?;
         wait_until("alpha's attach", PATIENCE, || Ok(alpha.attach("vm1").is_ok()))?;
         check(lockers(&ceph)? == ["alpha", "beta"], "it is not let in")?;
-        check_filled(&mut client(&alpha)?, 0..8, 1)
+        client(&alpha)?.check_filled(0..8, 1)
     });
 }

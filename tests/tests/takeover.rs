@@ -28,24 +28,8 @@ fn state(host: &Haversack<'_>) -> Result<String> {
     Ok(host.json(&["migrate", "status", "vm1"])?["state"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Runs a command that must fail; returns what it complained of.
-fn refused(host: &Haversack<'_>, arguments: &[&str]) -> Result<String> {
-    match host.command(arguments) {
-        Ok(text) => Err(Error::Check(format!("{arguments:?} was not refused: {text}"))),
-        Err(error) => Ok(error.to_string()),
-    }
-}
-
 fn client(host: &Haversack<'_>) -> Result<Connection> {
     Connection::open(&host.socket("nbd.sock"), "vm1")
-}
-
-/// Fills blocks with a value.
-fn write(guest: &mut Connection, blocks: std::ops::Range<u64>, value: u8) -> Result<()> {
-    for block in blocks {
-        guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut vec![value; BLOCK as usize])?;
-    }
-    Ok(())
 }
 
 /// Reads a block; returns the value that fills it, or `None` if the read fails.
@@ -109,7 +93,7 @@ impl<'a> Pair<'a> {
         })?;
         let events = alpha.command(&["events", "vm1", "--last", "100"])?;
         check(events.contains("'beta' has taken the disk over"), format!("no event: {events}"))?;
-        let error = refused(alpha, &["disk", "forget", "vm1"])?;
+        let error = alpha.refused(&["disk", "forget", "vm1"])?;
         check(error.contains("not confirmed"), format!("what is dirty goes without a word: {error}"))?;
         alpha.command(&["disk", "forget", "vm1", "--confirm", "vm1"]).map(drop)
     }
@@ -129,11 +113,11 @@ fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
         wait_until("the beginning", PATIENCE, || Ok(state(&pair.alpha)? == "sending"))?;
         pair.alpha.command(&["migrate", "abort", "vm1"])?;
         let mut guest = client(&pair.alpha)?;
-        write(&mut guest, 0..BLOCKS / 2, 1)?;
+        guest.fill(0..BLOCKS / 2, 1)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
         drop(guest);
         let mut guest = client(&pair.beta)?;
-        write(&mut guest, 7..8, 2)?;
+        guest.fill(7..8, 2)?;
         pair.alpha.kill()?;
         let shown = pair.beta.json(&["disk", "own", "vm1", "--dry-run"])?;
         let ranges = shown["ranges"].as_array().cloned().unwrap_or_default();
@@ -147,7 +131,7 @@ fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
             ranges.iter().any(holds)
         };
         check(number(&shown["lost_bytes"]) > 0 && !is_lost(7), format!("nothing would be lost: {shown}"))?;
-        let error = refused(&pair.beta, &["disk", "own", "vm1"])?;
+        let error = pair.beta.refused(&["disk", "own", "vm1"])?;
         check(error.contains("vm1"), format!("taken over without the disk's name: {error}"))?;
         pair.beta.command(&["disk", "own", "vm1", "--confirm", "vm1"])?;
         check(state(&pair.beta)? == "here", "it needs nobody any more")?;
@@ -163,7 +147,7 @@ fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
         let lost = pair.beta.json(&["disk", "lost", "vm1"])?;
         check(lost["bytes"] == shown["lost_bytes"], format!("foretold {shown}, lost {lost}"))?;
         // What is written is whole again, and the dead host has no say.
-        write(&mut guest, 0..BLOCKS, 3)?;
+        guest.fill(0..BLOCKS, 3)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
         pair.start_alpha()?;
         pair.check_overtaken()?;
@@ -187,17 +171,17 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
         let fence = program(place, "fence", &script)?;
         let mut pair = Pair::new(place, &places, &format!("fence = {:?}", fence.display().to_string()))?;
         let mut guest = client(&pair.alpha)?;
-        write(&mut guest, 0..64, 1)?;
+        guest.fill(0..64, 1)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
         pair.alpha.command(&["disk", "flush", "vm1"])?;
-        write(&mut guest, 32..64, 2)?;
+        guest.fill(32..64, 2)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
-        let error = refused(&pair.beta, &OWN)?;
+        let error = pair.beta.refused(&OWN)?;
         check(error.contains("'alpha' answers"), format!("taken from a host that lives: {error}"))?;
         pair.alpha.kill()?;
-        let error = refused(&pair.beta, &OWN[..5])?;
+        let error = pair.beta.refused(&OWN[..5])?;
         check(error.contains("not known which blocks"), format!("lost without a word: {error}"))?;
-        let error = refused(&pair.beta, &OWN)?;
+        let error = pair.beta.refused(&OWN)?;
         check(error.contains("not fenced"), format!("taken over from a host that may write: {error}"))?;
         check(state(&pair.beta)? == "waiting", "nothing has changed")?;
         let calls = || std::fs::read_to_string(&told).map_err(Error::io("the fence"));
@@ -207,7 +191,7 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
         }
         let mut first = Process::start(place, "own", &pair.beta.command_line(&OWN)?)?;
         wait_until("the fence", PATIENCE, || Ok(calls()?.lines().count() > before))?;
-        let error = refused(&pair.beta, &OWN)?;
+        let error = pair.beta.refused(&OWN)?;
         check(error.contains("being taken over already"), format!("taken over twice at a time: {error}"))?;
         std::fs::remove_file(format!("{told}.waits")).map_err(Error::io("the fence"))?;
         check(first.wait(PATIENCE)?.success(), "it is not taken over")?;
@@ -219,7 +203,7 @@ fn a_dead_owners_disk_is_fenced_and_taken_over() {
             let found = read(&mut moved, block)?;
             check(found == Some(1), format!("block {block} is as the origin has it: {found:?}"))?;
         }
-        write(&mut moved, 0..48, 3)?;
+        moved.fill(0..48, 3)?;
         moved.ask(Command::Flush, 0, 0, &mut [])?;
         pair.start_alpha()?;
         pair.check_overtaken()?;
@@ -257,12 +241,12 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
         let delta = Haversack::start(&places[3], settings(&hosts, "delta", Vec::new(), ""))?;
         wait_until("the hosts", PATIENCE, || Ok(knows_all(&beta)? && knows_all(&gamma)?))?;
         let mut guest = client(&alpha)?;
-        write(&mut guest, 0..64, 1)?;
+        guest.fill(0..64, 1)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
         drop(guest);
         std::fs::write(&victim, delta.process()?.id().to_string()).map_err(Error::io("delta"))?;
         alpha.kill()?;
-        let error = refused(&beta, &OWN)?;
+        let error = beta.refused(&OWN)?;
         check(error.contains("stopped answering"), format!("taken over without delta: {error}"))?;
         // Only beta can say whether it has taken the disk.
         beta.kill()?;
@@ -284,7 +268,7 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
             let found = read(&mut guest, block)?;
             check(found == Some(1), format!("block {block} of a disk that nobody has taken: {found:?}"))?;
         }
-        let error = refused(&beta, &OWN)?;
+        let error = beta.refused(&OWN)?;
         check(error.contains("'alpha' answers, and has it"), format!("taken from its owner: {error}"))?;
         // Nor does gamma, which has noted the take-over, stand in the way of the disk.
         drop(guest);
@@ -292,7 +276,7 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
         gamma.settings().disks = disk("from = \"alpha\"");
         gamma.start_again()?;
         let mut guest = client(&gamma)?;
-        write(&mut guest, 0..1, 2)?;
+        guest.fill(0..1, 2)?;
         check(read(&mut guest, 1)? == Some(1), "the disk is at gamma")
     });
 }
@@ -314,7 +298,7 @@ fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
         wait_until("the hosts", PATIENCE, || Ok(knows_all(&beta)? && knows_all(&gamma)?))?;
         alpha.kill()?;
         let why = "'gamma' is connected and has not answered: it has a pool that is not open";
-        let error = refused(&beta, &[&OWN[..], &["--without-fence", "alpha"]].concat())?;
+        let error = beta.refused(&[&OWN[..], &["--without-fence", "alpha"]].concat())?;
         check(error.contains(why), format!("taken over although gamma may have it: {error}"))?;
         // Nor does a host that was away serve the disk before it knows.
         let disks = std::mem::take(&mut alpha.settings().disks);
@@ -327,7 +311,7 @@ fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
         alpha.kill()?;
         gamma.kill()?;
         for named in ["alpha", "alpha,beta", "gamma"] {
-            let error = refused(&beta, &[&OWN[..], &["--without-fence", named]].concat())?;
+            let error = beta.refused(&[&OWN[..], &["--without-fence", named]].concat())?;
             check(
                 ["'alpha'", "'gamma'"].iter().all(|host| error.contains(host)),
                 format!("who is not fenced is not said: {error}"),

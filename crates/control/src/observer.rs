@@ -87,7 +87,7 @@ impl Samples {
     }
 }
 
-/// Samples at most so many blocks, or all, of this share of all.
+/// Samples this share of the blocks, but no more than a limit if there is one.
 fn sampler(most_blocks: Option<usize>, rate: f64) -> Sampler {
     Sampler::fixed_size_from(most_blocks.unwrap_or(usize::MAX), rate)
 }

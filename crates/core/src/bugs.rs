@@ -152,6 +152,8 @@ pub enum Bug {
     GiveUpUnsettled,
     /// Blocks that only a dead host had are read from the origin although no operator has accepted that.
     LoseSilently,
+    /// After a restart, the origin is assumed to have everything that a dead host had.
+    AssumeNothing,
     /// A disk that is taken back from a dead host keeps its clean blocks.
     RetakeClean,
 }
@@ -235,6 +237,7 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::LateWithoutLock,
     Bug::GiveUpUnsettled,
     Bug::LoseSilently,
+    Bug::AssumeNothing,
     Bug::RetakeClean,
 ];
 

@@ -20,7 +20,7 @@ use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::{self, Store};
-use crate::helper::{Helper, HelperSpec};
+use crate::helper::{CONFIRM_EVERY, Helper, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
@@ -397,6 +397,7 @@ impl Daemon {
             read_only: config.read_only,
             run_as: self.run_as,
             gate: self.gate(config, id, device)?,
+            confirm_every: CONFIRM_EVERY,
         };
         let uri = spec.uri();
         let helper = Helper::start(spec)?;

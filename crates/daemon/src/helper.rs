@@ -10,10 +10,12 @@
 //!   engine's requests wait until it is back.
 //! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then it listens under another name. After a
 //!   final refusal no other one is started.
+//! - A helper that its gate has not confirmed for half a day is stopped.
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
 mod lock;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -43,6 +45,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_TIME: Duration = Duration::from_secs(20);
 /// How long a helper may take to exit by itself.
 const STOP_TIME: Duration = Duration::from_secs(10);
+/// How often a gate confirms a helper.
+pub const CONFIRM_EVERY: Duration = Duration::from_secs(3600);
+/// A helper that its gate could not confirm this often is stopped, and must be admitted again: half of the day for which
+/// `fence-rbd` blocklists a client.
+const MOST_UNCONFIRMED: u32 = 12;
 
 /// Why a helper is not available.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +127,12 @@ pub trait Gate: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// It must not be used.
     fn admit(&self) -> Result<(), Refusal>;
+
+    /// Called now and then while the helper is used.
+    ///
+    /// # Errors
+    /// It must not be used any more, if that is final. Otherwise this cannot be told now.
+    fn confirm(&self) -> Result<(), Refusal>;
 }
 
 /// Why a helper is not used.
@@ -148,6 +161,8 @@ pub struct HelperSpec {
     pub run_as: Option<(u32, u32)>,
     /// What decides whether it may be used; it always may if not set.
     pub gate: Option<Arc<dyn Gate>>,
+    /// How often that is confirmed: [`CONFIRM_EVERY`].
+    pub confirm_every: Duration,
 }
 
 impl HelperSpec {
@@ -287,6 +302,41 @@ struct Supervisor {
     last_line: Arc<Mutex<String>>,
 }
 
+/// When a helper was last confirmed by its gate, and will be next.
+struct Confirmation {
+    every: Duration,
+    last: Instant,
+    next: Instant,
+}
+
+impl Confirmation {
+    /// The first time comes somewhere within the interval, so that not all helpers of a host are confirmed at once.
+    fn new(spec: &HelperSpec) -> Confirmation {
+        let mut hasher = DefaultHasher::new();
+        spec.disk.hash(&mut hasher);
+        let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
+        let now = Instant::now();
+        Confirmation { every: spec.confirm_every, last: now, next: now + spec.confirm_every.mul_f64(share) }
+    }
+
+    /// Asks the gate if it is time to. Returns why the helper is to be stopped, if it is.
+    fn check(&mut self, gate: &dyn Gate) -> Result<(), Refusal> {
+        let now = Instant::now();
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + self.every;
+        match gate.confirm() {
+            Ok(()) => self.last = now,
+            Err(refusal) if refusal.is_final || now - self.last >= self.every * MOST_UNCONFIRMED => {
+                return Err(refusal);
+            }
+            Err(refusal) => tracing::warn!("cannot confirm that a helper may be used: {}", refusal.why),
+        }
+        Ok(())
+    }
+}
+
 /// How a process has ended.
 enum End {
     /// By itself.
@@ -349,6 +399,7 @@ impl Supervisor {
         *self.pid.locked() = Some(child.id());
         let readers = self.forward_output(&mut child);
         let mut answers = false;
+        let mut confirmation = Confirmation::new(&self.spec);
         let end = loop {
             if !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
                 if let Err(error) = self.spec.admit() {
@@ -358,6 +409,12 @@ impl Supervisor {
                 (answers, *was_ready) = (true, true);
                 tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
                 let _ = ready.send(Ok(()));
+            }
+            if let Some(gate) = self.spec.gate.as_ref().filter(|_| answers)
+                && let Err(refusal) = confirmation.check(gate.as_ref())
+            {
+                stop(&mut child);
+                break End::Refused(self.spec.refused(refusal));
             }
             match child.try_wait() {
                 Ok(Some(status)) => break End::Exited(status),
@@ -414,6 +471,7 @@ fn stop(child: &mut Child) {
 mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::process::ExitStatusExt;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::*;
     use crate::origin::Origin;
@@ -428,6 +486,7 @@ mod tests {
             read_only: false,
             run_as: None,
             gate: None,
+            confirm_every: CONFIRM_EVERY,
         }
     }
 
@@ -525,11 +584,21 @@ mod tests {
         assert!(!spec.socket.exists());
     }
 
-    /// Admits a helper as long as it is open. Nobody may reach one that waits at it.
+    /// Admits a helper as long as it is open, and confirms it. Nobody may reach one that waits at it.
     #[derive(Debug)]
     struct Door {
         socket: PathBuf,
-        is_open: std::sync::atomic::AtomicBool,
+        is_open: AtomicBool,
+        is_final: bool,
+    }
+
+    impl Door {
+        fn pass(&self) -> Result<(), Refusal> {
+            match self.is_open.load(Relaxed) {
+                true => Ok(()),
+                false => Err(Refusal { why: "the door is closed".into(), is_final: self.is_final }),
+            }
+        }
     }
 
     impl Gate for Door {
@@ -539,32 +608,60 @@ mod tests {
 
         fn admit(&self) -> Result<(), Refusal> {
             assert!(UnixStream::connect(&self.socket).is_err(), "it can be reached before it is admitted");
-            match self.is_open.load(std::sync::atomic::Ordering::Relaxed) {
-                true => Ok(()),
-                false => Err(Refusal { why: "the door is closed".into(), is_final: true }),
-            }
+            self.pass()
+        }
+
+        fn confirm(&self) -> Result<(), Refusal> {
+            self.pass()
+        }
+    }
+
+    fn behind_a_door(dir: &Path, is_final: bool) -> (Arc<Door>, HelperSpec) {
+        let mut spec = qcow2(dir);
+        let door = Arc::new(Door { socket: spec.socket.clone(), is_open: true.into(), is_final });
+        spec.gate = Some(door.clone());
+        (door, spec)
+    }
+
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     #[test]
     fn a_helper_that_is_refused_for_good_is_not_started_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut spec = qcow2(dir.path());
-        let door = Arc::new(Door { socket: spec.socket.clone(), is_open: true.into() });
-        spec.gate = Some(door.clone());
+        let (door, spec) = behind_a_door(dir.path(), true);
         let helper = Helper::start(spec.clone()).unwrap();
-        door.is_open.store(false, std::sync::atomic::Ordering::Relaxed);
+        door.is_open.store(false, Relaxed);
         kill(Pid::from_raw(helper.pid().unwrap() as i32), Signal::SIGKILL).unwrap();
-        let thread = helper.thread.as_ref().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !thread.is_finished() {
-            assert!(Instant::now() < deadline, "it is still being started");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("it is still being started", || helper.thread.as_ref().unwrap().is_finished());
         assert_eq!(helper.pid(), None);
         assert!(UnixStream::connect(&spec.socket).is_err(), "something answers");
         drop(helper);
         let error = Helper::start(spec).map(drop).unwrap_err().to_string();
         assert!(error.contains("the door is closed"), "{error}");
+    }
+
+    #[test]
+    fn a_helper_that_is_not_confirmed_is_stopped() {
+        for is_final in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let (door, mut spec) = behind_a_door(dir.path(), is_final);
+            spec.confirm_every = Duration::from_millis(20);
+            let helper = Helper::start(spec.clone()).unwrap();
+            let first = helper.pid().unwrap();
+            door.is_open.store(false, Relaxed);
+            wait_until("it still runs", || helper.pid() != Some(first));
+            if is_final {
+                wait_until("another one is started", || helper.thread.as_ref().unwrap().is_finished());
+            } else {
+                door.is_open.store(true, Relaxed);
+                wait_until("no other one is used", || UnixStream::connect(&spec.socket).is_ok());
+            }
+        }
     }
 }

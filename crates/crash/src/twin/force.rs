@@ -33,8 +33,8 @@ struct Forced {
 
 impl Twin {
     /// Lets one of the hosts die permanently, if the other one then needs to take anything over.
-    pub(super) fn take_over(&mut self, apart: &mut Random) -> Flow {
-        let dead = apart.below(2) as usize;
+    pub(super) fn take_over(&mut self, apart: &mut Random, soon: &mut Random) -> Flow {
+        let dead = if soon.one_in(2) { self.move_until_claimed()? } else { apart.below(2) as usize };
         let heir = 1 - dead;
         for _ in 0..PATIENCE {
             let is_quiet =
@@ -55,7 +55,7 @@ impl Twin {
         self.die_for_good(dead, apart);
         // A host that starts again while the other one is dead no longer knows what it needs from there.
         let depends = self.record(heir).is_some_and(|record| record.is_owner());
-        if depends && apart.one_in(2) {
+        if depends && soon.one_in(2) {
             self.crash(heir)?;
         }
         let is_listed = self.is_attached(heir);
@@ -88,6 +88,23 @@ impl Twin {
         }
         self.come_back(dead, heir, apart)?;
         self.read_each_block()
+    }
+
+    /// Moves the guest, up to the moment when its new host owns the disk and still needs the old one. Returns the old one.
+    fn move_until_claimed(&mut self) -> Flow<usize> {
+        self.pre_copy()?;
+        let from = self.guest.host;
+        self.stop_guest()?;
+        let to = 1 - from;
+        self.arrive(to, from)?;
+        for _ in 0..PATIENCE {
+            let depends = matches!(self.record(to), Some(Record::Owner { peers, .. }) if !peers.is_empty());
+            if depends || self.guest.host != to {
+                break;
+            }
+            self.step(false)?;
+        }
+        Ok(from)
     }
 
     /// Whatever was here and the origin lacks must be dirty after a take-over: otherwise nothing keeps it here.

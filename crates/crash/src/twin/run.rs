@@ -100,7 +100,8 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
         // Apart from the other choices, so that seeds keep their meaning.
         let mut force = Random::scrambled(seed.rotate_left(24));
         let is_forced = force.one_in(RUNS_WITH_FORCE);
-        let outcome = twin.live(points, is_forced.then_some(&mut force));
+        let mut soon = Random::scrambled(seed.rotate_left(32));
+        let outcome = twin.live(points, is_forced.then_some([&mut force, &mut soon]));
         twin.report.points = twin.points;
         twin.report.counts.points = twin.points;
         twin.report.counts.ios = twin.shared.ios;
@@ -117,7 +118,7 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
 }
 
 impl Twin {
-    fn live(&mut self, points: u64, force: Option<&mut Random>) -> Flow {
+    fn live(&mut self, points: u64, force: Option<[&mut Random; 2]>) -> Flow {
         for host in &mut self.hosts {
             while host.start(&mut self.shared)? != Start::Running {}
         }
@@ -143,9 +144,9 @@ impl Twin {
                 self.send_ahead()?;
             }
         }
-        if let Some(force) = force {
+        if let Some([apart, soon]) = force {
             (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
-            return self.take_over(force);
+            return self.take_over(apart, soon);
         }
         self.settle()?;
         self.read_everything()
@@ -272,7 +273,7 @@ impl Twin {
     }
 
     /// Sends copies ahead while the guest works. Its destination may die meanwhile.
-    fn pre_copy(&mut self) -> Flow {
+    pub(super) fn pre_copy(&mut self) -> Flow {
         for _ in 0..self.shared.rng.range(1, 6) {
             self.send_ahead()?;
             for _ in 0..self.shared.rng.skewed(80) {
@@ -311,20 +312,7 @@ impl Twin {
             self.pre_copy()?;
         }
         let from = self.guest.host;
-        self.guest.is_stopped = true;
-        let mut steps = 0;
-        while self.guest.in_flight() > 0 {
-            self.step(false)?;
-            steps += 1;
-            if steps > MOST_STEPS {
-                return violation!("hang: requests on host {from} are not answered");
-            }
-            if self.hosts[from].running.is_none() {
-                self.guest.die();
-            }
-        }
-        tell(|| format!("{:>10} the guest has stopped on host {from}", self.shared.now));
-        self.hosts[from].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
+        self.stop_guest()?;
         if self.operator.one_in(GUESTS_THAT_SHUT_DOWN) {
             self.detach(from)?;
             if !self.guest.is_stopped {
@@ -352,6 +340,26 @@ impl Twin {
         if self.shared.rng.one_in(3) {
             self.look_after_move()?;
         }
+        Ok(())
+    }
+
+    /// Stops the guest when its requests are answered, or its host has died.
+    pub(super) fn stop_guest(&mut self) -> Flow {
+        let from = self.guest.host;
+        self.guest.is_stopped = true;
+        let mut steps = 0;
+        while self.guest.in_flight() > 0 {
+            self.step(false)?;
+            steps += 1;
+            if steps > MOST_STEPS {
+                return violation!("hang: requests on host {from} are not answered");
+            }
+            if self.hosts[from].running.is_none() {
+                self.guest.die();
+            }
+        }
+        tell(|| format!("{:>10} the guest has stopped on host {from}", self.shared.now));
+        self.hosts[from].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
         Ok(())
     }
 

@@ -64,15 +64,30 @@ impl Register {
         let client = only_new(&watchers::on_this_host(&now), earlier).map_err(&failed)?;
         let header = Header::of(&self.image).map_err(&failed)?;
         self.enter(&header, &client).map_err(&failed)?;
-        let is_held = lock::is_held_of(&header, &self.holder).map_err(&failed)?;
-        if !is_held || fenced::is_marked(&header, &self.holder).map_err(&failed)? {
-            return Err(LockError::Lost { image: self.image.path() });
-        }
+        self.check_lock(&header)?;
         if let Err(error) = self.forget_ended(&header, &now) {
             tracing::warn!(
                 image = self.image.path(),
                 "clients that have ended stay in the register: {error}"
             );
+        }
+        Ok(())
+    }
+
+    /// Checks again that the pool's lock is there and its host not marked: a client that was blocklisted may write again after a
+    /// time.
+    ///
+    /// # Errors
+    /// As for [`Register::admit`].
+    pub fn confirm(&self) -> Result<(), LockError> {
+        self.check_lock(&Header::of(&self.image).map_err(lock::failed(&self.image))?)
+    }
+
+    fn check_lock(&self, header: &Header<'_>) -> Result<(), LockError> {
+        let failed = lock::failed(&self.image);
+        let is_held = lock::is_held_of(header, &self.holder).map_err(&failed)?;
+        if !is_held || fenced::is_marked(header, &self.holder).map_err(&failed)? {
+            return Err(LockError::Lost { image: self.image.path() });
         }
         Ok(())
     }

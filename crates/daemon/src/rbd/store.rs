@@ -58,13 +58,22 @@ impl Gate for RegisterGate {
 
     fn admit(&self) -> std::result::Result<(), Refusal> {
         let earlier = self.earlier.locked().clone();
-        self.register.admit(&earlier).map_err(|error| {
-            let refusal = refusal(&error);
-            if let Some(daemon) = self.daemon.0.upgrade().filter(|_| refusal.is_final) {
-                daemon.events.add("lock-lost", &self.disk, refusal.why.clone());
-            }
-            refusal
-        })
+        self.register.admit(&earlier).map_err(|error| self.told(&error))
+    }
+
+    fn confirm(&self) -> std::result::Result<(), Refusal> {
+        self.register.confirm().map_err(|error| self.told(&error))
+    }
+}
+
+impl RegisterGate {
+    /// Returns the refusal for an error, and adds an event if it is final.
+    fn told(&self, error: &LockError) -> Refusal {
+        let refusal = refusal(error);
+        if let Some(daemon) = self.daemon.0.upgrade().filter(|_| refusal.is_final) {
+            daemon.events.add("lock-lost", &self.disk, refusal.why.clone());
+        }
+        refusal
     }
 }
 

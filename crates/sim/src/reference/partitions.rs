@@ -150,7 +150,8 @@ impl<R: Resizable> Partitions<R> {
         self.disks[disk].mode
     }
 
-    /// Gives a part space for one more block, or replaces one of its own. Returns false if it may have none.
+    /// Makes space for one more block in a part, if necessary by replacing one of its own. Returns false if the part has no
+    /// space at all.
     fn make_room(&mut self, at: usize) -> bool {
         let part = &mut self.parts[at];
         let (before, target) = (part.cache.cached_blocks(), part.target_blocks);

@@ -192,3 +192,21 @@ fn the_mixes_that_come_along_can_be_opened() {
     }
     assert!(seen >= 6, "{seen} mixes");
 }
+
+/// Frequent use in the past says little where working sets move: there one LRU cache is hard to beat.
+#[test]
+fn auto_follows_working_sets_that_move() {
+    let mix: Mix = toml::from_str(include_str!("../../../mixes/phases.toml")).expect("the mix is valid");
+    let mix = Mix { fractions: vec![0.2], ..mix };
+    let own = || vec!["own".to_string()];
+    let choices = Choices {
+        allocators: vec!["auto".into()],
+        admissions: own(),
+        write_modes: own(),
+        ..Choices::default()
+    };
+    let comparison =
+        compare(&mix, Path::new("."), &choices, &mut Kept::nothing(), &|_, _| {}).expect("it is compared");
+    let (auto, lru) = (comparison.combinations[0].hit_ratio, comparison.bounds[0].global_lru);
+    assert!(auto > lru - 0.015, "{auto} of all accesses hit, {lru} with one LRU cache");
+}

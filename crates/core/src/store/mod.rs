@@ -13,6 +13,7 @@
 //!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
+mod aging;
 mod check;
 pub mod common;
 mod crowding;
@@ -40,6 +41,7 @@ use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
 use crate::hasher::NumberHasher;
 use crate::table::Table;
+use aging::Aging;
 use common::Common;
 use dirty::{DirtySegments, DirtyTimes};
 use ghost::Ghosts;
@@ -121,6 +123,8 @@ pub struct DiskSpace {
     rewrite_hand: usize,
     /// If it does not share the pool: how long its blocks stay.
     stay: Stay,
+    /// How fast the hits of its blocks are forgotten.
+    aging: Aging,
 }
 
 /// The store. See the module.
@@ -156,6 +160,8 @@ pub struct Store {
     written_pages: VecDeque<(u64, SegmentNo)>,
     /// When some blocks were used last.
     last_uses: LastUses,
+    /// By segment: when the main hand swept it last, in accesses of the pool; 0 if it has not yet.
+    swept: Table<SegmentNo, u64>,
 }
 
 /// Maximum number of blocks that [`Store::prefetch`] reads at once.
@@ -185,6 +191,7 @@ impl Store {
             superseded: VecDeque::new(),
             written_pages: VecDeque::new(),
             last_uses: LastUses::new(),
+            swept: Table::new(),
         }
     }
 
@@ -195,6 +202,7 @@ impl Store {
         for on_device in 0..segments {
             self.segments.push(Segment::new(number.0, on_device));
             self.dirty_times.push(None);
+            self.swept.push(0);
         }
         let total = self.segments.len();
         self.free_changed = true;

@@ -5,7 +5,8 @@
 //! when more than a tenth of the disk's blocks are on probation. Blocks that have not been hit by then are
 //! evicted in place and remembered in the ghost list; those that were hit become protected. A block that
 //! returns while it is remembered is protected at once. While probation is within its tenth, the *main hand*
-//! sweeps the protected blocks like a clock with counters of 0 to 3.
+//! sweeps the protected blocks like a clock with counters of 0 to 3. How much of a counter a sweep takes is
+//! learned where last uses are sampled ([`super::aging`]).
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4, with the
 //! queues replaced by the segments they would have been copied between.
@@ -129,15 +130,17 @@ impl Store {
         self.sweep(segment, all)
     }
 
-    /// Evicts the blocks of a segment that have no hits left, and takes one from the others: protected
+    /// Evicts the blocks of a segment that have no hits left, and takes one hit or all from the others: protected
     /// blocks, or all.
     fn sweep(&mut self, segment: SegmentNo, all: bool) -> u32 {
+        let swept_before = self.note_sweep(segment);
         let mut evicted = 0;
         for number in self.slots_of(segment) {
             let may_go = |slot: &Live| !slot.dirty() && (slot.protected() || all);
             let Some(slot) = self.slot(number).primary().filter(may_go) else { continue };
             if slot.hits() > 0 {
-                self.set(number, slot.with_hits(slot.hits() - 1));
+                let left = self.hits_left(number, slot.hits(), swept_before);
+                self.set(number, slot.with_hits(left));
             } else {
                 self.note_eviction(number);
                 self.evict(number);

@@ -10,7 +10,8 @@
 //! again soon after its eviction, within a quarter of the time that blocks stay, would have been a hit with
 //! that much more space. The savings of such hits, for each eviction and a whole stay, are the amount that a
 //! block must save to be worth its space. The savings that rejected or evicted blocks would have brought also
-//! determine how strict admission should be ([`super::strictness`]).
+//! determine how strict admission should be ([`super::strictness`]), and, beside what blocks saved that the main
+//! hand spared, how fast hits are forgotten ([`super::aging`]).
 //!
 //! Invariants
 //! - Nothing is known before the first evictions, unless it was learned before a restart and the pool is
@@ -18,6 +19,8 @@
 
 use haversack_model::{BlockNo, DiskNo};
 
+use super::aging::{Aging, Savings};
+use super::segment::SegmentNo;
 use super::slot::SlotNo;
 use super::strictness::{Gone, Strictness, WITHIN};
 use super::{Store, hash};
@@ -36,6 +39,8 @@ const LEAST_COUNTED: u64 = 16;
 const LONGER: f64 = 0.25;
 /// The price of space covers about this many evictions.
 const PRICE_OVER: f32 = 512.0;
+/// The mean length of a round covers about this many sweeps.
+const ROUND_OVER: f64 = 64.0;
 
 /// The time of a block's last use; or of its rejection or eviction, if that was later.
 #[derive(Clone, Copy, Default)]
@@ -43,6 +48,8 @@ struct Use {
     hash: u64,
     /// The time, with one of the flags if the block is gone.
     at: u64,
+    /// When the main hand spared the block since then, or 0.
+    spared_at: u64,
 }
 
 const EVICTED: u64 = 1 << 63;
@@ -112,6 +119,10 @@ pub(super) struct Stay {
     /// The savings that evicted blocks would have brought by staying longer, per eviction.
     regret_us: f32,
     strictness: Strictness,
+    /// The mean time between two sweeps of a segment: a round of the main hand.
+    round: f64,
+    /// Sampled blocks that were evicted, and what they would have saved within a round.
+    evicted: Savings,
 }
 
 impl Stay {
@@ -130,6 +141,9 @@ impl Stay {
         if is_within(WITHIN) {
             self.strictness.used_again(why, saved_us);
         }
+        if why == Gone::Evicted && gone_for as f64 <= self.round {
+            self.evicted.used(saved_us);
+        }
     }
 
     fn space_us(&self) -> f32 {
@@ -142,8 +156,9 @@ impl Stay {
 }
 
 /// How long blocks stay, as bytes: the mean in accesses of the pool (f64), the savings that evicted blocks
-/// would have brought (f32), the number of evictions in the mean (u16), and how strict admission is, in
-/// ten-thousandths (u16; 0 if it is not known), little-endian.
+/// would have brought (f32), the number of evictions in the mean (u8), the share of the disk's blocks that are
+/// counted down, in 255ths (u8; 0 if it is not known), and how strict admission is, in ten-thousandths (u16; 0 if
+/// it is not known), little-endian.
 pub const STAY_BYTES: usize = 16;
 
 impl Store {
@@ -161,7 +176,8 @@ impl Store {
         let stays = stay.at(self.last_uses.clock).map_or(stay.mean, |stays| stay.mean.max(stays as f64));
         bytes[..8].copy_from_slice(&stays.to_le_bytes());
         bytes[8..12].copy_from_slice(&stay.regret_us.to_le_bytes());
-        bytes[12..14].copy_from_slice(&(stay.counted.min(MEAN_OVER) as u16).to_le_bytes());
+        bytes[12] = stay.counted.min(MEAN_OVER) as u8;
+        bytes[13] = space.aging.saved();
         let strictness = (stay.strictness.factor() * 10_000.0).round() as u16;
         bytes[14..].copy_from_slice(&strictness.to_le_bytes());
         bytes
@@ -172,7 +188,7 @@ impl Store {
     pub fn resume_stay(&mut self, disk: DiskNo, saved: &[u8; STAY_BYTES]) {
         let mean = f64::from_le_bytes(saved[..8].try_into().expect("it has 16 bytes"));
         let regret_us = f32::from_le_bytes(saved[8..12].try_into().expect("it has 16 bytes"));
-        let counted = u16::from_le_bytes([saved[12], saved[13]]);
+        let (counted, aging) = (saved[12], Aging::resumed(saved[13]));
         let strictness = match u16::from_le_bytes([saved[14], saved[15]]) {
             0 => Strictness::default(),
             factor => Strictness::new(f32::from(factor) / 10_000.0),
@@ -180,10 +196,13 @@ impl Store {
         let is_valid = mean.is_finite() && mean >= 0.0 && regret_us.is_finite() && regret_us >= 0.0;
         let is_full = self.free_segments(None) == 0 && self.unprepared_segments(None) == 0;
         let evicted_at = self.last_uses.clock;
+        if is_full {
+            self.disks[disk].aging = aging;
+        }
         let stay = self.stay(disk);
         if is_valid && is_full && stay.counted == 0 {
             let counted = u64::from(counted).min(MEAN_OVER);
-            *stay = Stay { mean, counted, evicted_at, regret_us, strictness };
+            *stay = Stay { mean, counted, evicted_at, regret_us, strictness, ..Stay::default() };
         }
     }
 
@@ -193,20 +212,27 @@ impl Store {
         let last = &mut self.last_uses;
         last.clock += 1;
         let hash = hash(disk, block);
-        let mut gone = None;
+        let (mut gone, mut spared_at) = (None, None);
         if let Some(place) = last.place(hash) {
             if last.uses.is_empty() {
                 last.uses = vec![Use::default(); REMEMBERED];
             }
-            let before = std::mem::replace(&mut last.uses[place], Use { hash, at: last.clock });
-            gone = Some(before).filter(|before| before.hash == hash).and_then(|before| before.gone());
+            let used = Use { hash, at: last.clock, spared_at: 0 };
+            let before = Some(std::mem::replace(&mut last.uses[place], used)).filter(|b| b.hash == hash);
+            gone = before.and_then(|before| before.gone());
+            spared_at = before.map(|before| before.spared_at).filter(|at| *at > 0);
         }
         let now = last.clock;
         let stay = self.stay(disk);
         if let Some((why, at)) = gone {
             stay.used_again(why, now - at, saved_us);
         }
-        Noted { now, stay: stay.at(now), space_us: stay.space_us(), strictness: stay.strictness.factor() }
+        let (round, strictness) = (stay.round as u64, stay.strictness.factor());
+        let noted = Noted { now, stay: stay.at(now), space_us: stay.space_us(), strictness };
+        if spared_at.is_some_and(|at| now - at <= round) {
+            self.disks[disk].aging.used(saved_us);
+        }
+        noted
     }
 
     fn stay(&mut self, disk: DiskNo) -> &mut Stay {
@@ -233,7 +259,36 @@ impl Store {
         if let Some(age) = age {
             stay.add(age);
             stay.strictness.gone(Gone::Evicted);
+            stay.evicted.evicted();
         }
+    }
+
+    /// Notes that the main hand begins to sweep a segment; returns when it swept it before, or 0.
+    pub(super) fn note_sweep(&mut self, segment: SegmentNo) -> u64 {
+        let now = self.last_uses.clock;
+        let before = std::mem::replace(&mut self.swept[segment], now);
+        if before > 0 {
+            let stay = self.stay(DiskNo(self.segments[segment].owner));
+            stay.round += ((now - before) as f64 - stay.round) / ROUND_OVER;
+        }
+        before
+    }
+
+    /// Returns the hits that a block has left after the sweep of its segment, which was swept before at
+    /// `swept_before`.
+    pub(super) fn hits_left(&mut self, number: SlotNo, hits: u8, swept_before: u64) -> u8 {
+        let (disk, block) = (self.owner_of(number), self.slot(number).block());
+        let (hash, now) = (hash(disk, block), self.last_uses.clock);
+        let left = self.disks[disk].aging.hits_left(hash, hits);
+        let used = self.last_uses.place(hash).and_then(|place| self.last_uses.uses.get_mut(place));
+        let is_spared =
+            |used: &&mut Use| used.hash == hash && used.gone().is_none() && used.at < swept_before;
+        if let Some(used) = used.filter(is_spared) {
+            used.spared_at = now;
+            let evicted = self.stay(disk).evicted;
+            self.disks[disk].aging.spared(&evicted);
+        }
+        left
     }
 
     /// Notes that admission rejects a block whose use was just noted.

@@ -1,0 +1,162 @@
+//! How fast a block's hits are forgotten, which each disk learns.
+//!
+//! The main hand either takes one hit from a block when it passes, or all of them. A block that is counted down
+//! outlives up to three rounds in which it is not used. That pays for blocks that are used for long. Where
+//! working sets change, the blocks of the last one keep the space that those of the next one need.
+//!
+//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. Of the former, the
+//! sampled blocks that stay although they were not used in the last round are *spared*. They took the place of
+//! blocks that were evicted. Of both, the blocks that are used within the following round are counted, with what
+//! that saves or would have saved. If spared blocks save more per block, the share of the disk grows, otherwise
+//! it shrinks.
+//!
+//! Invariants
+//! - Without a sample of last uses all blocks are counted down.
+//! - At least one in sixteen is, so that there is always something to compare.
+
+/// The share changes by this much.
+const STEP: f32 = 1.0 / 16.0;
+/// It changes after this many sampled blocks were spared.
+const COMPARED_AT: u32 = 64;
+/// At least this many sampled blocks must have been evicted for a comparison.
+const LEAST_EVICTED: f32 = 16.0;
+/// When more sampled blocks than this were evicted, the sums are halved.
+const MOST_EVICTED: f32 = 1024.0;
+
+/// What blocks saved, or would have saved, within a round of the main hand.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Savings {
+    blocks: f32,
+    saved_us: f32,
+}
+
+impl Savings {
+    /// Notes that one of them was used within the round.
+    pub(super) fn used(&mut self, saved_us: f32) {
+        self.saved_us += saved_us;
+    }
+
+    /// Notes that a sampled block was evicted.
+    pub(super) fn evicted(&mut self) {
+        self.blocks += 1.0;
+        if self.blocks > MOST_EVICTED {
+            self.halve();
+        }
+    }
+
+    fn mean_us(&self) -> f32 {
+        self.saved_us / self.blocks.max(1.0)
+    }
+
+    fn halve(&mut self) {
+        self.blocks /= 2.0;
+        self.saved_us /= 2.0;
+    }
+}
+
+/// How fast the hits of a disk's blocks are forgotten. See the module.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Aging {
+    /// The share of the blocks that are counted down.
+    share: f32,
+    spared: Savings,
+    /// Sampled blocks that were spared since the last comparison.
+    since_compared: u32,
+}
+
+impl Default for Aging {
+    fn default() -> Aging {
+        Aging { share: 1.0, spared: Savings::default(), since_compared: 0 }
+    }
+}
+
+impl Aging {
+    /// Continues from [`Aging::saved`]. 0 stands for a share that is not known.
+    pub(super) fn resumed(saved: u8) -> Aging {
+        let share = if saved == 0 { 1.0 } else { (f32::from(saved) / 255.0).max(STEP) };
+        Aging { share, ..Aging::default() }
+    }
+
+    /// Returns the share of the blocks that are counted down, in 255ths.
+    pub(super) fn saved(&self) -> u8 {
+        (self.share * 255.0).round() as u8
+    }
+
+    /// Returns the hits that a block has after the main hand has passed, of `hits` before.
+    pub(super) fn hits_left(&self, hash: u64, hits: u8) -> u8 {
+        // The sample's own bits of the hash are others.
+        let is_counted_down = f32::from((hash >> 24) as u16) < self.share * 65_536.0;
+        if is_counted_down { hits.saturating_sub(1) } else { 0 }
+    }
+
+    /// Notes that a spared block was used within the following round.
+    pub(super) fn used(&mut self, saved_us: f32) {
+        self.spared.used(saved_us);
+    }
+
+    /// Notes that a sampled block is spared. `evicted` are the blocks of all disks that share the space.
+    pub(super) fn spared(&mut self, evicted: &Savings) {
+        self.spared.blocks += 1.0;
+        self.since_compared += 1;
+        if self.since_compared < COMPARED_AT || evicted.blocks < LEAST_EVICTED {
+            return;
+        }
+        let pays = self.spared.mean_us() > evicted.mean_us();
+        self.share = (self.share + if pays { STEP } else { -STEP }).clamp(STEP, 1.0);
+        self.spared.halve();
+        self.since_compared = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Simulates blocks of which these shares are used in the round after they were spared, and evicted.
+    fn after(mut aging: Aging, spared: f32, evicted: f32) -> Aging {
+        let mut gone = Savings::default();
+        for _ in 0..10_000 {
+            gone.evicted();
+            gone.used(evicted * 1000.0);
+            aging.used(spared * 1000.0);
+            aging.spared(&gone);
+        }
+        aging
+    }
+
+    fn counted_down(aging: &Aging) -> usize {
+        (0..1 << 16).filter(|bits: &u64| aging.hits_left(bits << 24, 3) == 2).count()
+    }
+
+    #[test]
+    fn hits_are_forgotten_at_once_where_blocks_that_were_hit_are_not_used_again() {
+        let at_first = Aging::default();
+        assert_eq!(counted_down(&at_first), 1 << 16);
+        let moving = after(at_first, 0.1, 0.2);
+        assert_eq!(counted_down(&moving), 1 << 12, "one in sixteen is still counted down");
+        assert_eq!(counted_down(&after(moving, 0.2, 0.1)), 1 << 16, "it learns again");
+    }
+
+    #[test]
+    fn nothing_is_compared_before_enough_was_evicted() {
+        let (mut aging, none) = (Aging::default(), Savings::default());
+        (0..1000).for_each(|_| aging.spared(&none));
+        assert_eq!(counted_down(&aging), 1 << 16);
+    }
+
+    #[test]
+    fn a_block_without_hits_has_none_left() {
+        assert_eq!(Aging::default().hits_left(0, 0), 0);
+        assert_eq!(after(Aging::default(), 0.0, 1.0).hits_left(u64::MAX, 3), 0);
+    }
+
+    #[test]
+    fn the_share_outlives_a_restart() {
+        let moving = after(Aging::default(), 0.1, 0.2);
+        for aging in [Aging::default(), moving] {
+            let resumed = Aging::resumed(aging.saved());
+            assert!((resumed.share - aging.share).abs() < 0.002, "{resumed:?}, {aging:?}");
+        }
+        assert_eq!(Aging::resumed(0), Aging::default());
+    }
+}

@@ -117,7 +117,7 @@ fn on_the_way() -> Vec<OnTheWay> {
         (3_150_010, 2, event("storage-migrated")),
         (3_250_010, 0, event("suspended")),
         (3_600_010, 0, event("resumed")),
-        (3_700_010, 1, json!({ "limit": MIB, "reservation": MIB / 2 })),
+        (3_700_010, 1, json!({ "limit": MIB, "reservation": MIB / 2, "window": "1s" })),
         (4_100_010, 2, event("ended")),
         (4_350_010, 1, event("migrating-out")),
         (4_650_010, 2, came),
@@ -381,6 +381,27 @@ fn centaur() {
 #[test]
 fn liu() {
     decide_the_same("liu\nhistory = 3\nchunk = \"256KiB\"", |plan| (plan.demand_blocks, plan.target));
+}
+
+/// Disks with windows of their own beside the pool's: of three, and of less than two, which makes two.
+#[test]
+fn own_windows() {
+    let disks = [
+        DISKS[0],
+        "limit = \"2MiB\"\nvm = \"vm1\"\nwindow = \"1500090us\"\n",
+        "reservation = \"1MiB\"\nvm = \"vm2\"\nwindow = \"900ms\"\n",
+    ];
+    follow("cloudcache", disks, |log| {
+        let windows = decisions(log);
+        let length_us = |number: usize, disk: usize| {
+            windows[number].inputs.disks[disk].window.as_ref().map_or(0, |window| window.length_us)
+        };
+        let lengths: Vec<_> =
+            (0..QUIET_WINDOWS).map(|number| [0, 1, 2].map(|disk| length_us(number, disk))).collect();
+        let expected =
+            [[1, 1, 1], [1, 2, 2], [1, 3, 2], [1, 3, 2]].map(|windows| windows.map(|n| n * WINDOW_US));
+        check(lengths == expected, format!("windows of {lengths:?}, expected {expected:?}"))
+    });
 }
 
 /// Distances of all blocks.

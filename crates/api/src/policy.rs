@@ -72,9 +72,12 @@ pub struct PolicySettings {
     /// Windows whose counts the weights of `max-min` are of, the last one included: a history that slides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<u64>,
-    /// Length of a window.
+    /// Length of a window of the pool: the time between two decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
+    /// Time over which a disk without a `window` of its own is measured, rounded up to whole windows of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_window: Option<Span>,
     /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,
@@ -115,6 +118,7 @@ impl PolicySettings {
             first: None,
             history: None,
             window: None,
+            disk_window: None,
             measurement: None,
             sample_blocks: None,
             origin_latency: None,

@@ -31,7 +31,7 @@ const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
 /// How a disk is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObserverConfig {
-    /// The intended length of a window.
+    /// The intended length of a window of the pool.
     pub window_us: Micros,
     /// The time at the end of a window in which intensity is measured.
     pub measurement_us: Micros,
@@ -96,6 +96,8 @@ fn sampler(most_blocks: Option<usize>, rate: f64) -> Sampler {
 pub struct Observer {
     config: ObserverConfig,
     opened_us: Micros,
+    /// Windows of the pool that have ended since then.
+    windows: u64,
     /// When the measurement of intensity begins.
     late_from_us: Micros,
     all: Samples,
@@ -129,6 +131,7 @@ impl Observer {
         Ok(Observer {
             config,
             opened_us: now_us,
+            windows: 0,
             late_from_us,
             all: Samples::new(sample_blocks),
             reads: Samples::new(sample_blocks),
@@ -253,7 +256,35 @@ impl Observer {
         Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
     }
 
-    /// Ends the window, returns its figures, and begins the next window.
+    /// Ends a window of the pool, of which the disk's own window has this many. Returns the figures of that, so far if it
+    /// goes on, and whether it does.
+    ///
+    /// # Errors
+    /// Only the errors of [`new`](Self::new).
+    pub fn turn(
+        &mut self,
+        now_us: Micros,
+        counters: &Counters,
+        windows: u64,
+    ) -> Result<(DiskWindow, bool), PolicyError> {
+        self.windows += 1;
+        if self.windows >= windows {
+            return Ok((self.close(now_us, counters)?, false));
+        }
+        let window = self.window(now_us, counters);
+        self.measure_intensity(now_us)?;
+        Ok((window, true))
+    }
+
+    /// Begins to measure intensity for the window of the pool that begins now.
+    fn measure_intensity(&mut self, now_us: Micros) -> Result<(), PolicyError> {
+        self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
+        self.late = late(&self.config, self.late_from_us)?.sampled(self.sample_shift);
+        self.late_reads = 0;
+        Ok(())
+    }
+
+    /// Ends the disk's window, returns its figures, and begins the next one.
     ///
     /// # Errors
     /// Only the errors of [`new`](Self::new).
@@ -261,9 +292,8 @@ impl Observer {
         let window = self.window(now_us, counters);
         self.all.turn();
         self.reads.turn();
-        self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
-        self.late = late(&self.config, self.late_from_us)?.sampled(self.sample_shift);
-        (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
+        self.measure_intensity(now_us)?;
+        (self.opened_us, self.windows, self.lost, self.before) = (now_us, 0, 0, *counters);
         Ok(window)
     }
 }

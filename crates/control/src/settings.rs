@@ -48,6 +48,7 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
     let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
     config.window_us = us(settings.window, config.window_us);
+    config.disk_window_us = us(settings.disk_window, config.disk_window_us);
     // A shorter window gets a shorter measurement, unless that is set explicitly: otherwise both would be
     // refused.
     let measurement_us = config.measurement_us.min(config.window_us);
@@ -265,6 +266,9 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if !(0.0..=1e6).contains(&disk.priority) {
         return Err(format!("priority is {}; expected a number from 0 to a million", disk.priority));
     }
+    if disk.window.is_some_and(|window| window.as_micros() == 0) {
+        return Err("window is 0; expected a time above 0, or leave it out for that of the policy".into());
+    }
     match disk.limit {
         Some(limit) if limit < disk.reservation => Err(format!(
             "its limit of {limit} is below its reservation of {}; raise the limit or lower the reservation",
@@ -377,6 +381,8 @@ mod tests {
     #[test]
     fn disks_must_have_a_weight_and_room_for_their_reservation() {
         let disk = DiskConfig::new("vm1", "main", "/a");
+        let moment = DiskConfig { window: Some("0s".parse().unwrap()), ..disk.clone() };
+        assert!(check_disk(&moment).unwrap_err().contains("window is 0"));
         let none = DiskConfig { priority: 0.0, ..disk.clone() };
         assert!(check_weights("main", [&disk, &none].into_iter()).is_ok());
         assert!(check_weights("main", [&none].into_iter()).unwrap_err().contains("sum to zero"));

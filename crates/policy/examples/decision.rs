@@ -65,7 +65,9 @@ fn facts(disk: u64, round: u64) -> DiskFacts {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
+        window_us: None,
         window: Some(window),
+        goes_on: false,
     }
 }
 

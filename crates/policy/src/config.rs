@@ -269,8 +269,11 @@ pub struct Config {
     pub first_blocks: u64,
     /// Which blocks are admitted.
     pub admission: AdmissionRule,
-    /// The length of a window.
+    /// The length of a window of the pool: the time between two decisions.
     pub window_us: Micros,
+    /// The time over which a disk is measured that does not ask for another; 0 for a window of the pool.
+    #[serde(default)]
+    pub disk_window_us: Micros,
     /// Windows whose counts the factors of [`AllocatorRule::MaxMin`] are of, the last one included.
     #[serde(default = "one_window")]
     pub history_windows: u64,
@@ -309,6 +312,7 @@ impl Default for Config {
             first_blocks: 0,
             admission: AdmissionRule::Always,
             window_us: 600_000_000,
+            disk_window_us: 0,
             history_windows: one_window(),
             measurement_us: 60_000_000,
             sample_blocks: usual_sample_blocks(),
@@ -323,6 +327,14 @@ impl Config {
     /// Returns whether the allocation depends on measurements, so that a disk must be measured first.
     pub(crate) fn measures(&self) -> bool {
         !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
+    }
+
+    /// Returns how many windows of the pool make up the window of a disk that asks for this length, or for none: rounded
+    /// up to whole windows of the pool, which is the smallest.
+    ///
+    /// Source: CloudCache (Arteaga), section 3.4.3.
+    pub fn windows_of_disk(&self, wanted_us: Option<Micros>) -> u64 {
+        wanted_us.unwrap_or(self.disk_window_us).div_ceil(self.window_us.max(1)).max(1)
     }
 
     /// Checks the settings.

@@ -32,6 +32,6 @@ pub use curve::Curve;
 pub use decide::decide;
 pub use error::PolicyError;
 pub use history::History;
-pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
+pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan, WindowStage};
 pub use systems::{SYSTEMS, named};
 pub use window::{DiskWindow, Intensity};

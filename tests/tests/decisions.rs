@@ -421,6 +421,13 @@ fn hec() {
     });
 }
 
+/// The demand and admission that CloudCache gave LARC.
+#[test]
+fn larc() {
+    let policy = "rwss\ndemand = \"reused-addresses\"\nadmission = \"larc\"";
+    decide_the_same(policy, |plan| (plan.demand_blocks, plan.target));
+}
+
 #[test]
 fn one_pool() {
     follow_the_same("none");

@@ -136,6 +136,12 @@ impl Sampler {
         }
     }
 
+    /// Counts every block of the sample as used once so far: after that, a block used at least twice is one that was used
+    /// again since then.
+    pub fn restart_counts(&mut self) {
+        self.stack.restart_counts();
+    }
+
     /// Returns how often each sampled block was read or written, in no order.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         self.stack.counts()

@@ -84,6 +84,7 @@ impl Samples {
         let youngest = sampler(self.most_blocks, rate);
         self.older = std::mem::replace(&mut self.younger, youngest);
         self.older.fade(0.0);
+        self.older.restart_counts();
     }
 }
 
@@ -237,6 +238,7 @@ impl Observer {
             read_hits: counted.read_hits,
             wss_blocks,
             rwss_blocks,
+            reused_blocks: reused(&self.all.older),
             touched_blocks: self.touches.as_ref().map_or(0, Hec::touched_again_blocks),
             trd: curve(&all, &Class::ALL, all.reads() + all.writes()),
             urd: curve(&all, &[Class::Rar, Class::Raw], all.reads() + all.writes()),
@@ -323,6 +325,13 @@ fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
     let weight = 1.0 / sample.rate();
     let scaled = |blocks: u64| (blocks as f64 * weight).round() as u64;
     (sample.footprint().round() as u64, reused.map(scaled).to_vec())
+}
+
+/// Returns the number of blocks used again since the window began, from the sample that also knows those used in the window
+/// before.
+fn reused(sample: &Sampler) -> u64 {
+    let again = sample.counts().filter(|accesses| *accesses > 1).count();
+    (again as f64 / sample.rate()).round() as u64
 }
 
 /// Returns the hits of some classes of accesses by cache size, as shares of this many accesses. The last size is one more

@@ -74,8 +74,11 @@ fn call(text: &str) -> (&str, Option<Vec<&str>>) {
 }
 
 fn demand(text: &str) -> Result<DemandRule, String> {
-    let wrong =
-        || format!("demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only or touch-count");
+    let wrong = || {
+        format!(
+            "demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only, touch-count or reused-addresses"
+        )
+    };
     match call(text) {
         ("wss", None) => Ok(DemandRule::Wss),
         ("rwss", None) => Ok(DemandRule::Rwss { reuses: 1 }),
@@ -86,6 +89,7 @@ fn demand(text: &str) -> Result<DemandRule, String> {
         ("urd", None) => Ok(DemandRule::Urd),
         ("read-only", None) => Ok(DemandRule::ReadOnly),
         ("touch-count", None) => Ok(DemandRule::TouchCount),
+        ("reused-addresses", None) => Ok(DemandRule::ReusedAddresses),
         _ => Err(wrong()),
     }
 }

@@ -11,7 +11,9 @@ use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
 use crate::demand::utility::Reading;
 use crate::demand::working_set_window::MOST_REUSES;
-use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, Useful, WorkingSet};
+use crate::demand::{
+    Demand, ReadOnly, ReuseWorkingSet, ReusedAddresses, TouchCount, Traditional, Useful, WorkingSet,
+};
 use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
@@ -36,6 +38,8 @@ pub enum DemandRule {
     ReadOnly,
     /// What HEC would admit.
     TouchCount,
+    /// Blocks used that were used before: the addresses that LARC sees again.
+    ReusedAddresses,
 }
 
 impl DemandRule {
@@ -48,6 +52,7 @@ impl DemandRule {
             DemandRule::Urd => Box::new(Useful),
             DemandRule::ReadOnly => Box::new(ReadOnly),
             DemandRule::TouchCount => Box::new(TouchCount),
+            DemandRule::ReusedAddresses => Box::new(ReusedAddresses),
         }
     }
 }

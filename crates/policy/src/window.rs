@@ -35,6 +35,10 @@ pub struct DiskWindow {
     pub wss_blocks: u64,
     /// Distinct blocks reused at least once, twice and so on: RWSS_1, RWSS_2, ...
     pub rwss_blocks: Vec<u64>,
+    /// Distinct blocks used that had been used before, in this window or in the one before it. Figures of earlier versions
+    /// do not say.
+    #[serde(default)]
+    pub reused_blocks: u64,
     /// Blocks of the regions ever touched more than once: what HEC would admit.
     pub touched_blocks: u64,
     /// Hits of reads and writes by ordinary reuse distance, over all accesses.

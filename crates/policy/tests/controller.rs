@@ -24,6 +24,7 @@ fn window(hot: u64) -> DiskWindow {
         read_hits: 5000,
         wss_blocks: 2 * hot,
         rwss_blocks: vec![hot, hot / 2],
+        reused_blocks: hot,
         touched_blocks: 2048,
         trd: Curve::new(vec![(hot / 2, 0.3), (2 * hot, 0.9)]).unwrap(),
         urd: curve.clone(),

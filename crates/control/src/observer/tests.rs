@@ -56,6 +56,22 @@ fn the_example_of_eci_cache() {
     assert_eq!(window.read_only.blocks_needed(), 0, "no block was read twice");
 }
 
+/// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that was
+/// used in the first and one that is used twice; in the third, nothing that was used in the second.
+#[test]
+fn reused_addresses_are_remembered_for_two_windows() {
+    for sample_blocks in [Some(64), None] {
+        let mut observer = observer(sample_blocks);
+        let windows: [&[u64]; 4] = [&[1, 2, 1, 3], &[2, 4, 4, 5], &[1, 6, 7], &[6, 6, 6, 7, 1]];
+        let found = windows.map(|blocks| {
+            note(&mut observer, 0, Recorded::Write, blocks.iter().copied());
+            let window = observer.close(WINDOW_US, &counters(0, 0, 0)).unwrap();
+            (window.reused_blocks, window.rwss_blocks[0])
+        });
+        assert_eq!(found, [(1, 1), (2, 1), (0, 0), (3, 1)]);
+    }
+}
+
 /// A disk that comes late in the window, as in vCacheShare's boot storm, has an intensity at its end.
 #[test]
 fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {

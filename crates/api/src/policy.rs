@@ -85,6 +85,9 @@ pub struct PolicySettings {
     /// with the blocks used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_blocks: Option<u64>,
+    /// Unit in which reuse distances and working sets are measured: a power of two from 4KiB to 1MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<Size>,
     /// Latency assumed for an origin that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_latency: Option<Span>,
@@ -121,6 +124,7 @@ impl PolicySettings {
             disk_window: None,
             measurement: None,
             sample_blocks: None,
+            block: None,
             origin_latency: None,
             cache_latency: None,
         }

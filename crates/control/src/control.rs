@@ -223,6 +223,7 @@ impl Control {
             window_us: config.window_us,
             measurement_us: config.measurement_us,
             sample_blocks: usize::try_from(config.sample_blocks).ok().filter(|blocks| *blocks > 0),
+            unit_blocks: config.unit_blocks,
             touches: config.demand == DemandRule::TouchCount,
         };
         Observer::new(observer, now_us, disk_blocks, counters)?.ending_at(self.due_us())

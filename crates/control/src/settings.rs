@@ -33,6 +33,7 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     config.filter_outliers = settings.filter_outliers.unwrap_or(config.filter_outliers);
     config.history_windows = settings.history.unwrap_or(config.history_windows);
     config.sample_blocks = settings.sample_blocks.unwrap_or(config.sample_blocks);
+    config.unit_blocks = settings.block.map_or(Ok(config.unit_blocks), |size| whole_blocks("block", size))?;
     config.granularity = settings.granularity.unwrap_or(config.granularity);
     windows(settings, &mut config)?;
     config.allocator = allocator(settings, config.allocator)?;
@@ -175,7 +176,7 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
         AllocatorRule::MaxMin { weighting: old, chunk_blocks, spare } => {
             let rule = AllocatorRule::MaxMin {
                 weighting: weighting(settings, old)?,
-                chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), chunk)?,
+                chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), |size| whole_blocks("chunk", size))?,
                 spare: new_spare(spare)?,
             };
             (rule, &["spare", "weighting", "beta", "chunk", "history"])
@@ -186,12 +187,12 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
     Ok(rule)
 }
 
-fn chunk(size: Size) -> Result<u64, String> {
+fn whole_blocks(key: &str, size: Size) -> Result<u64, String> {
     let block = BLOCK_BYTES as u64;
     let whole = size.0 > 0 && size.0.is_multiple_of(block);
     whole
         .then_some(size.0 / block)
-        .ok_or_else(|| format!("chunk: {size}, expected a multiple of {block} bytes above 0"))
+        .ok_or_else(|| format!("{key}: {size}, expected a multiple of {block} bytes above 0"))
 }
 
 /// Refuses keys that the allocator does not use.

@@ -179,6 +179,9 @@ pub struct Staging {
 /// Size of HEC's regions and longest run in blocks: 4 MiB.
 const HEC_BLOCKS: u64 = 1024;
 
+/// The largest unit of distances: 1 MiB.
+const MOST_UNIT_BLOCKS: u64 = 256;
+
 /// The share of the pool used for staging by default.
 const STAGING_SHARE: f64 = 0.005;
 
@@ -287,6 +290,9 @@ pub struct Config {
     /// Blocks of each disk from which reuse distances are estimated; 0 for all.
     #[serde(default = "usual_sample_blocks")]
     pub sample_blocks: u64,
+    /// Blocks of the unit in which distances and working sets are measured: a power of two.
+    #[serde(default = "one_block")]
+    pub unit_blocks: u64,
     /// The approximate number of units into which a solver divides the pool.
     pub granularity: u64,
     /// The latency in microseconds assumed for an origin that was not measured yet.
@@ -296,6 +302,10 @@ pub struct Config {
 }
 
 fn one_window() -> u64 {
+    1
+}
+
+fn one_block() -> u64 {
     1
 }
 
@@ -321,6 +331,7 @@ impl Default for Config {
             history_windows: one_window(),
             measurement_us: 60_000_000,
             sample_blocks: usual_sample_blocks(),
+            unit_blocks: one_block(),
             granularity: 512,
             origin_latency_us: 5000.0,
             cache_latency_us: 100.0,
@@ -368,6 +379,13 @@ impl Config {
                 16.0..=16_777_216.0,
                 "16 to 16,777,216 blocks, or 0 for all",
             )?;
+        }
+        if !self.unit_blocks.is_power_of_two() || self.unit_blocks > MOST_UNIT_BLOCKS {
+            return Err(PolicyError::BadFigure {
+                what: "the blocks of a unit of distances".into(),
+                found: self.unit_blocks.to_string(),
+                expected: "a power of two from 1 to 256",
+            });
         }
         for (what, found) in [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)] {
             check_range(

@@ -31,6 +31,7 @@ fn window(hot: u64) -> DiskWindow {
         read_only: curve,
         intensity: Intensity { length_us: 60_000_000, read_blocks: 900, unique_read_blocks: 90 },
         sampled: Some(0.1),
+        unit_blocks: None,
         origin_latency_us: Some(4000.0),
         cache_latency_us: Some(100.0),
     }

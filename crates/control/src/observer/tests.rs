@@ -8,8 +8,13 @@ const WINDOW_US: u64 = 1_000_000;
 
 fn observer(sample_blocks: impl Into<Option<usize>>) -> Observer {
     let sample_blocks = sample_blocks.into();
-    let config =
-        ObserverConfig { window_us: WINDOW_US, measurement_us: 100_000, sample_blocks, touches: true };
+    let config = ObserverConfig {
+        window_us: WINDOW_US,
+        measurement_us: 100_000,
+        sample_blocks,
+        unit_blocks: 1,
+        touches: true,
+    };
     Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap()
 }
 
@@ -56,6 +61,40 @@ fn the_example_of_eci_cache() {
     assert_eq!(window.read_only.blocks_needed(), 0, "no block was read twice");
 }
 
+/// The same example in blocks of 8 KiB: twice the sizes. Each request is of a whole block of 8 KiB or of half of one.
+#[test]
+fn the_example_of_eci_cache_in_its_own_blocks() {
+    let (window_us, measurement_us) = (WINDOW_US, WINDOW_US);
+    let config =
+        ObserverConfig { window_us, measurement_us, sample_blocks: None, unit_blocks: 2, touches: false };
+    let mut observer = Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap();
+    let mut records = Records::with_room(64);
+    for (block, sectors, kind) in [
+        (2, 16, Recorded::Write),
+        (5, 8, Recorded::Read),
+        (3, 8, Recorded::Read),
+        (6, 16, Recorded::Write),
+        (8, 8, Recorded::Read),
+        (10, 16, Recorded::Write),
+        (4, 16, Recorded::Write),
+        // Half of a block stays if the other half is discarded.
+        (6, 8, Recorded::Discard),
+        (7, 8, Recorded::Read),
+    ] {
+        records.push(0, kind, block * 8, sectors);
+    }
+    observer.note(&records);
+    let window = observer.close(WINDOW_US, &counters(2, 2, 8)).unwrap();
+    assert_eq!((window.trd.blocks_needed(), window.urd.blocks_needed()), (10, 8));
+    let rounded = |hits: f64| (hits / 8.0 * 1e6).round() / 1e6;
+    assert_eq!(window.urd.points(), [(4, rounded(1.0)), (8, rounded(2.0))]);
+    assert_eq!((window.wss_blocks, window.rwss_blocks[0], window.reused_blocks), (10, 6, 6));
+    // One access of eight overwrites; the counters count halves.
+    assert_eq!((window.overwrites, window.unit_blocks), (2, Some(2)));
+    // Intensity is of blocks of 4 KiB, as vCacheShare has it.
+    assert_eq!((window.intensity.read_blocks, window.intensity.unique_read_blocks), (4, 4));
+}
+
 /// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that was
 /// used in the first and one that is used twice; in the third, nothing that was used in the second.
 #[test]
@@ -80,6 +119,7 @@ fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
             window_us: WINDOW_US,
             measurement_us: 100_000,
             sample_blocks: Some(64),
+            unit_blocks: 1,
             touches: false,
         };
         let observer = Observer::new(config, attached_us, 1 << 20, &Counters::default()).unwrap();

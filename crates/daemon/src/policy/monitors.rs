@@ -124,6 +124,7 @@ impl Monitors {
             window_us: time_us,
             measurement_us: time_us,
             sample_blocks: Some(SAMPLE_BLOCKS),
+            unit_blocks: 1,
             touches: false,
         };
         let observer = match Observer::new(config, now_us, disk_blocks, counters) {

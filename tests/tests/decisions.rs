@@ -359,9 +359,22 @@ fn max_min() {
 /// Write-around, reads of at most 64 KiB, annealing, the printed reading of its equation.
 #[test]
 fn vcacheshare() {
-    let policy =
-        "vcacheshare\nmeasurement = \"100ms\"\nreading = \"as-printed\"\nsolver = \"annealing(3, 2000)\"";
+    let policy = "vcacheshare\nmeasurement = \"100ms\"\ndisk_window = \"1500090us\"\nreading = \"as-printed\"\n\
+                  solver = \"annealing(3, 2000)\"";
     decide_the_same(policy, |plan| plan.demand_blocks);
+}
+
+/// Intensity moves shares while the curves stay those of the last sampling window.
+#[test]
+fn intensity_between_windows() {
+    follow("vcacheshare\nmeasurement = \"100ms\"\ndisk_window = \"1s\"", DISKS, |log| {
+        let windows = decisions(log);
+        let quiet = &windows[..QUIET_WINDOWS];
+        let of = |decision: &Decision| decision.inputs.disks[0].window.clone().unwrap_or_default();
+        let (ended, goes_on) = (of(quiet[1]), of(quiet[2]));
+        let is_same_curve = ended.read_only == goes_on.read_only && ended.length_us == goes_on.length_us;
+        check(is_same_curve && ended.intensity != goes_on.intensity, format!("{ended:?}\nand\n{goes_on:?}"))
+    });
 }
 
 /// Sizes of its own at first and at least, and no hysteresis.

@@ -285,7 +285,7 @@ pub struct Config {
     /// Windows whose counts the factors of [`AllocatorRule::MaxMin`] are of, the last one included.
     #[serde(default = "one_window")]
     pub history_windows: u64,
-    /// How long intensity is measured.
+    /// How long intensity is measured at the end of each window of the pool.
     pub measurement_us: Micros,
     /// Blocks of each disk from which reuse distances are estimated; 0 for all.
     #[serde(default = "usual_sample_blocks")]

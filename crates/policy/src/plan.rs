@@ -70,7 +70,7 @@ pub enum WindowStage {
     /// It has ended, and the figures are those of all of it.
     #[default]
     Ended,
-    /// It goes on; the figures are those of the one before.
+    /// It goes on; the figures are those of the one before, but for intensity and latencies.
     GoesOn,
     /// It goes on, and there is none before it with any access: the figures are those so far.
     SoFar,

@@ -237,6 +237,31 @@ fn a_disk_has_a_window_of_its_own() {
     }
 }
 
+/// The curves of both disks are of ten minutes; a burst of one of them counts in the minute in which it comes.
+#[test]
+fn intensity_moves_shares_between_the_ends_of_the_sampling_window() {
+    let mut controller = controller("vcacheshare", &["a", "b"]);
+    assert_eq!((controller.config().window_us, controller.config().windows_of_disk(None)), (60_000_000, 10));
+    let mut decide_by = |read_blocks: u64, goes_on| {
+        let intensity = Intensity { read_blocks, ..window(300).intensity };
+        let of = |name: &str, intensity| DiskFacts {
+            goes_on,
+            ..facts(name, Some(DiskWindow { intensity, ..window(300) }))
+        };
+        let facts = [of("a", intensity), of("b", window(300).intensity)];
+        let (inputs, plan) = controller.close_window(0, 450, &facts).unwrap();
+        assert_eq!(decide(controller.config(), &inputs), Ok(plan.clone()));
+        (target(&plan, "a"), target(&plan, "b"))
+    };
+    // There is room for one of the two curves in full.
+    let calm = decide_by(90, false);
+    assert!(calm.1 > calm.0, "b reads the same blocks ten times as often: {calm:?}");
+    assert_eq!(decide_by(90, true), calm);
+    let burst = decide_by(9000, true);
+    assert!(burst.0 > burst.1, "{burst:?}");
+    assert_eq!(decide_by(90, true), calm, "the burst is over");
+}
+
 #[test]
 fn a_scan_takes_nothing_from_local_work() {
     let local: Vec<u64> = (0..3000).map(|access| access * 7 % 300).collect();

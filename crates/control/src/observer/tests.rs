@@ -147,6 +147,27 @@ fn what_was_used_in_the_window_before_is_not_cold_and_what_was_not_is_forgotten(
     assert_eq!(hits, [0.0, 1.0, 0.0, 0.0]);
 }
 
+/// The disk's window has three of the pool's; intensity is that of the end of each.
+#[test]
+fn intensity_is_measured_in_each_window_of_the_pool() {
+    let mut observer = observer(4096);
+    for (turn, late_reads) in [(0, 20), (1, 0), (2, 40), (3, 10)] {
+        let begun_us = turn * WINDOW_US;
+        note(&mut observer, begun_us, Recorded::Read, 0..50);
+        note(&mut observer, begun_us + 950_000, Recorded::Read, (0..late_reads).map(|at| at % 10));
+        let read = turn * 50 + [20, 20, 60, 70][turn as usize] + 50;
+        let (window, goes_on) = observer.turn(begun_us + WINDOW_US, &counters(0, read, 0), 3).unwrap();
+        let unique_read_blocks = late_reads.min(10);
+        let expected = Intensity { length_us: 100_000, read_blocks: late_reads, unique_read_blocks };
+        assert_eq!(window.intensity, expected, "window {turn}");
+        assert_eq!(
+            (window.length_us / WINDOW_US, goes_on),
+            [(1, true), (2, true), (3, false), (1, true)][turn as usize]
+        );
+        assert_eq!((window.reads, window.wss_blocks), ([70, 120, 210, 60][turn as usize], 50));
+    }
+}
+
 #[test]
 fn intensity_is_of_the_end_of_the_window() {
     let mut observer = observer(4096);

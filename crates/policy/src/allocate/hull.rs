@@ -62,9 +62,17 @@ fn steps(problem: &Problem) -> Vec<Step> {
     steps
 }
 
-/// Returns an upper bound of the worth of any division of this many blocks. Each curve has rising points of blocks, from 0
-/// on, and worth.
-pub(super) fn bound_in_blocks(blocks: u64, curves: &[Vec<(u64, f64)>]) -> f64 {
+/// The division of blocks on the hulls, with the last step taken in part.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Relaxed {
+    /// Its worth, which no division exceeds.
+    pub worth: f64,
+    /// The worth of a block at which space runs out; 0 if there is enough.
+    pub price: f64,
+}
+
+/// Divides this many blocks on the hulls. Each curve has rising points of blocks, from 0 on, and worth.
+pub(super) fn relaxed(blocks: u64, curves: &[Vec<(u64, f64)>]) -> Relaxed {
     let slope = |from: (u64, f64), to: (u64, f64)| (to.1 - from.1) / (to.0 - from.0) as f64;
     let mut steps: Vec<(f64, u64)> = Vec::new();
     for curve in curves {
@@ -80,13 +88,17 @@ pub(super) fn bound_in_blocks(blocks: u64, curves: &[Vec<(u64, f64)>]) -> f64 {
         steps.extend(corners.windows(2).map(|pair| (slope(pair[0], pair[1]), pair[1].0 - pair[0].0)));
     }
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let (mut left, mut bound) = (blocks, curves.iter().map(|curve| curve[0].1).sum());
+    let (mut left, mut worth, mut price) = (blocks, curves.iter().map(|curve| curve[0].1).sum(), 0.0);
     for (slope, size) in steps {
         let taken = size.min(left);
-        bound += slope * taken as f64;
+        worth += slope * taken as f64;
         left -= taken;
+        if taken < size {
+            price = slope;
+            break;
+        }
     }
-    bound
+    Relaxed { worth, price }
 }
 
 impl Hull {

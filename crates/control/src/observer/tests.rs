@@ -179,6 +179,17 @@ fn intensity_is_of_the_end_of_the_window() {
     assert_eq!(window.read_only.at(64), (20.0f64 / 70.0 * 1e6).round() / 1e6);
 }
 
+/// The largest distance of a window is its own, not that of the window before.
+#[test]
+fn an_exact_largest_distance_is_of_its_window() {
+    let mut observer = observer(None);
+    let needed = [(0..1000).chain(0..1000), (2000..2101).chain(2000..2101)].map(|blocks| {
+        note(&mut observer, 0, Recorded::Read, blocks);
+        observer.close(WINDOW_US, &counters(0, 0, 0)).unwrap().trd.blocks_needed()
+    });
+    assert_eq!(needed, [1000, 101]);
+}
+
 #[test]
 fn a_small_sample_is_near_the_whole() {
     let (mut small, mut whole) = (observer(512), observer(1 << 20));

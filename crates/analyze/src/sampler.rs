@@ -53,6 +53,12 @@ impl Sampler {
         Sampler::new(threshold_of(rate), most_blocks.max(1))
     }
 
+    /// Makes the counts of hits exact at these sizes in blocks, as far as the sample is. Must be called before any access.
+    #[must_use]
+    pub fn exact_at(self, sizes: &[u64]) -> Sampler {
+        Sampler { profile: Profile::new(sizes), ..self }
+    }
+
     fn new(threshold: u64, most_blocks: usize) -> Sampler {
         let mut sampler = Sampler {
             threshold,

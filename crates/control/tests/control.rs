@@ -177,6 +177,9 @@ fn each_disk_is_measured_over_its_own_window() {
             windows.map(|window| (window.length_us / MINUTE_US, window.wss_blocks)).collect::<Vec<_>>(),
         );
         assert_eq!(pair.control.window("scan"), decision.inputs.disks[1].window.as_ref());
+        let which = if found.len() < 3 { "Window so far" } else { "Last window" };
+        let (text, minutes) = (explain::explain(&decision, "scan").unwrap(), found.len().min(3));
+        assert!(text.contains(&format!("{which} ({} s)", 60 * minutes)), "{text}");
     }
     let scan =
         [(1, 2000), (2, 4000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000)];

@@ -42,6 +42,7 @@ fn facts(disk: u64, round: u64) -> DiskFacts {
         read_hits: (drawn(disk, 6) * 1_000_000.0) as u64,
         wss_blocks: blocks * 2,
         rwss_blocks: vec![blocks, blocks / 2],
+        reused_blocks: blocks,
         touched_blocks: blocks * 3,
         trd: curve(disk, blocks * 2),
         urd: curve(disk, blocks),
@@ -52,6 +53,7 @@ fn facts(disk: u64, round: u64) -> DiskFacts {
             unique_read_blocks: 1000 + (drawn(disk, 7) * 99_000.0) as u64,
         },
         sampled: Some(1.0),
+        unit_blocks: None,
         origin_latency_us: Some(1000.0 + drawn(disk, 8) * 9000.0),
         cache_latency_us: Some(100.0),
     };

@@ -280,12 +280,13 @@ impl Settings {
         if let Some(config) = &self.control {
             config.check().map_err(|error| SimError::Settings(error.to_string()))?;
         }
-        if self.pool.mirrored && (self.pool.redundancy || !self.pool.devices.is_multiple_of(2)) {
+        if self.pool.mirrored && self.pool.redundancy {
+            return wrong("mirrored devices keep everything twice already: leave redundancy out".into());
+        }
+        if self.pool.mirrored && !self.pool.devices.is_multiple_of(2) {
             return wrong(format!(
-                "mirrored devices are pairs, and redundancy is of devices that are not mirrored: an even number of devices \
-                 and one of the two, not {} devices{}",
-                self.pool.devices,
-                if self.pool.redundancy { " and both" } else { "" }
+                "mirrored devices are pairs: their number is even, not {}",
+                self.pool.devices
             ));
         }
         if self.replacement != Replacement::Core && (self.pool.restarts.is_some() || self.pool.devices > 1) {

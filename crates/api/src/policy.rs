@@ -88,6 +88,9 @@ pub struct PolicySettings {
     /// Unit in which reuse distances and working sets are measured: a power of two from 4KiB to 1MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<Size>,
+    /// Accesses that cover only part of a block: `counted` for each block that they touch, or `discarded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaligned: Option<String>,
     /// Latency assumed for an origin that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_latency: Option<Span>,
@@ -125,6 +128,7 @@ impl PolicySettings {
             measurement: None,
             sample_blocks: None,
             block: None,
+            unaligned: None,
             origin_latency: None,
             cache_latency: None,
         }

@@ -12,6 +12,7 @@ use haversack_core::Records;
 use haversack_model::Micros;
 use haversack_policy::{
     Config, Controller, DemandRule, DiskFacts, DiskState, DiskWindow, Event, Inputs, Plan, PolicyError,
+    Unaligned,
 };
 use serde::{Deserialize, Serialize};
 
@@ -224,6 +225,7 @@ impl Control {
             measurement_us: config.measurement_us,
             sample_blocks: usize::try_from(config.sample_blocks).ok().filter(|blocks| *blocks > 0),
             unit_blocks: config.unit_blocks,
+            whole_blocks: config.unaligned == Unaligned::Discarded,
             touches: config.demand == DemandRule::TouchCount,
         };
         Observer::new(observer, now_us, disk_blocks, counters)?.ending_at(self.due_us())

@@ -14,8 +14,8 @@ use std::ops::Range;
 use haversack_admission::{Admission, Hec, Op};
 use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
 use haversack_core::Records;
-use haversack_core::monitor;
-use haversack_model::{BLOCK_BYTES, BlockNo, Micros};
+use haversack_core::monitor::{self, Record};
+use haversack_model::{BLOCK_BYTES, BlockNo, Micros, SECTORS_PER_BLOCK};
 use haversack_policy::demand::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use haversack_policy::{Curve, DiskWindow, Intensity, PolicyError};
 
@@ -42,6 +42,8 @@ pub struct ObserverConfig {
     pub sample_blocks: Option<usize>,
     /// Blocks of the unit in which distances and working sets are measured. If only some blocks are recorded, it is one.
     pub unit_blocks: u64,
+    /// Whether reads and writes count only for blocks that they cover as a whole.
+    pub whole_blocks: bool,
     /// Whether HEC's touches are counted, which takes more time than everything else.
     pub touches: bool,
 }
@@ -188,8 +190,8 @@ impl Observer {
         let passed_over = (1u64 << shift) - 1;
         let unit = self.unit_blocks();
         for record in records.iter() {
-            let blocks = records.blocks(record);
-            // Blocks of one request in the same unit are one access to it. Only what is discarded as a whole is gone.
+            let blocks = self.counted(records, record);
+            // Blocks of one request in the same unit are one access to it.
             let touched = blocks.start / unit..if blocks.is_empty() { 0 } else { blocks.end.div_ceil(unit) };
             match record.kind {
                 monitor::Kind::Read => {
@@ -211,6 +213,19 @@ impl Observer {
                 monitor::Kind::Flush => {}
             }
         }
+    }
+
+    /// Returns the blocks for which a record counts. Only what is discarded as a whole is gone.
+    fn counted(&self, records: &Records, record: Record) -> Range<u64> {
+        let touched = records.blocks(record);
+        if record.kind != monitor::Kind::Discard && !self.config.whole_blocks {
+            return touched;
+        }
+        let first_sector =
+            record.sector + (SECTORS_PER_BLOCK - u64::from(records.phase())) % SECTORS_PER_BLOCK;
+        let end = (first_sector + u64::from(record.sectors)) / SECTORS_PER_BLOCK;
+        let start = first_sector.div_ceil(SECTORS_PER_BLOCK);
+        start..end.max(start)
     }
 
     /// Returns the blocks of a unit of distances and working sets.

@@ -12,7 +12,8 @@ use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;
 use haversack_policy::forecast::Method;
 use haversack_policy::{
-    AdmissionRule, AllocatorRule, Config, DemandRule, Event, PolicyError, SolverRule, Staging, named,
+    AdmissionRule, AllocatorRule, Config, DemandRule, Event, PolicyError, SolverRule, Staging, Unaligned,
+    named,
 };
 
 /// The number of moves of the annealing if not set.
@@ -34,6 +35,7 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     config.history_windows = settings.history.unwrap_or(config.history_windows);
     config.sample_blocks = settings.sample_blocks.unwrap_or(config.sample_blocks);
     config.unit_blocks = settings.block.map_or(Ok(config.unit_blocks), |size| whole_blocks("block", size))?;
+    config.unaligned = settings.unaligned.as_deref().map_or(Ok(config.unaligned), unaligned)?;
     config.granularity = settings.granularity.unwrap_or(config.granularity);
     windows(settings, &mut config)?;
     config.allocator = allocator(settings, config.allocator)?;
@@ -122,6 +124,14 @@ fn spare(text: &str) -> Result<Spare, String> {
         "shared" => Ok(Spare::Shared),
         "idle" => Ok(Spare::Idle),
         _ => Err(format!("spare '{text}': expected shared or idle")),
+    }
+}
+
+fn unaligned(text: &str) -> Result<Unaligned, String> {
+    match text {
+        "counted" => Ok(Unaligned::Counted),
+        "discarded" => Ok(Unaligned::Discarded),
+        _ => Err(format!("unaligned '{text}': expected counted or discarded")),
     }
 }
 

@@ -57,6 +57,17 @@ impl DemandRule {
     }
 }
 
+/// What unaligned accesses count for in measurements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unaligned {
+    /// For each block that they touch.
+    #[default]
+    Counted,
+    /// For the blocks that they cover as a whole.
+    Discarded,
+}
+
 /// A solver by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -293,6 +304,9 @@ pub struct Config {
     /// Blocks of the unit in which distances and working sets are measured: a power of two.
     #[serde(default = "one_block")]
     pub unit_blocks: u64,
+    /// What unaligned accesses count for.
+    #[serde(default)]
+    pub unaligned: Unaligned,
     /// The approximate number of units into which a solver divides the pool.
     pub granularity: u64,
     /// The latency in microseconds assumed for an origin that was not measured yet.
@@ -332,6 +346,7 @@ impl Default for Config {
             measurement_us: 60_000_000,
             sample_blocks: usual_sample_blocks(),
             unit_blocks: one_block(),
+            unaligned: Unaligned::Counted,
             granularity: 512,
             origin_latency_us: 5000.0,
             cache_latency_us: 100.0,

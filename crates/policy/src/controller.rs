@@ -4,13 +4,13 @@
 //! and the plan. Between windows it reports events; some of them call for a decision at once. After a refused
 //! decision everything stays as in the previous plan; the measurements are still used for the forecasts.
 //!
-//! A disk's own window may be several windows of the pool. Its figures and its forecast then change when its own window
-//! ends; reuse intensity and latencies are those of the last window of the pool. Until its first window has ended, and in the window
-//! after one without any access, its figures are those so far.
+//! A disk's own window may be several windows of the pool. Its figures and its forecast then change when its own
+//! window ends; reuse intensity and latencies are those of the last window of the pool. Until its first window has
+//! ended, and in the window after one without any access, its figures are those so far.
 //!
-//! Sources: CloudCache (Arteaga), section 3.4.3, for windows of different lengths; vCacheShare (Meng et al., ATC'14), section
-//! 4.3, for intensity that is measured more often than the curve, and table 1; a disk whose workload has ended counts as idle and is
-//! left out, as in ECI-Cache (section 6).
+//! Sources: CloudCache (Arteaga), section 3.4.3, for windows of different lengths; vCacheShare (Meng et al.,
+//! ATC'14), section 4.3, for intensity that is measured more often than the curve, and table 1; a disk whose
+//! workload has ended counts as idle and is left out, as in ECI-Cache (section 6).
 
 use std::collections::{BTreeMap, VecDeque};
 

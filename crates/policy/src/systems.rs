@@ -4,7 +4,7 @@
 //! | name | paper | additions to its allocator |
 //! |---|---|---|
 //! | `cloudcache` | Arteaga, section 3.4 | nothing: `rwss` is it |
-//! | `vcacheshare` | Meng et al., sections 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, and a decision each minute by a curve of ten and the intensity of the last one |
+//! | `vcacheshare` | Meng et al., sections 4.1, 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, unaligned accesses discarded, and a decision each minute by a curve of ten and the intensity of the last one |
 //! | `eci-cache` | Ahmadian et al., section 6.3 | `urd` with distances in blocks of 8 KiB, c_min and initial sizes, and a threshold without hysteresis |
 //! | `centaur` | the same, as its baseline | `trd` with write-back, and the same blocks and sizes |
 //! | `liu` | Liu et al., section 4 | `max-min` with decisions each minute, by the last thirty minutes |
@@ -15,7 +15,7 @@ use haversack_admission::StagingKind;
 use haversack_model::{BLOCK_BYTES, WriteMode};
 
 use crate::allocate::{Spare, Weighting};
-use crate::config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule};
+use crate::config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Unaligned};
 use crate::demand::utility::Reading;
 use crate::demand::weight::Beta;
 use crate::error::PolicyError;
@@ -123,6 +123,7 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
             admission: AdmissionRule::SmallReads { most_blocks: SMALL_READ_BLOCKS },
             window_us: minute,
             disk_window_us: 10 * minute,
+            unaligned: Unaligned::Discarded,
             ..named("utility")?
         },
         "eci-cache" => Config {

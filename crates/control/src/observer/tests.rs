@@ -13,6 +13,7 @@ fn observer(sample_blocks: impl Into<Option<usize>>) -> Observer {
         measurement_us: 100_000,
         sample_blocks,
         unit_blocks: 1,
+        whole_blocks: false,
         touches: true,
     };
     Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap()
@@ -65,8 +66,14 @@ fn the_example_of_eci_cache() {
 #[test]
 fn the_example_of_eci_cache_in_its_own_blocks() {
     let (window_us, measurement_us) = (WINDOW_US, WINDOW_US);
-    let config =
-        ObserverConfig { window_us, measurement_us, sample_blocks: None, unit_blocks: 2, touches: false };
+    let config = ObserverConfig {
+        window_us,
+        measurement_us,
+        sample_blocks: None,
+        unit_blocks: 2,
+        whole_blocks: false,
+        touches: false,
+    };
     let mut observer = Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap();
     let mut records = Records::with_room(64);
     for (block, sectors, kind) in [
@@ -95,6 +102,47 @@ fn the_example_of_eci_cache_in_its_own_blocks() {
     assert_eq!((window.intensity.read_blocks, window.intensity.unique_read_blocks), (4, 4));
 }
 
+/// Blocks 0 to 2 and 0 to 1 are touched by two reads that cover block 1 and none, and a write covers blocks 3 and 4.
+#[test]
+fn unaligned_accesses_count_or_are_discarded() {
+    for (whole_blocks, expected) in [(false, (5, 2, 5)), (true, (3, 0, 1))] {
+        let (window_us, measurement_us, unit_blocks) = (WINDOW_US, WINDOW_US, 1);
+        let config = ObserverConfig {
+            window_us,
+            measurement_us,
+            sample_blocks: None,
+            unit_blocks,
+            whole_blocks,
+            touches: false,
+        };
+        let mut observer = Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap();
+        let mut records = Records::with_room(64);
+        for (sector, sectors, kind) in
+            [(4, 16, Recorded::Read), (4, 8, Recorded::Read), (24, 16, Recorded::Write)]
+        {
+            records.push(0, kind, sector, sectors);
+        }
+        observer.note(&records);
+        let window = observer.close(WINDOW_US, &counters(0, 5, 2)).unwrap();
+        assert_eq!((window.wss_blocks, window.rwss_blocks[0], window.intensity.read_blocks), expected);
+    }
+}
+
+/// A block is gone only when all of it is discarded.
+#[test]
+fn part_of_a_block_is_not_discarded() {
+    let mut observer = observer(64);
+    let mut records = Records::with_room(64);
+    for (sector, sectors, kind) in
+        [(0, 16, Recorded::Write), (4, 12, Recorded::Discard), (0, 16, Recorded::Read)]
+    {
+        records.push(0, kind, sector, sectors);
+    }
+    observer.note(&records);
+    let window = observer.close(WINDOW_US, &counters(0, 2, 2)).unwrap();
+    assert_eq!(window.urd.points(), [(1, 0.25)], "block 0 is read again, block 1 is gone");
+}
+
 /// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that was
 /// used in the first and one that is used twice; in the third, nothing that was used in the second.
 #[test]
@@ -120,6 +168,7 @@ fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
             measurement_us: 100_000,
             sample_blocks: Some(64),
             unit_blocks: 1,
+            whole_blocks: false,
             touches: false,
         };
         let observer = Observer::new(config, attached_us, 1 << 20, &Counters::default()).unwrap();

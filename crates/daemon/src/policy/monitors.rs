@@ -125,6 +125,7 @@ impl Monitors {
             measurement_us: time_us,
             sample_blocks: Some(SAMPLE_BLOCKS),
             unit_blocks: 1,
+            whole_blocks: false,
             touches: false,
         };
         let observer = match Observer::new(config, now_us, disk_blocks, counters) {

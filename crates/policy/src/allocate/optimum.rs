@@ -1,19 +1,20 @@
 //! The optimum of a division in blocks, however fine, against which solutions in units are compared.
 //!
-//! Curves are step functions with few steps, so this is a multiple-choice knapsack: one step of each curve. It is solved
-//! exactly by dominance: curve after curve, only those sums of steps are kept of which no other takes less space for at
-//! least as much worth. Lagrange's relaxation, with the slope at which the hulls run out of space as the price of a block,
-//! bounds what a sum can still reach; sums and steps that cannot beat a known solution are left out. Time is bounded: if
-//! there are too many sums, neighbours are joined into one that takes the space of the smaller and has the worth of the
-//! larger. The result is then an upper bound of the optimum, and says so.
+//! Curves are step functions with few steps, so this is a multiple-choice knapsack: one step of each curve. It is
+//! solved exactly by dominance: curve after curve, only those sums of steps are kept of which no other takes less
+//! space for at least as much worth. Lagrange's relaxation, with the slope at which the hulls run out of space as the
+//! price of a block, bounds what a sum can still reach; sums and steps that cannot beat a known solution, or that of
+//! whole steps on the hulls with the rest filled up, are left out. Time is bounded: if there are too many sums, neighbours are joined into one
+//! that takes the space of the smaller and has the worth of the larger. The result is then an upper bound of the
+//! optimum, and says so.
 //!
 //! Source: Kellerer, Pferschy and Pisinger, "Knapsack Problems", 2004, chapter 11: dominance, upper bounds and reduction
 //! of multiple-choice knapsack problems.
 
 use super::hull;
 
-/// Approximate number of sums that are examined: about ten milliseconds.
-const MOST_EXAMINED: usize = 1 << 18;
+/// Approximate number of sums that are examined: a few milliseconds.
+const MOST_EXAMINED: usize = 1 << 15;
 /// The number of sums kept from curve to curve, whatever the number of steps.
 const FEWEST_KEPT: usize = 16;
 /// Sums within this share of the known worth are not left out: sums of numbers in another order differ by less.
@@ -39,6 +40,7 @@ struct Sum {
 /// points of blocks, from 0 on, and rising worth.
 pub fn optimum(blocks: u64, curves: &[Vec<(u64, f64)>], known: f64) -> Optimum {
     let relaxed = hull::relaxed(blocks, curves);
+    let known = known.max(filled(blocks, curves, relaxed.whole));
     let least = known - ROUNDING * known.abs();
     // What no solution in which one step is not the best of its curve at this price can exceed.
     let best_of: Vec<f64> = curves.iter().map(|curve| best(curve, relaxed.price)).collect();
@@ -71,6 +73,27 @@ pub fn optimum(blocks: u64, curves: &[Vec<(u64, f64)>], known: f64) -> Optimum {
     // The last sum has the highest worth. If none is left, nothing beats the known solution.
     let found = sums.last().map_or(known, |sum| sum.worth).max(known);
     Optimum { worth: found.min(relaxed.worth.max(known)), is_reached }
+}
+
+/// Returns the worth of a division after what it leaves has gone to the steps that gain most, one after the other.
+fn filled(blocks: u64, curves: &[Vec<(u64, f64)>], mut points: Vec<(u64, f64)>) -> f64 {
+    let mut left = blocks - points.iter().map(|point| point.0).sum::<u64>();
+    loop {
+        let mut best = (0.0, 0, (0, 0.0));
+        for (number, (curve, has)) in curves.iter().zip(&points).enumerate() {
+            let fits = curve.partition_point(|point| point.0 <= has.0 + left);
+            let point = curve[fits - 1];
+            if point.1 - has.1 > best.0 {
+                best = (point.1 - has.1, number, point);
+            }
+        }
+        let (gain, number, point) = best;
+        if gain <= 0.0 {
+            return points.iter().map(|point| point.1).sum();
+        }
+        left -= point.0 - points[number].0;
+        points[number] = point;
+    }
 }
 
 /// Returns the worth of a sum less the price of its blocks.

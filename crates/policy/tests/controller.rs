@@ -222,6 +222,8 @@ fn a_disk_has_a_window_of_its_own() {
     for after in 1..log.len() {
         let mut again = Controller::new(known.config().clone()).unwrap();
         log[..after].iter().for_each(|(inputs, plan)| again.recall(inputs, plan, true));
+        let ended = log[..after].iter().filter(|(inputs, _)| inputs.disks[0].window_stage == Ended).count();
+        assert_eq!(again.kept_windows("a").count(), ended, "after {after} decisions");
         let (inputs, plan) = &log[after];
         let (blocks, latency, goes_on) = [
             (200, Some(5000.0), true),

@@ -117,7 +117,7 @@ fn on_the_way() -> Vec<OnTheWay> {
         (3_150_010, 2, event("storage-migrated")),
         (3_250_010, 0, event("suspended")),
         (3_600_010, 0, event("resumed")),
-        (3_700_010, 1, json!({ "limit": MIB, "reservation": MIB / 2 })),
+        (3_700_010, 1, json!({ "limit": MIB, "reservation": MIB / 2, "window": "1s" })),
         (4_100_010, 2, event("ended")),
         (4_350_010, 1, event("migrating-out")),
         (4_650_010, 2, came),
@@ -359,9 +359,22 @@ fn max_min() {
 /// Write-around, reads of at most 64 KiB, annealing, the printed reading of its equation.
 #[test]
 fn vcacheshare() {
-    let policy =
-        "vcacheshare\nmeasurement = \"100ms\"\nreading = \"as-printed\"\nsolver = \"annealing(3, 2000)\"";
+    let policy = "vcacheshare\nmeasurement = \"100ms\"\ndisk_window = \"1500090us\"\nreading = \"as-printed\"\n\
+                  solver = \"annealing(3, 2000)\"";
     decide_the_same(policy, |plan| plan.demand_blocks);
+}
+
+/// Intensity moves shares while the curves stay those of the last sampling window.
+#[test]
+fn intensity_between_windows() {
+    follow("vcacheshare\nmeasurement = \"100ms\"\ndisk_window = \"1s\"", DISKS, |log| {
+        let windows = decisions(log);
+        let quiet = &windows[..QUIET_WINDOWS];
+        let of = |decision: &Decision| decision.inputs.disks[0].window.clone().unwrap_or_default();
+        let (ended, goes_on) = (of(quiet[1]), of(quiet[2]));
+        let is_same_curve = ended.read_only == goes_on.read_only && ended.length_us == goes_on.length_us;
+        check(is_same_curve && ended.intensity != goes_on.intensity, format!("{ended:?}\nand\n{goes_on:?}"))
+    });
 }
 
 /// Sizes of its own at first and at least, and no hysteresis.
@@ -383,6 +396,27 @@ fn liu() {
     decide_the_same("liu\nhistory = 3\nchunk = \"256KiB\"", |plan| (plan.demand_blocks, plan.target));
 }
 
+/// Disks with windows of their own beside the pool's: of three, and of less than two, which makes two.
+#[test]
+fn own_windows() {
+    let disks = [
+        DISKS[0],
+        "limit = \"2MiB\"\nvm = \"vm1\"\nwindow = \"1500090us\"\n",
+        "reservation = \"1MiB\"\nvm = \"vm2\"\nwindow = \"900ms\"\n",
+    ];
+    follow("cloudcache", disks, |log| {
+        let windows = decisions(log);
+        let length_us = |number: usize, disk: usize| {
+            windows[number].inputs.disks[disk].window.as_ref().map_or(0, |window| window.length_us)
+        };
+        let lengths: Vec<_> =
+            (0..QUIET_WINDOWS).map(|number| [0, 1, 2].map(|disk| length_us(number, disk))).collect();
+        let expected =
+            [[1, 1, 1], [1, 2, 2], [1, 3, 2], [1, 3, 2]].map(|windows| windows.map(|n| n * WINDOW_US));
+        check(lengths == expected, format!("windows of {lengths:?}, expected {expected:?}"))
+    });
+}
+
 /// Distances of all blocks.
 #[test]
 fn exact_distances() {
@@ -398,6 +432,13 @@ fn hec() {
         let demands = |decision: &&Decision| decision.plan.disks.values().any(|plan| plan.demand_blocks > 0);
         check(decisions(log).iter().take(QUIET_WINDOWS).all(demands), "nothing is demanded")
     });
+}
+
+/// The demand and admission that CloudCache gave LARC.
+#[test]
+fn larc() {
+    let policy = "rwss\ndemand = \"reused-addresses\"\nadmission = \"larc\"";
+    decide_the_same(policy, |plan| (plan.demand_blocks, plan.target));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use haversack_trace::{Access, Source, TraceError};
 
 use crate::error::AnalyzeError;
 use crate::histogram::Histogram;
+use crate::intervals::Intervals;
 use crate::passes::{AllPass, Found, ReadsPass, RequestPass};
 use crate::reference::{Reference, split};
 use crate::results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis, add_windows};
@@ -33,6 +34,9 @@ pub struct Options {
     pub window_ns: u64,
     /// The length of windows for reuse intensity, in nanoseconds.
     pub intensity_window_ns: u64,
+    /// The length of intervals with figures of their own, in nanoseconds; none if not given. They take memory
+    /// for each block again.
+    pub interval_ns: Option<u64>,
     /// Cache sizes in blocks for which exact results are wanted, in addition to the curve.
     pub sizes: Vec<u64>,
     /// Points of the curve per octave of sizes.
@@ -48,6 +52,7 @@ impl Default for Options {
             depth: Depth::Exact,
             window_ns: 600_000_000_000,
             intensity_window_ns: 60_000_000_000,
+            interval_ns: None,
             sizes: Vec::new(),
             points_an_octave: 8,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -241,6 +246,7 @@ impl<'a> Volumes<'a> {
                 name: names.next().unwrap_or_else(|| format!("volume {number}")),
                 traffic: requests.traffic,
                 windows: requests.windows.finish(),
+                intervals: requests.intervals.map(Intervals::finish).unwrap_or_default(),
                 intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
                 sequentiality: requests.streams.found,
                 ..VolumeAnalysis::default()
@@ -280,6 +286,7 @@ impl<'a> Volumes<'a> {
             },
             window_s: options.window_ns as f64 / 1e9,
             intensity_window_s: options.intensity_window_ns as f64 / 1e9,
+            interval_s: options.interval_ns.map(|length_ns| length_ns as f64 / 1e9),
             overall,
             volumes,
         }

@@ -76,6 +76,9 @@ impl Histogram {
     pub fn fade(&mut self, factor: f64) {
         self.buckets.iter_mut().chain(&mut self.asked_weights).for_each(|weight| *weight *= factor);
         self.total *= factor;
+        if factor == 0.0 {
+            self.largest = None;
+        }
     }
 
     /// Returns the weight of all values.

@@ -1,11 +1,13 @@
 //! An analysis as a page.
 
-use haversack_report::{Axis, Chart, LineChart, Page, Section, StackedArea, Unit};
+use haversack_report::{Axis, Chart, LineChart, Page, Section, StackedArea, Table, Unit};
 
-use crate::results::{Analysis, CurvePoint, VolumeAnalysis};
+use crate::intervals::Interval;
+use crate::results::{Analysis, Classes, CurvePoint, VolumeAnalysis};
 use crate::tables::{ratio, share};
 use crate::windows::Window;
 
+const SINCE_FIRST: &str = "Time since the first request";
 /// The most volumes in a chart: those with the most accesses; the others are in the tables.
 const VOLUMES: usize = 8;
 
@@ -24,13 +26,17 @@ impl Analysis {
             traffic.requests(),
             Unit::Bytes.format(self.block_bytes as f64),
         );
-        Page::new(title)
+        let page = Page::new(title)
             .lead(&lead)
             .section(self.overview())
             .section(self.curves())
             .section(self.reuse())
             .section(self.working_sets())
-            .section(self.popularity())
+            .section(self.popularity());
+        match self.interval_table() {
+            Some(table) => page.section(self.intervals(table)),
+            None => page,
+        }
     }
 
     /// Returns the most important chart, for a page of its own.
@@ -107,6 +113,65 @@ impl Analysis {
             .table(self.working_set_table())
     }
 
+    fn intervals(&self, table: Table) -> Section {
+        let mut section = Section::new("Intervals").text(
+            "The same over time. Blocks are known from the beginning of the trace: an access is cold only if its block was \
+             never used before. Sizes are those for all reuse (TRD) and for all re-reads (URD) in an interval.",
+        );
+        for volume in self.busiest() {
+            section = section.chart(self.class_chart(volume));
+        }
+        let bytes = |blocks: u64| Some(blocks as f64 * self.block_bytes as f64);
+        let sizes = Axis::linear("Cache size", Unit::Bytes);
+        section = section
+            .chart(self.interval_chart("TRD size", sizes.clone(), |interval| bytes(interval.trd_blocks)))
+            .chart(self.interval_chart("URD size", sizes, |interval| bytes(interval.urd_blocks)))
+            .chart(self.interval_chart(
+                "Reuse intensity",
+                Axis::linear("Per second", Unit::Count),
+                |interval| Some(interval.intensity_per_s),
+            ));
+        for (number, point) in self.overall.asked.iter().enumerate() {
+            let title = format!("Read hits of an LRU cache of {}", Unit::Bytes.format(point.bytes as f64));
+            let hits = |interval: &Interval| Some(1.0 - interval.asked.get(number)?.read_miss_ratio?);
+            section = section.chart(self.interval_chart(&title, Axis::share("Read hits"), hits));
+        }
+        section.table(table)
+    }
+
+    fn class_chart(&self, volume: &VolumeAnalysis) -> StackedArea {
+        let at = volume.intervals.iter().map(|interval| self.seconds(interval.start_ns)).collect();
+        let (time, accesses) = (Axis::time(SINCE_FIRST), Axis::linear("Accesses to blocks", Unit::Count));
+        let title = format!("{}: accesses by class", volume.name);
+        let mut chart = StackedArea::new(&title, time, accesses, at);
+        for (class, (name, _)) in Classes::default().named().into_iter().enumerate() {
+            let values = volume.intervals.iter().map(|interval| interval.classes.named()[class].1 as f64);
+            chart = chart.layer(name, values.collect());
+        }
+        chart
+    }
+
+    /// Returns a figure of the intervals of the busiest volumes over time.
+    fn interval_chart(
+        &self,
+        title: &str,
+        axis: Axis,
+        figure: impl Fn(&Interval) -> Option<f64>,
+    ) -> LineChart {
+        let mut chart = LineChart::new(title, Axis::time(SINCE_FIRST), axis);
+        for volume in self.busiest() {
+            let points = volume.intervals.iter();
+            let points = points.filter_map(|at| Some((self.seconds(at.start_ns), figure(at)?)));
+            chart = chart.steps(&volume.name, points.collect());
+        }
+        chart
+    }
+
+    /// Returns the seconds since the first request.
+    fn seconds(&self, time_ns: u64) -> f64 {
+        time_ns.saturating_sub(self.overall.traffic.first_ns) as f64 / 1e9
+    }
+
     fn popularity(&self) -> Section {
         let top = "Most popular blocks, of all blocks";
         let mut chart = LineChart::new(
@@ -134,11 +199,9 @@ impl Analysis {
     }
 
     fn working_set_chart(&self, title: &str, figure: impl Fn(&Window) -> u64) -> Chart {
-        let first_ns = self.overall.traffic.first_ns;
-        let seconds = |window: &Window| window.start_ns.saturating_sub(first_ns) as f64 / 1e9;
+        let seconds = |window: &Window| self.seconds(window.start_ns);
         let bytes = |window: &Window| figure(window) as f64 * self.block_bytes as f64;
-        let (time, size) =
-            (Axis::time("Time since the first request"), Axis::linear("Working set", Unit::Bytes));
+        let (time, size) = (Axis::time(SINCE_FIRST), Axis::linear("Working set", Unit::Bytes));
         let windows = &self.overall.windows;
         let mut chart = StackedArea::new(title, time, size, windows.iter().map(seconds).collect());
         let shown = self.busiest();

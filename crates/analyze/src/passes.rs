@@ -3,6 +3,7 @@
 use haversack_trace::{Access, Op};
 
 use crate::analysis::{Depth, Options};
+use crate::intervals::Intervals;
 use crate::orders::order_of;
 use crate::parallel::ParallelStacks;
 use crate::popularity::Popularity;
@@ -141,6 +142,7 @@ pub(crate) struct RequestPass {
     pub streams: Streams,
     pub windows: Windows,
     pub intensity: Windows,
+    pub intervals: Option<Intervals>,
     block_bytes: u64,
     /// Some references and their times.
     timed: Vec<(u64, Reference)>,
@@ -159,6 +161,7 @@ impl RequestPass {
             streams: Streams::default(),
             windows: windows(options.window_ns),
             intensity: windows(options.intensity_window_ns),
+            intervals: options.interval_ns.map(|length_ns| Intervals::new(options, length_ns, origin_ns)),
             block_bytes: options.block_bytes,
             timed: Vec::new(),
         }
@@ -200,6 +203,9 @@ impl RequestPass {
             }
             self.windows.access_all(&self.timed);
             self.intensity.access_all(&self.timed);
+            if let Some(intervals) = &mut self.intervals {
+                intervals.access_all(&self.timed);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::intervals::Interval;
 use crate::popularity::Popularity;
 use crate::profile::{Class, Distances, Profile};
 use crate::sequentiality::Sequentiality;
@@ -20,6 +21,9 @@ pub struct Analysis {
     pub window_s: f64,
     /// The length of windows for reuse intensity, in seconds.
     pub intensity_window_s: f64,
+    /// The length of intervals, in seconds, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_s: Option<f64>,
     /// All volumes together, as if they shared one cache.
     pub overall: VolumeAnalysis,
     /// Each volume.
@@ -53,6 +57,9 @@ pub struct VolumeAnalysis {
     pub asked: Vec<CurvePoint>,
     /// Working sets.
     pub windows: Vec<Window>,
+    /// Figures by interval, of a volume; those of several together are not computed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<Interval>,
     /// Reuse intensity.
     pub intensity: Intensity,
     /// Popularity of blocks.
@@ -135,6 +142,18 @@ pub struct Classes {
 }
 
 impl Classes {
+    /// Returns the names and numbers of all classes.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("cold reads", self.cold_reads),
+            ("cold writes", self.cold_writes),
+            ("RAR", self.rar),
+            ("RAW", self.raw),
+            ("WAR", self.war),
+            ("WAW", self.waw),
+        ]
+    }
+
     pub(crate) fn of(profile: &Profile) -> Classes {
         let class = |class: Class| profile.class(class).total().max(0.0).round() as u64;
         Classes {

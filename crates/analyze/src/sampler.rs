@@ -53,6 +53,12 @@ impl Sampler {
         Sampler::new(threshold_of(rate), most_blocks.max(1))
     }
 
+    /// Makes the counts of hits exact at these sizes in blocks, as far as the sample is. Must be called before any access.
+    #[must_use]
+    pub fn exact_at(self, sizes: &[u64]) -> Sampler {
+        Sampler { profile: Profile::new(sizes), ..self }
+    }
+
     fn new(threshold: u64, most_blocks: usize) -> Sampler {
         let mut sampler = Sampler {
             threshold,
@@ -134,6 +140,12 @@ impl Sampler {
         for (known, fresh) in self.known.iter_mut().zip(&mut self.fresh) {
             *known = (*known + std::mem::take(fresh) as f64) * factor;
         }
+    }
+
+    /// Counts every block of the sample as used once so far: after that, a block used at least twice is one that was used
+    /// again since then.
+    pub fn restart_counts(&mut self) {
+        self.stack.restart_counts();
     }
 
     /// Returns how often each sampled block was read or written, in no order.

@@ -100,6 +100,11 @@ impl Stack {
         self.dirty_versions().map(|(_, [deepest])| deepest)
     }
 
+    /// Counts every known block as used once so far.
+    pub fn restart_counts(&mut self) {
+        self.table.iter_mut().for_each(|block| block.count = u32::from(block.has_places()));
+    }
+
     /// Returns how often each block was read or written, in no order.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         self.table.iter().map(|block| block.count)

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use haversack_report::{Table, Unit};
 
-use crate::results::{Analysis, CurvePoint, VolumeAnalysis};
+use crate::results::{Analysis, Classes, CurvePoint, VolumeAnalysis};
 use crate::windows::Window;
 
 /// Sizes in a table of the curve if none were given.
@@ -36,7 +36,7 @@ impl Analysis {
 
     /// Returns the most important results, in a few tables.
     pub fn tables(&self) -> Vec<Table> {
-        vec![
+        [
             self.traffic_table(),
             self.reuse_table(),
             self.distance_table(),
@@ -44,6 +44,9 @@ impl Analysis {
             self.popularity_table(),
             self.curve_table(),
         ]
+        .into_iter()
+        .chain(self.interval_table())
+        .collect()
     }
 
     pub(crate) fn bytes(&self, blocks: f64) -> String {
@@ -149,6 +152,41 @@ impl Analysis {
             table.row(row);
         }
         table
+    }
+
+    /// Returns the figures by interval, if there are any.
+    pub(crate) fn interval_table(&self) -> Option<Table> {
+        let length = Unit::Seconds.format(self.interval_s?);
+        let first_ns = self.overall.traffic.first_ns;
+        let sizes = || self.overall.asked.iter().map(|point| Unit::Bytes.format(point.bytes as f64));
+        let classes = Classes::default().named().map(|(name, _)| name.to_owned());
+        let columns = ["volume", "from", "accesses"].map(String::from).into_iter().chain(classes);
+        let columns =
+            columns.chain(["write ratio", "TRD size", "URD size", "reuse intensity"].map(String::from));
+        let columns =
+            columns.chain(sizes().flat_map(|size| [format!("{size} hits"), format!("{size} read hits")]));
+        let mut table = Table::new(columns).caption(&format!(
+            "Intervals of {length}: classes of accesses, cache for all of them that are reuse, hits of LRU caches"
+        ));
+        for volume in &self.volumes {
+            for interval in &volume.intervals {
+                let classes = interval.classes.named().map(|(_, accesses)| accesses as f64);
+                let all: f64 = classes.iter().sum();
+                let from_s = interval.start_ns.saturating_sub(first_ns) as f64 / 1e9;
+                let mut row =
+                    vec![volume.name.clone(), Unit::Seconds.format(from_s), Unit::Count.format(all)];
+                row.extend(classes.map(|accesses| share(accesses, all)));
+                row.push(ratio(Some(interval.overwrite_ratio)));
+                row.extend(
+                    [interval.trd_blocks, interval.urd_blocks].map(|blocks| self.bytes(blocks as f64)),
+                );
+                row.push(format!("{:.4}", interval.intensity_per_s));
+                let hits = |misses: Option<f64>| ratio(misses.map(|misses| 1.0 - misses));
+                row.extend(interval.asked.iter().flat_map(|p| [hits(p.miss_ratio), hits(p.read_miss_ratio)]));
+                table.row(row);
+            }
+        }
+        Some(table)
     }
 
     pub(crate) fn popularity_table(&self) -> Table {

@@ -184,3 +184,79 @@ fn tables_csv_and_page_show_every_volume() {
     assert!(empty.page("nothing").to_html().ends_with("</html>\n"));
     assert_eq!(empty.curves_csv().lines().count(), 1);
 }
+
+/// Hits of an LRU cache of this many blocks that is never emptied, by interval: of reads, and all reads.
+fn lru_read_hits(accesses: &[Access], cache_blocks: usize, interval_s: u64) -> Vec<(u64, u64)> {
+    let mut cache: Vec<u64> = Vec::new();
+    let mut found = Vec::new();
+    for access in accesses {
+        let (block, number) =
+            (access.offset_bytes / 4096, (access.time_ns / 1_000_000_000 / interval_s) as usize);
+        found.resize(found.len().max(number + 1), (0, 0));
+        let place = cache.iter().position(|cached| *cached == block);
+        if access.op == Op::Read {
+            found[number].0 += u64::from(place.is_some());
+            found[number].1 += 1;
+        }
+        place.map(|place| cache.remove(place));
+        cache.insert(0, block);
+        cache.truncate(cache_blocks);
+    }
+    found
+}
+
+#[test]
+fn intervals_are_of_a_cache_that_goes_on() {
+    use Op::{Read, Write};
+    // The example of ECI-Cache, and in another interval of 10 s two accesses to what it has left; nothing in between.
+    let example = [(1, Write), (2, Read), (1, Read), (3, Write), (4, Read), (5, Write), (2, Write)];
+    let mut accesses: Vec<Access> = example.iter().map(|(block, op)| access(100, 0, *op, *block)).collect();
+    accesses.extend(
+        [(125, 5, Read), (126, 2, Write), (127, 5, Read)].map(|(at, block, op)| access(at, 0, op, block)),
+    );
+    let options = Options { interval_ns: Some(10_000_000_000), sizes: vec![2, 3], ..Options::default() };
+    let analysis = run(accesses, 1, &options);
+    let [first, second] = &analysis.volumes[0].intervals[..] else { panic!("two intervals have accesses") };
+    assert_eq!((first.start_ns, second.start_ns), (100_000_000_000, 120_000_000_000));
+    assert_eq!((first.trd_blocks, first.urd_blocks, first.overwrite_ratio), (5, 2, 1.0 / 7.0));
+    let classes = |c: haversack_analyze::Classes| [c.cold_reads, c.cold_writes, c.rar, c.raw, c.war, c.waw];
+    assert_eq!((classes(first.classes), classes(second.classes)), ([2, 3, 0, 1, 1, 0], [0, 0, 1, 1, 0, 1]));
+    // Block 5 was written before block 2, which is the only one since; and so on in turn.
+    assert_eq!((second.trd_blocks, second.urd_blocks), (2, 2));
+    assert_eq!(second.asked.iter().map(|point| point.read_miss_ratio).collect::<Vec<_>>(), [Some(0.0); 2]);
+    // Three reads of three blocks, two of one.
+    assert_eq!((first.intensity_per_s, second.intensity_per_s), (3.0 / (10.0 * 3.0), 2.0 / 10.0));
+    let table = analysis.tables().pop().expect("the last is of intervals").to_text();
+    assert!(table.contains("Intervals of 10 s") && table.lines().count() == 4, "{table}");
+    assert!(analysis.page("two").to_html().contains("accesses by class"));
+    assert!(
+        serde_json::to_string(&run(Vec::new(), 0, &Options::default())).unwrap().find("interval_s").is_none()
+    );
+}
+
+#[test]
+fn hits_by_interval_are_those_of_an_lru_cache() {
+    let accesses: Vec<Access> =
+        two_volumes().into_iter().filter(|access| access.volume.0 == 1 && access.op != Op::Flush).collect();
+    let accesses: Vec<Access> =
+        accesses.into_iter().map(|access| Access { volume: VolumeNo(0), ..access }).collect();
+    let options = Options { interval_ns: Some(7_000_000_000), sizes: vec![300], ..Options::default() };
+    let mut late = accesses.clone();
+    let first_s = late[0].time_ns / 1_000_000_000;
+    late.iter_mut().for_each(|access| access.time_ns -= first_s * 1_000_000_000);
+    let expected = lru_read_hits(&late, 300, 7);
+    let found = run(late, 1, &options).volumes.remove(0).intervals;
+    assert_eq!(found.len(), expected.len());
+    for (found, (hits, reads)) in found.iter().zip(expected) {
+        let ratio = 1.0 - found.asked[0].read_miss_ratio.unwrap_or(1.0);
+        assert!((ratio - hits as f64 / reads as f64).abs() < 1e-9, "{found:?}");
+    }
+    // A sample is near.
+    let sampled = Options { depth: Depth::Sampled(256), ..options };
+    let near = run(accesses, 1, &sampled).volumes.remove(0).intervals;
+    assert_eq!(near.len(), found.len());
+    for (near, exact) in near.iter().zip(&found) {
+        let [near, exact] = [near, exact].map(|one| one.asked[0].read_miss_ratio.unwrap_or(1.0));
+        assert!((near - exact).abs() < 0.1, "{near} and {exact}");
+    }
+}

@@ -344,6 +344,9 @@ pub struct DiskConfig {
     /// space; the whole pool if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
+    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; the policy's if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Span>,
     /// Sequential runs longer than this many bytes bypass the cache; 0 for never.
     #[serde(default)]
     pub sequential_cutoff: Size,
@@ -433,6 +436,7 @@ impl DiskConfig {
             priority: priority(),
             reservation: Size::default(),
             limit: None,
+            window: None,
             sequential_cutoff: Size::default(),
             cleaner: CleanerSettings::default(),
             phase: 0,
@@ -489,6 +493,10 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
+    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; 0s for the policy's.
+    #[cfg_attr(feature = "arguments", arg(long))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Span>,
     /// Sequential runs longer than this bypass the cache; 0 for never.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -503,9 +511,12 @@ pub struct DiskChange {
     pub nbd: Option<bool>,
 }
 
+/// The window by which a change removes a disk's own.
+const NO_WINDOW: Span = Span(std::time::Duration::ZERO);
+
 impl DiskChange {
     /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest limit
-    /// means none.
+    /// means none, and so does a window of 0.
     #[must_use]
     pub fn applied_to(&self, old: &DiskConfig) -> DiskConfig {
         let named = |new: &Option<String>, old: &Option<String>| {
@@ -520,6 +531,7 @@ impl DiskChange {
             priority: self.priority.unwrap_or(old.priority),
             reservation: self.reservation.unwrap_or(old.reservation),
             limit: self.limit.or(old.limit).filter(|limit| *limit != Size(u64::MAX)),
+            window: self.window.or(old.window).filter(|window| *window != NO_WINDOW),
             sequential_cutoff: self.sequential_cutoff.unwrap_or(old.sequential_cutoff),
             cleaner: self.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
             nbd: self.nbd.unwrap_or(old.nbd),
@@ -539,6 +551,7 @@ impl DiskChange {
             priority: (old.priority != new.priority).then_some(new.priority),
             reservation: (old.reservation != new.reservation).then_some(new.reservation),
             limit: (old.limit != new.limit).then(|| new.limit.unwrap_or(Size(u64::MAX))),
+            window: (old.window != new.window).then(|| new.window.unwrap_or(NO_WINDOW)),
             sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff)
                 .then_some(new.sequential_cutoff),
             cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
@@ -602,6 +615,19 @@ mod tests {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
         assert!("most".parse::<Target>().unwrap_err().contains("'auto' or 'equal'"));
+    }
+
+    #[test]
+    fn a_change_leads_from_one_disk_s_settings_to_another_s() {
+        let plain = DiskConfig::new("vm1", "main", "/dev/sdx");
+        let window = Some("12h".parse().unwrap());
+        let set =
+            DiskConfig { limit: Some(Size(4096)), tenant: Some("shop".into()), window, ..plain.clone() };
+        for (old, new) in [(&plain, &set), (&set, &plain), (&set, &set)] {
+            assert_eq!(DiskChange::between(old, new).applied_to(old), *new);
+        }
+        assert_eq!(DiskChange::between(&set, &set), DiskChange::default());
+        assert_eq!(DiskChange::default().applied_to(&set), set);
     }
 
     #[test]

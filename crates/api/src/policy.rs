@@ -14,7 +14,7 @@ pub struct PolicySettings {
     /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`; or a paper's whole system:
     /// `cloudcache`, `vcacheshare`, `eci-cache`, `centaur` or `liu`.
     pub allocator: String,
-    /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only` or `touch-count`.
+    /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only`, `touch-count` or `reused-addresses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<String>,
     /// How demand is forecast: `last-value`, `exp-fixed`, `exp-self`, `double-exp-fixed`, `double-exp-self` or `best`.
@@ -72,9 +72,12 @@ pub struct PolicySettings {
     /// Windows whose counts the weights of `max-min` are of, the last one included: a history that slides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<u64>,
-    /// Length of a window.
+    /// Length of a window of the pool: the time between two decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
+    /// Time over which a disk without a `window` of its own is measured, rounded up to whole windows of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_window: Option<Span>,
     /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,
@@ -82,6 +85,12 @@ pub struct PolicySettings {
     /// with the blocks used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_blocks: Option<u64>,
+    /// Unit in which reuse distances and working sets are measured: a power of two from 4KiB to 1MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<Size>,
+    /// Accesses that cover only part of a block: `counted` for each block that they touch, or `discarded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaligned: Option<String>,
     /// Latency assumed for an origin that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_latency: Option<Span>,
@@ -115,8 +124,11 @@ impl PolicySettings {
             first: None,
             history: None,
             window: None,
+            disk_window: None,
             measurement: None,
             sample_blocks: None,
+            block: None,
+            unaligned: None,
             origin_latency: None,
             cache_latency: None,
         }

@@ -37,6 +37,10 @@ pub struct Analyze {
     /// Window length for reuse intensity.
     #[arg(long, default_value = "60s")]
     intensity_window: Span,
+    /// Also show figures by intervals of this length: classes of accesses, TRD and URD sizes, reuse intensity, and hits at the
+    /// sizes given with --size or --blocks.
+    #[arg(long)]
+    interval: Option<Span>,
     /// Number of threads [default: the number of processors].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -114,10 +118,19 @@ fn options(arguments: &Analyze) -> Result<Options> {
         depth: arguments.sampled.map_or(Depth::Exact, Depth::Sampled),
         window_ns: nanoseconds(arguments.window),
         intensity_window_ns: nanoseconds(arguments.intensity_window),
+        interval_ns: interval_ns(arguments.interval)?,
         sizes,
         threads: arguments.threads.map_or(defaults.threads, usize::from),
         ..defaults
     })
+}
+
+fn interval_ns(interval: Option<Span>) -> Result<Option<u64>> {
+    let Some(length) = interval else { return Ok(None) };
+    match u64::try_from(length.0.as_nanos()).unwrap_or(u64::MAX) {
+        0 => Err(CliError::Usage("--interval: expected a time above 0".into())),
+        length_ns => Ok(Some(length_ns)),
+    }
 }
 
 /// Analyses a source, with a progress bar if stderr is a terminal.

@@ -12,7 +12,7 @@ use haversack_control::forecasts::{self, Forecast};
 use haversack_control::predictions::{self, Prediction};
 use haversack_control::{Decision, Entry};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::AllocatorRule;
+use haversack_policy::{AllocatorRule, Config};
 use hyper::Method;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -129,10 +129,9 @@ fn log_text(entries: &[Value]) -> String {
     for value in entries {
         let pool = value.get("pool").and_then(Value::as_str).unwrap_or_default();
         let (time_us, what) = match serde_json::from_value(value.clone()) {
-            Ok(Entry::Started { time_us, config }) => (
-                time_us,
-                format!("by {}, windows of {} s", rule(config.allocator), config.window_us / 1_000_000),
-            ),
+            Ok(Entry::Started { time_us, config }) => {
+                (time_us, format!("by {}, {}", rule(config.allocator), windows(&config)))
+            }
             Ok(Entry::Event { time_us, disk, event }) => (time_us, format!("{disk} is {}", event.name())),
             Ok(Entry::Restored { time_us, disk, state }) => {
                 (time_us, format!("{disk} is {} as before the restart", state.name()))
@@ -146,6 +145,14 @@ fn log_text(entries: &[Value]) -> String {
         let _ = writeln!(out, "{:>12.3} s  {pool}: {what}", time_us as f64 / 1e6);
     }
     out
+}
+
+/// Formats the lengths of windows: `windows of 60 s, of disks 600 s`.
+fn windows(config: &Config) -> String {
+    let seconds = |us: u64| us / 1_000_000;
+    let own = config.windows_of_disk(None) * config.window_us;
+    let own = if own > config.window_us { format!(", of disks {} s", seconds(own)) } else { String::new() };
+    format!("windows of {} s{own}", seconds(config.window_us))
 }
 
 fn decision_text(decision: &Decision) -> String {

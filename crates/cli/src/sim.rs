@@ -155,6 +155,9 @@ pub struct PoolArguments {
     /// Keep dirty blocks on two devices.
     #[arg(long)]
     pub redundancy: bool,
+    /// Keep everything on two devices, as RAID-1 below the cache does: devices are pairs, and half of their space counts.
+    #[arg(long, conflicts_with = "redundancy")]
+    pub mirrored: bool,
     /// Staging memory [default: 64MiB, but at most 1/64 of the cache].
     #[arg(long)]
     pub staging: Option<Size>,
@@ -352,6 +355,7 @@ impl PoolArguments {
         Pool {
             devices: self.devices,
             redundancy: self.redundancy,
+            mirrored: self.mirrored,
             staging_blocks: self.staging.map(|size| u32::try_from(blocks(size)).unwrap_or(u32::MAX)),
             share_spare: !self.no_spare,
             targets: self.target.iter().map(|(name, size)| (name.clone(), blocks(*size))).collect(),

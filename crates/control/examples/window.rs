@@ -47,7 +47,9 @@ fn report(disk: u64, window: u64, accesses: u64) -> DiskReport {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
+        window_us: None,
         window: None,
+        goes_on: false,
     };
     let (reads, writes) = (window * accesses * 3 / 4, window * accesses / 4);
     DiskReport {

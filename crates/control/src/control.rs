@@ -12,6 +12,7 @@ use haversack_core::Records;
 use haversack_model::Micros;
 use haversack_policy::{
     Config, Controller, DemandRule, DiskFacts, DiskState, DiskWindow, Event, Inputs, Plan, PolicyError,
+    Unaligned,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ use crate::recall::{WINDOW, recall};
 /// A disk as the caller knows it when a window ends or a decision is due.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DiskReport {
-    /// What it must and may have. The window in it is ignored; the observed one is used.
+    /// What it must and may have. The measurements in it are ignored; the observed ones are used.
     pub facts: DiskFacts,
     /// What the cache counted.
     pub counters: Counters,
@@ -131,7 +132,7 @@ impl Control {
         self.controller.state(disk)
     }
 
-    /// Returns what was measured of a disk in the last completed window.
+    /// Returns what was measured of a disk in its last window, or in its first one so far.
     pub fn window(&self, disk: &str) -> Option<&DiskWindow> {
         self.observed.get(disk)?.window.as_ref()
     }
@@ -223,6 +224,8 @@ impl Control {
             window_us: config.window_us,
             measurement_us: config.measurement_us,
             sample_blocks: usize::try_from(config.sample_blocks).ok().filter(|blocks| *blocks > 0),
+            unit_blocks: config.unit_blocks,
+            whole_blocks: config.unaligned == Unaligned::Discarded,
             touches: config.demand == DemandRule::TouchCount,
         };
         Observer::new(observer, now_us, disk_blocks, counters)?.ending_at(self.due_us())
@@ -245,8 +248,8 @@ impl Control {
         }
     }
 
-    /// Ends the window, if it has lasted long enough to be measured, and decides. All records of the window
-    /// must have been noted.
+    /// Ends a window of the pool, and those of its disks that end with it, and decides. All records of the window must have
+    /// been noted.
     ///
     /// # Errors
     /// The decision is refused. The measurements are kept, and a new window has begun.
@@ -258,18 +261,20 @@ impl Control {
     ) -> Result<Decision, ControlError> {
         let mut facts = Vec::with_capacity(reports.len());
         for report in reports {
-            let mut window = None;
+            let (mut window, mut goes_on) = (None, false);
+            let windows = self.controller.config().windows_of_disk(report.facts.window_us);
             if let Some(observed) = self.observed.get_mut(&report.facts.name)
                 && let Some(observer) = &mut observed.observer
             {
-                let seen = observer.close(now_us, &report.counters)?;
+                let (seen, lasts) = observer.turn(now_us, &report.counters, windows)?;
                 let is_awaited = self.controller.state(&report.facts.name) == Some(DiskState::MigratedIn);
-                if seen.accesses() > 0 || !is_awaited {
+                let is_shown = !lasts || self.controller.is_unmeasured(&report.facts.name);
+                if is_shown && (seen.accesses() > 0 || !is_awaited) {
                     observed.window = Some(seen.clone());
                 }
-                window = Some(seen);
+                (window, goes_on) = (Some(seen), lasts);
             }
-            facts.push(DiskFacts { window, ..report.facts.clone() });
+            facts.push(DiskFacts { window, goes_on, ..report.facts.clone() });
         }
         self.opened_us = now_us;
         self.conclude(now_us, WINDOW.into(), pool_blocks, &facts)
@@ -286,7 +291,7 @@ impl Control {
         pool_blocks: u64,
         reports: &[DiskReport],
     ) -> Result<Decision, ControlError> {
-        let facts = |report: &DiskReport| DiskFacts { window: None, ..report.facts.clone() };
+        let facts = |report: &DiskReport| DiskFacts { window: None, goes_on: false, ..report.facts.clone() };
         let facts: Vec<DiskFacts> = reports.iter().map(facts).collect();
         self.conclude(now_us, cause.into(), pool_blocks, &facts)
     }

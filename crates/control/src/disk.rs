@@ -1,7 +1,7 @@
 //! Converts a disk's settings, as users write them, into those of the core and into the wishes that decisions
 //! respect: the same in the daemon and in the simulator.
 
-use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Target};
+use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Span, Target};
 use haversack_core as core;
 use haversack_model::{BLOCK_BYTES, DiskId};
 use haversack_policy::AdmissionRule;
@@ -40,6 +40,7 @@ pub fn wishes(disk: &DiskConfig) -> Wishes {
         reservation_blocks: blocks(disk.reservation),
         limit_blocks: disk.limit.map(blocks),
         fixed_blocks,
+        window_us: disk.window.map(Span::as_micros),
     }
 }
 
@@ -86,8 +87,8 @@ pub fn cleaner(settings: CleanerSettings) -> core::CleanerConfig {
         low_watermark: settings.low_watermark.unwrap_or(default.low_watermark),
         high_watermark: settings.high_watermark.unwrap_or(default.high_watermark),
         dirty_limit: settings.dirty_limit.unwrap_or(default.dirty_limit),
-        age_us: settings.age.map_or(default.age_us, haversack_api::Span::as_micros),
-        idle_us: settings.idle.map_or(default.idle_us, haversack_api::Span::as_micros),
+        age_us: settings.age.map_or(default.age_us, Span::as_micros),
+        idle_us: settings.idle.map_or(default.idle_us, Span::as_micros),
         rate_limit_blocks: settings.rate_limit.map_or(default.rate_limit_blocks, blocks),
     }
 }

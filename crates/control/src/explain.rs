@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::allocate::Target;
-use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
+use haversack_policy::{DiskInput, DiskPlan, DiskWindow, WindowStage};
 
 use crate::control::Decision;
 use crate::error::ControlError;
@@ -26,7 +26,7 @@ pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> 
     };
     let mut text = format!("{disk} is {}.\n", input.state.name());
     match &input.window {
-        Some(window) => text.push_str(&measured(window)),
+        Some(window) => text.push_str(&measured(window, input.window_stage)),
         None => text.push_str("No window has been measured yet.\n"),
     }
     text.push_str(&decided(decision, input, plan));
@@ -43,13 +43,14 @@ fn size(blocks: u64) -> String {
     format!("{blocks} blocks ({:.1} {})", bytes / 1024f64.powi(unit as i32), units[unit])
 }
 
-fn measured(window: &DiskWindow) -> String {
+fn measured(window: &DiskWindow, stage: WindowStage) -> String {
     let mut text = String::new();
+    let which = if stage == WindowStage::SoFar { "Window so far" } else { "Last window" };
     let seconds = window.length_us as f64 / 1e6;
     let percent = |ratio: f64| ratio * 100.0;
     let _ = writeln!(
         text,
-        "Last window ({seconds:.0} s): {} blocks read, {:.1} % from the cache; {} written; {:.1} % of all accesses \
+        "{which} ({seconds:.0} s): {} blocks read, {:.1} % from the cache; {} written; {:.1} % of all accesses \
          overwrote a block accessed before.",
         window.reads,
         percent(window.hit_ratio()),

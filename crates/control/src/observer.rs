@@ -9,11 +9,13 @@
 //! ECI-Cache, section 4, for useful distances; vCacheShare, sections 4.1 to 4.3, for read-only curves and for
 //! intensity.
 
+use std::ops::Range;
+
 use haversack_admission::{Admission, Hec, Op};
 use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
 use haversack_core::Records;
-use haversack_core::monitor;
-use haversack_model::{BLOCK_BYTES, BlockNo, Micros};
+use haversack_core::monitor::{self, Record};
+use haversack_model::{BLOCK_BYTES, BlockNo, Micros, SECTORS_PER_BLOCK};
 use haversack_policy::demand::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use haversack_policy::{Curve, DiskWindow, Intensity, PolicyError};
 
@@ -31,13 +33,17 @@ const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
 /// How a disk is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObserverConfig {
-    /// The intended length of a window.
+    /// The intended length of a window of the pool.
     pub window_us: Micros,
     /// The time at the end of a window in which intensity is measured.
     pub measurement_us: Micros,
     /// Sample size in blocks; `None` for all blocks, of which distances are exact. A disk has four samples, of about 100
     /// bytes per block.
     pub sample_blocks: Option<usize>,
+    /// Blocks of the unit in which distances and working sets are measured. If only some blocks are recorded, it is one.
+    pub unit_blocks: u64,
+    /// Whether reads and writes count only for blocks that they cover as a whole.
+    pub whole_blocks: bool,
     /// Whether HEC's touches are counted, which takes more time than everything else.
     pub touches: bool,
 }
@@ -84,6 +90,7 @@ impl Samples {
         let youngest = sampler(self.most_blocks, rate);
         self.older = std::mem::replace(&mut self.younger, youngest);
         self.older.fade(0.0);
+        self.older.restart_counts();
     }
 }
 
@@ -96,6 +103,8 @@ fn sampler(most_blocks: Option<usize>, rate: f64) -> Sampler {
 pub struct Observer {
     config: ObserverConfig,
     opened_us: Micros,
+    /// Windows of the pool that have ended since then.
+    windows: u64,
     /// When the measurement of intensity begins.
     late_from_us: Micros,
     all: Samples,
@@ -129,6 +138,7 @@ impl Observer {
         Ok(Observer {
             config,
             opened_us: now_us,
+            windows: 0,
             late_from_us,
             all: Samples::new(sample_blocks),
             reads: Samples::new(sample_blocks),
@@ -178,40 +188,66 @@ impl Observer {
         self.reads.thin_out(shift);
         // Each recorded block stands for those that were not recorded.
         let passed_over = (1u64 << shift) - 1;
-        let late_us = self.late_from_us;
+        let unit = self.unit_blocks();
         for record in records.iter() {
-            let blocks = records.blocks(record);
+            let blocks = self.counted(records, record);
+            // Blocks of one request in the same unit are one access to it.
+            let touched = blocks.start / unit..if blocks.is_empty() { 0 } else { blocks.end.div_ceil(unit) };
             match record.kind {
                 monitor::Kind::Read => {
-                    let late = record.time_us >= late_us;
-                    blocks.for_each(|block| self.read(block, passed_over, late));
+                    self.late_read(record.time_us, blocks.clone());
+                    self.touch(blocks, Op::Read);
+                    touched.for_each(|unit| {
+                        self.all.access(unit, Kind::Read, passed_over);
+                        self.reads.access(unit, Kind::Read, passed_over);
+                    });
                 }
-                monitor::Kind::Write => blocks.for_each(|block| self.write(block, passed_over)),
-                monitor::Kind::Discard => blocks.for_each(|block| {
-                    self.all.access(block, Kind::Discard, 0);
-                    self.reads.access(block, Kind::Discard, 0);
+                monitor::Kind::Write => {
+                    self.touch(blocks, Op::Write);
+                    touched.for_each(|unit| self.all.access(unit, Kind::Write, passed_over));
+                }
+                monitor::Kind::Discard => (blocks.start.div_ceil(unit)..blocks.end / unit).for_each(|unit| {
+                    self.all.access(unit, Kind::Discard, 0);
+                    self.reads.access(unit, Kind::Discard, 0);
                 }),
                 monitor::Kind::Flush => {}
             }
         }
     }
 
-    fn read(&mut self, block: u64, passed_over: u64, late: bool) {
-        self.all.access(block, Kind::Read, passed_over);
-        self.reads.access(block, Kind::Read, passed_over);
-        if late {
+    /// Returns the blocks for which a record counts. Only what is discarded as a whole is gone.
+    fn counted(&self, records: &Records, record: Record) -> Range<u64> {
+        let touched = records.blocks(record);
+        if record.kind != monitor::Kind::Discard && !self.config.whole_blocks {
+            return touched;
+        }
+        let first_sector =
+            record.sector + (SECTORS_PER_BLOCK - u64::from(records.phase())) % SECTORS_PER_BLOCK;
+        let end = (first_sector + u64::from(record.sectors)) / SECTORS_PER_BLOCK;
+        let start = first_sector.div_ceil(SECTORS_PER_BLOCK);
+        start..end.max(start)
+    }
+
+    /// Returns the blocks of a unit of distances and working sets.
+    fn unit_blocks(&self) -> u64 {
+        if self.sample_shift == 0 { self.config.unit_blocks.max(1) } else { 1 }
+    }
+
+    /// Notes blocks read for intensity, if it is measured at that time.
+    fn late_read(&mut self, time_us: Micros, blocks: Range<u64>) {
+        if time_us < self.late_from_us {
+            return;
+        }
+        for block in blocks {
             self.late.access(block);
             self.late_reads += 1;
         }
-        if let Some(touches) = &mut self.touches {
-            touches.hit(BlockNo(block), Op::Read.into());
-        }
     }
 
-    fn write(&mut self, block: u64, passed_over: u64) {
-        self.all.access(block, Kind::Write, passed_over);
+    /// Counts HEC's touches, if they are counted.
+    fn touch(&mut self, blocks: Range<u64>, op: Op) {
         if let Some(touches) = &mut self.touches {
-            touches.hit(BlockNo(block), Op::Write.into());
+            blocks.for_each(|block| touches.hit(BlockNo(block), op.into()));
         }
     }
 
@@ -220,11 +256,13 @@ impl Observer {
         let counted = counters.since(&self.before);
         let (reads, writes) = (counted.read_hits + counted.read_misses, counted.writes);
         let (all, only_reads) = (self.all.older.profile(), self.reads.older.profile());
-        let (wss_blocks, rwss_blocks) = working_sets(&self.all.younger);
+        let unit = self.unit_blocks();
+        let (wss_blocks, rwss_blocks) = working_sets(&self.all.younger, unit);
         let length_us = now_us.saturating_sub(self.opened_us);
         let is_exact = self.config.sample_blocks.is_none();
-        let curve =
-            |profile: &Profile, classes: &[Class], accesses| curve(profile, classes, accesses, is_exact);
+        let curve = |profile: &Profile, classes: &[Class], accesses| {
+            curve(profile, classes, accesses, unit, is_exact)
+        };
         let overwrites = (all.overwrite_ratio() * (reads + writes) as f64).round() as u64;
         DiskWindow {
             length_us,
@@ -234,12 +272,14 @@ impl Observer {
             read_hits: counted.read_hits,
             wss_blocks,
             rwss_blocks,
+            reused_blocks: reused(&self.all.older, unit),
             touched_blocks: self.touches.as_ref().map_or(0, Hec::touched_again_blocks),
             trd: curve(&all, &Class::ALL, all.reads() + all.writes()),
             urd: curve(&all, &[Class::Rar, Class::Raw], all.reads() + all.writes()),
             read_only: curve(&only_reads, &[Class::Rar], only_reads.reads()),
             intensity: self.intensity(now_us, length_us),
             sampled: Some(self.all.older.rate().min(1.0)),
+            unit_blocks: Some(unit).filter(|unit| *unit > 1),
             origin_latency_us: counted.origin_latency_us,
             cache_latency_us: counted.cache_latency_us,
         }
@@ -253,7 +293,35 @@ impl Observer {
         Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
     }
 
-    /// Ends the window, returns its figures, and begins the next window.
+    /// Ends a window of the pool, of which the disk's own window has this many. Returns the figures of that, so far if it
+    /// goes on, and whether it does.
+    ///
+    /// # Errors
+    /// Only the errors of [`new`](Self::new).
+    pub fn turn(
+        &mut self,
+        now_us: Micros,
+        counters: &Counters,
+        windows: u64,
+    ) -> Result<(DiskWindow, bool), PolicyError> {
+        self.windows += 1;
+        if self.windows >= windows {
+            return Ok((self.close(now_us, counters)?, false));
+        }
+        let window = self.window(now_us, counters);
+        self.measure_intensity(now_us)?;
+        Ok((window, true))
+    }
+
+    /// Begins to measure intensity for the window of the pool that begins now.
+    fn measure_intensity(&mut self, now_us: Micros) -> Result<(), PolicyError> {
+        self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
+        self.late = late(&self.config, self.late_from_us)?.sampled(self.sample_shift);
+        self.late_reads = 0;
+        Ok(())
+    }
+
+    /// Ends the disk's window, returns its figures, and begins the next one.
     ///
     /// # Errors
     /// Only the errors of [`new`](Self::new).
@@ -261,9 +329,8 @@ impl Observer {
         let window = self.window(now_us, counters);
         self.all.turn();
         self.reads.turn();
-        self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
-        self.late = late(&self.config, self.late_from_us)?.sampled(self.sample_shift);
-        (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
+        self.measure_intensity(now_us)?;
+        (self.opened_us, self.windows, self.lost, self.before) = (now_us, 0, 0, *counters);
         Ok(window)
     }
 }
@@ -285,19 +352,26 @@ fn late(config: &ObserverConfig, late_from_us: Micros) -> Result<WorkingSetWindo
 }
 
 /// Returns WSS, and RWSS_1 to RWSS_4, of a sample that began with the window.
-fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
+fn working_sets(sample: &Sampler, unit_blocks: u64) -> (u64, Vec<u64>) {
     let mut reused = [0u64; MOST_REUSES as usize];
     for accesses in sample.counts() {
         reused.iter_mut().take(accesses.saturating_sub(1) as usize).for_each(|blocks| *blocks += 1);
     }
     let weight = 1.0 / sample.rate();
-    let scaled = |blocks: u64| (blocks as f64 * weight).round() as u64;
-    (sample.footprint().round() as u64, reused.map(scaled).to_vec())
+    let scaled = |units: u64| (units as f64 * weight).round() as u64 * unit_blocks;
+    (sample.footprint().round() as u64 * unit_blocks, reused.map(scaled).to_vec())
+}
+
+/// Returns the number of blocks used again since the window began, from the sample that also knows those used in the window
+/// before.
+fn reused(sample: &Sampler, unit_blocks: u64) -> u64 {
+    let again = sample.counts().filter(|accesses| *accesses > 1).count();
+    (again as f64 / sample.rate()).round() as u64 * unit_blocks
 }
 
 /// Returns the hits of some classes of accesses by cache size, as shares of this many accesses. The last size is one more
 /// than the largest distance if that is exact, and otherwise the next one at which a histogram is.
-fn curve(profile: &Profile, classes: &[Class], accesses: f64, is_exact: bool) -> Curve {
+fn curve(profile: &Profile, classes: &[Class], accesses: f64, unit_blocks: u64, is_exact: bool) -> Curve {
     let mut distances = Histogram::default();
     classes.iter().for_each(|class| distances.merge(profile.class(*class)));
     let Some(largest) = distances.largest().filter(|_| accesses > 0.0 && distances.total() > 0.0) else {
@@ -308,9 +382,10 @@ fn curve(profile: &Profile, classes: &[Class], accesses: f64, is_exact: bool) ->
     if is_exact && let Some(last) = sizes.last_mut() {
         *last = largest + 1;
     }
-    let all = |blocks| is_exact && blocks > largest;
-    let below = |blocks| if all(blocks) { distances.total() } else { distances.below(blocks) };
-    let points = sizes.into_iter().map(|blocks| (blocks, rounded(below(blocks) / accesses).clamp(0.0, 1.0)));
+    let all = |units| is_exact && units > largest;
+    let below = |units| if all(units) { distances.total() } else { distances.below(units) };
+    let ratio = |units| rounded(below(units) / accesses).clamp(0.0, 1.0);
+    let points = sizes.into_iter().map(|units| (units * unit_blocks, ratio(units)));
     // Points without a gain are left out.
     let mut highest = 0.0;
     Curve::estimated(points.filter(|(_, ratio)| {

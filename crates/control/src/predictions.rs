@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use haversack_model::{Micros, WriteMode};
-use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
+use haversack_policy::{DiskInput, DiskPlan, DiskWindow, WindowStage};
 use serde::Serialize;
 
 use crate::control::Decision;
@@ -53,27 +53,21 @@ pub fn predictions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<P
     let mut expected: BTreeMap<String, Expected> = BTreeMap::new();
     for (number, text) in lines.into_iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
         match Entry::parse(text, number + 1)? {
-            Entry::Decision(decision) if decision.cause == WINDOW => {
-                found.extend(decision.inputs.disks.iter().filter_map(|now| {
-                    let window = now.window.as_ref().filter(|window| window.reads > 0)?;
-                    let Expected { plan, predicted } = expected.get(&now.name)?;
-                    Some(Prediction {
-                        time_us: decision.inputs.time_us,
-                        disk: now.name.clone(),
-                        target_blocks: plan.target.own_blocks()?,
-                        predicted: *predicted,
-                        real: window.hit_ratio(),
+            Entry::Decision(decision) => {
+                let ended = || decision.inputs.disks.iter().filter(|disk| has_ended(&decision, disk));
+                found.extend(ended().filter_map(|now| compared(expected.get(&now.name)?, now, &decision)));
+                // In the midst of a window: what is decided otherwise from then on cannot be compared.
+                expected.retain(|disk, before| {
+                    let now = decision.plan.disks.get(disk);
+                    now.is_some_and(|now| {
+                        (now.target, now.write_mode) == (before.plan.target, before.plan.write_mode)
                     })
-                }));
-                expected = expectations(&decision);
+                });
+                for disk in ended() {
+                    expected.remove(&disk.name);
+                    expected.extend(expectation(&decision, disk));
+                }
             }
-            // In the midst of a window: what is decided otherwise from then on cannot be compared.
-            Entry::Decision(decision) => expected.retain(|disk, before| {
-                let now = decision.plan.disks.get(disk);
-                now.is_some_and(|now| {
-                    (now.target, now.write_mode) == (before.plan.target, before.plan.write_mode)
-                })
-            }),
             Entry::Event { disk, .. } => drop(expected.remove(&disk)),
             Entry::Started { .. } => expected.clear(),
             Entry::Restored { .. } | Entry::Refused { .. } => {}
@@ -88,13 +82,26 @@ struct Expected {
     predicted: f64,
 }
 
-fn expectations(decision: &Decision) -> BTreeMap<String, Expected> {
-    let expected = |input: &DiskInput| {
-        let plan = decision.plan.disks.get(&input.name)?;
-        let predicted = predicted(input.window.as_ref()?, plan)?;
-        Some((input.name.clone(), Expected { plan: plan.clone(), predicted }))
-    };
-    decision.inputs.disks.iter().filter_map(expected).collect()
+/// Whether a decision ends the disk's own window.
+pub(crate) fn has_ended(decision: &Decision, disk: &DiskInput) -> bool {
+    decision.cause == WINDOW && disk.window_stage == WindowStage::Ended
+}
+
+fn compared(expected: &Expected, now: &DiskInput, decision: &Decision) -> Option<Prediction> {
+    let window = now.window.as_ref().filter(|window| window.reads > 0)?;
+    Some(Prediction {
+        time_us: decision.inputs.time_us,
+        disk: now.name.clone(),
+        target_blocks: expected.plan.target.own_blocks()?,
+        predicted: expected.predicted,
+        real: window.hit_ratio(),
+    })
+}
+
+fn expectation(decision: &Decision, input: &DiskInput) -> Option<(String, Expected)> {
+    let plan = decision.plan.disks.get(&input.name)?;
+    let predicted = predicted(input.window.as_ref()?, plan)?;
+    Some((input.name.clone(), Expected { plan: plan.clone(), predicted }))
 }
 
 /// Returns the mean and the largest of the absolute errors; none of nothing.

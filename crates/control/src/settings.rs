@@ -12,7 +12,8 @@ use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;
 use haversack_policy::forecast::Method;
 use haversack_policy::{
-    AdmissionRule, AllocatorRule, Config, DemandRule, Event, PolicyError, SolverRule, Staging, named,
+    AdmissionRule, AllocatorRule, Config, DemandRule, Event, PolicyError, SolverRule, Staging, Unaligned,
+    named,
 };
 
 /// The number of moves of the annealing if not set.
@@ -33,6 +34,8 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     config.filter_outliers = settings.filter_outliers.unwrap_or(config.filter_outliers);
     config.history_windows = settings.history.unwrap_or(config.history_windows);
     config.sample_blocks = settings.sample_blocks.unwrap_or(config.sample_blocks);
+    config.unit_blocks = settings.block.map_or(Ok(config.unit_blocks), |size| whole_blocks("block", size))?;
+    config.unaligned = settings.unaligned.as_deref().map_or(Ok(config.unaligned), unaligned)?;
     config.granularity = settings.granularity.unwrap_or(config.granularity);
     windows(settings, &mut config)?;
     config.allocator = allocator(settings, config.allocator)?;
@@ -48,6 +51,7 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
     let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
     config.window_us = us(settings.window, config.window_us);
+    config.disk_window_us = us(settings.disk_window, config.disk_window_us);
     // A shorter window gets a shorter measurement, unless that is set explicitly: otherwise both would be
     // refused.
     let measurement_us = config.measurement_us.min(config.window_us);
@@ -73,8 +77,11 @@ fn call(text: &str) -> (&str, Option<Vec<&str>>) {
 }
 
 fn demand(text: &str) -> Result<DemandRule, String> {
-    let wrong =
-        || format!("demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only or touch-count");
+    let wrong = || {
+        format!(
+            "demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only, touch-count or reused-addresses"
+        )
+    };
     match call(text) {
         ("wss", None) => Ok(DemandRule::Wss),
         ("rwss", None) => Ok(DemandRule::Rwss { reuses: 1 }),
@@ -85,6 +92,7 @@ fn demand(text: &str) -> Result<DemandRule, String> {
         ("urd", None) => Ok(DemandRule::Urd),
         ("read-only", None) => Ok(DemandRule::ReadOnly),
         ("touch-count", None) => Ok(DemandRule::TouchCount),
+        ("reused-addresses", None) => Ok(DemandRule::ReusedAddresses),
         _ => Err(wrong()),
     }
 }
@@ -116,6 +124,14 @@ fn spare(text: &str) -> Result<Spare, String> {
         "shared" => Ok(Spare::Shared),
         "idle" => Ok(Spare::Idle),
         _ => Err(format!("spare '{text}': expected shared or idle")),
+    }
+}
+
+fn unaligned(text: &str) -> Result<Unaligned, String> {
+    match text {
+        "counted" => Ok(Unaligned::Counted),
+        "discarded" => Ok(Unaligned::Discarded),
+        _ => Err(format!("unaligned '{text}': expected counted or discarded")),
     }
 }
 
@@ -170,7 +186,7 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
         AllocatorRule::MaxMin { weighting: old, chunk_blocks, spare } => {
             let rule = AllocatorRule::MaxMin {
                 weighting: weighting(settings, old)?,
-                chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), chunk)?,
+                chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), |size| whole_blocks("chunk", size))?,
                 spare: new_spare(spare)?,
             };
             (rule, &["spare", "weighting", "beta", "chunk", "history"])
@@ -181,12 +197,12 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
     Ok(rule)
 }
 
-fn chunk(size: Size) -> Result<u64, String> {
+fn whole_blocks(key: &str, size: Size) -> Result<u64, String> {
     let block = BLOCK_BYTES as u64;
     let whole = size.0 > 0 && size.0.is_multiple_of(block);
     whole
         .then_some(size.0 / block)
-        .ok_or_else(|| format!("chunk: {size}, expected a multiple of {block} bytes above 0"))
+        .ok_or_else(|| format!("{key}: {size}, expected a multiple of {block} bytes above 0"))
 }
 
 /// Refuses keys that the allocator does not use.
@@ -264,6 +280,9 @@ fn write_mode(settings: &PolicySettings, config: &mut Config) -> Result<(), Stri
 pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if !(0.0..=1e6).contains(&disk.priority) {
         return Err(format!("priority is {}; expected a number from 0 to a million", disk.priority));
+    }
+    if disk.window.is_some_and(|window| window.as_micros() == 0) {
+        return Err("window is 0; expected a time above 0, or leave it out for that of the policy".into());
     }
     match disk.limit {
         Some(limit) if limit < disk.reservation => Err(format!(
@@ -377,6 +396,8 @@ mod tests {
     #[test]
     fn disks_must_have_a_weight_and_room_for_their_reservation() {
         let disk = DiskConfig::new("vm1", "main", "/a");
+        let moment = DiskConfig { window: Some("0s".parse().unwrap()), ..disk.clone() };
+        assert!(check_disk(&moment).unwrap_err().contains("window is 0"));
         let none = DiskConfig { priority: 0.0, ..disk.clone() };
         assert!(check_weights("main", [&disk, &none].into_iter()).is_ok());
         assert!(check_weights("main", [&none].into_iter()).unwrap_err().contains("sum to zero"));

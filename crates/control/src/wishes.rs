@@ -5,7 +5,7 @@
 //! - A share set by the operator is both the disk's reservation and its limit, so every allocator leaves it
 //!   unchanged.
 
-use haversack_model::WriteMode;
+use haversack_model::{Micros, WriteMode};
 use haversack_policy::{AllocatorRule, Config, DiskFacts};
 
 /// The tenant of disks that name none.
@@ -26,6 +26,8 @@ pub struct Wishes {
     pub limit_blocks: Option<u64>,
     /// Its fixed share in blocks, whatever is decided.
     pub fixed_blocks: Option<u64>,
+    /// The length of its window, if not the policy's.
+    pub window_us: Option<Micros>,
 }
 
 impl Default for Wishes {
@@ -38,6 +40,7 @@ impl Default for Wishes {
             reservation_blocks: 0,
             limit_blocks: None,
             fixed_blocks: None,
+            window_us: None,
         }
     }
 }
@@ -57,7 +60,9 @@ impl Wishes {
             fixed_blocks: self.fixed_blocks,
             used_blocks,
             write_mode,
+            window_us: self.window_us,
             window: None,
+            goes_on: false,
         }
     }
 }

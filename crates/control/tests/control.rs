@@ -23,7 +23,9 @@ fn report(name: &str, counters: Counters) -> DiskReport {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
+        window_us: None,
         window: None,
+        goes_on: false,
     };
     DiskReport { facts, counters }
 }
@@ -33,6 +35,8 @@ struct Pair {
     control: Control,
     now_us: u64,
     read: u64,
+    /// The window that the scanning disk asks for.
+    scan_window_us: Option<u64>,
 }
 
 impl Pair {
@@ -42,13 +46,15 @@ impl Pair {
         for disk in ["local", "scan"] {
             assert_eq!(control.event(0, disk, 1 << 20, &Counters::default(), Event::New), Ok(true));
         }
-        Pair { control, now_us: 0, read: 0 }
+        Pair { control, now_us: 0, read: 0, scan_window_us: None }
     }
 
     fn reports(&self) -> Vec<DiskReport> {
         let counters =
             Counters { read_hits: self.read / 2, read_misses: self.read / 2, ..Counters::default() };
-        vec![report("local", counters), report("scan", counters)]
+        let mut reports = vec![report("local", counters), report("scan", counters)];
+        reports[1].facts.window_us = self.scan_window_us;
+        reports
     }
 
     fn window(&mut self) -> haversack_control::Decision {
@@ -154,6 +160,41 @@ fn forecasts_are_compared_with_the_window_that_follows() {
     let of_local: Vec<_> = local.into_iter().cloned().collect();
     assert!((forecasts::mean_error(&of_local).unwrap() - 0.2).abs() < 1e-12);
     assert_eq!(forecasts::mean_error(&[]), None);
+}
+
+/// The scan reads 2,000 other blocks in each window of the pool, and has a window of its own of three.
+#[test]
+fn each_disk_is_measured_over_its_own_window() {
+    let mut pair = Pair::new("wss");
+    let config = Config { sample_blocks: 0, ..pair.control.config().clone() };
+    pair.control.reconfigure(0, config).unwrap();
+    pair.scan_window_us = Some(2 * MINUTE_US + 1);
+    let mut found = Vec::new();
+    for _ in 0..9 {
+        let decision = pair.window();
+        let windows = decision.inputs.disks.iter().map(|disk| disk.window.as_ref().unwrap());
+        found.push(
+            windows.map(|window| (window.length_us / MINUTE_US, window.wss_blocks)).collect::<Vec<_>>(),
+        );
+        assert_eq!(pair.control.window("scan"), decision.inputs.disks[1].window.as_ref());
+        let which = if found.len() < 3 { "Window so far" } else { "Last window" };
+        let (text, minutes) = (explain::explain(&decision, "scan").unwrap(), found.len().min(3));
+        assert!(text.contains(&format!("{which} ({} s)", 60 * minutes)), "{text}");
+    }
+    let scan =
+        [(1, 2000), (2, 4000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000), (3, 6000)];
+    assert!(found.iter().all(|disks| disks[0] == (1, 200)), "{found:?}");
+    assert_eq!(found.iter().map(|disks| disks[1]).collect::<Vec<_>>(), scan);
+    assert_eq!(pair.control.kept_windows("scan").count(), 3);
+    let log = lines(&pair.control.take_log());
+    assert_eq!(replayed(&log).unwrap().differences, vec![]);
+    let forecasts = forecasts::forecasts(log.iter().map(String::as_str)).unwrap();
+    let of = |disk| forecasts.iter().filter(move |one| one.disk == disk);
+    let figures: Vec<_> = of("scan").map(|one| (one.forecast_blocks, one.observed_blocks)).collect();
+    assert_eq!((of("local").count(), figures), (8, vec![(6000, 6000); 2]));
+    // A prediction is compared with the window that follows it, while target and mode stay.
+    let predictions = predictions::predictions(log.iter().map(String::as_str)).unwrap();
+    assert_eq!(predictions.iter().filter(|one| one.disk == "scan").count(), 2);
 }
 
 #[test]

@@ -329,6 +329,6 @@ impl Daemon {
 fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
     let is_same = (old.target, old.mode, old.admission) == (new.target, new.mode, new.admission)
         && (&old.vm, &old.tenant, old.priority) == (&new.vm, &new.tenant, new.priority)
-        && (old.reservation, old.limit) == (new.reservation, new.limit);
+        && (old.reservation, old.limit, old.window) == (new.reservation, new.limit, new.window);
     !is_same
 }

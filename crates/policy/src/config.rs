@@ -11,7 +11,9 @@ use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
 use crate::demand::utility::Reading;
 use crate::demand::working_set_window::MOST_REUSES;
-use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, Useful, WorkingSet};
+use crate::demand::{
+    Demand, ReadOnly, ReuseWorkingSet, ReusedAddresses, TouchCount, Traditional, Useful, WorkingSet,
+};
 use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
@@ -36,6 +38,8 @@ pub enum DemandRule {
     ReadOnly,
     /// What HEC would admit.
     TouchCount,
+    /// Blocks used that were used before: the addresses that LARC sees again.
+    ReusedAddresses,
 }
 
 impl DemandRule {
@@ -48,8 +52,20 @@ impl DemandRule {
             DemandRule::Urd => Box::new(Useful),
             DemandRule::ReadOnly => Box::new(ReadOnly),
             DemandRule::TouchCount => Box::new(TouchCount),
+            DemandRule::ReusedAddresses => Box::new(ReusedAddresses),
         }
     }
+}
+
+/// What unaligned accesses count for in measurements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unaligned {
+    /// For each block that they touch.
+    #[default]
+    Counted,
+    /// For the blocks that they cover as a whole.
+    Discarded,
 }
 
 /// A solver by name.
@@ -174,6 +190,9 @@ pub struct Staging {
 /// Size of HEC's regions and longest run in blocks: 4 MiB.
 const HEC_BLOCKS: u64 = 1024;
 
+/// The largest unit of distances: 1 MiB.
+const MOST_UNIT_BLOCKS: u64 = 256;
+
 /// The share of the pool used for staging by default.
 const STAGING_SHARE: f64 = 0.005;
 
@@ -269,16 +288,25 @@ pub struct Config {
     pub first_blocks: u64,
     /// Which blocks are admitted.
     pub admission: AdmissionRule,
-    /// The length of a window.
+    /// The length of a window of the pool: the time between two decisions.
     pub window_us: Micros,
+    /// The time over which a disk is measured that does not ask for another; 0 for a window of the pool.
+    #[serde(default)]
+    pub disk_window_us: Micros,
     /// Windows whose counts the factors of [`AllocatorRule::MaxMin`] are of, the last one included.
     #[serde(default = "one_window")]
     pub history_windows: u64,
-    /// How long intensity is measured.
+    /// How long intensity is measured at the end of each window of the pool.
     pub measurement_us: Micros,
     /// Blocks of each disk from which reuse distances are estimated; 0 for all.
     #[serde(default = "usual_sample_blocks")]
     pub sample_blocks: u64,
+    /// Blocks of the unit in which distances and working sets are measured: a power of two.
+    #[serde(default = "one_block")]
+    pub unit_blocks: u64,
+    /// What unaligned accesses count for.
+    #[serde(default)]
+    pub unaligned: Unaligned,
     /// The approximate number of units into which a solver divides the pool.
     pub granularity: u64,
     /// The latency in microseconds assumed for an origin that was not measured yet.
@@ -288,6 +316,10 @@ pub struct Config {
 }
 
 fn one_window() -> u64 {
+    1
+}
+
+fn one_block() -> u64 {
     1
 }
 
@@ -309,9 +341,12 @@ impl Default for Config {
             first_blocks: 0,
             admission: AdmissionRule::Always,
             window_us: 600_000_000,
+            disk_window_us: 0,
             history_windows: one_window(),
             measurement_us: 60_000_000,
             sample_blocks: usual_sample_blocks(),
+            unit_blocks: one_block(),
+            unaligned: Unaligned::Counted,
             granularity: 512,
             origin_latency_us: 5000.0,
             cache_latency_us: 100.0,
@@ -323,6 +358,14 @@ impl Config {
     /// Returns whether the allocation depends on measurements, so that a disk must be measured first.
     pub(crate) fn measures(&self) -> bool {
         !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
+    }
+
+    /// Returns how many windows of the pool make up the window of a disk that asks for this length, or for none: rounded
+    /// up to whole windows of the pool, which is the smallest.
+    ///
+    /// Source: CloudCache (Arteaga), section 3.4.3.
+    pub fn windows_of_disk(&self, wanted_us: Option<Micros>) -> u64 {
+        wanted_us.unwrap_or(self.disk_window_us).div_ceil(self.window_us.max(1)).max(1)
     }
 
     /// Checks the settings.
@@ -351,6 +394,13 @@ impl Config {
                 16.0..=16_777_216.0,
                 "16 to 16,777,216 blocks, or 0 for all",
             )?;
+        }
+        if !self.unit_blocks.is_power_of_two() || self.unit_blocks > MOST_UNIT_BLOCKS {
+            return Err(PolicyError::BadFigure {
+                what: "the blocks of a unit of distances".into(),
+                found: self.unit_blocks.to_string(),
+                expected: "a power of two from 1 to 256",
+            });
         }
         for (what, found) in [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)] {
             check_range(

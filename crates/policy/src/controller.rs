@@ -4,8 +4,13 @@
 //! and the plan. Between windows it reports events; some of them call for a decision at once. After a refused
 //! decision everything stays as in the previous plan; the measurements are still used for the forecasts.
 //!
-//! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended counts as idle and is
-//! left out, as in ECI-Cache (section 6).
+//! A disk's own window may be several windows of the pool. Its figures and its forecast then change when its own
+//! window ends; reuse intensity and latencies are those of the last window of the pool. Until its first window has
+//! ended, and in the window after one without any access, its figures are those so far.
+//!
+//! Sources: CloudCache (Arteaga), section 3.4.3, for windows of different lengths; vCacheShare (Meng et al.,
+//! ATC'14), section 4.3, for intensity that is measured more often than the curve, and table 1; a disk whose
+//! workload has ended counts as idle and is left out, as in ECI-Cache (section 6).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +23,7 @@ use crate::decide::decide;
 use crate::error::PolicyError;
 use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::history::Sliding;
-use crate::plan::{DiskInput, DiskState, Inputs, Plan};
+use crate::plan::{DiskInput, DiskState, Inputs, Plan, WindowStage};
 use crate::window::DiskWindow;
 
 /// Number of windows kept for a disk, which move with it to another host.
@@ -93,8 +98,12 @@ pub struct DiskFacts {
     pub used_blocks: u64,
     /// Its write mode.
     pub write_mode: WriteMode,
-    /// The measurements of the window that has ended; `None` for a decision between windows.
+    /// The length of its window, if it asks for one.
+    pub window_us: Option<Micros>,
+    /// The measurements of its window, so far if that goes on; `None` for a decision between windows of the pool.
     pub window: Option<DiskWindow>,
+    /// Whether its own window goes on.
+    pub goes_on: bool,
 }
 
 /// The state kept for a disk.
@@ -104,6 +113,10 @@ struct Tracked {
     outliers: OutlierFilter,
     forecast: Scored<Forecaster>,
     window: Option<DiskWindow>,
+    /// Where its window stood when the last window of the pool ended.
+    stage: WindowStage,
+    /// Whether no window with any access has ended yet, or the last one had none.
+    is_unmeasured: bool,
     /// The counts of the last windows, as many as the configuration wants.
     history: Sliding,
     /// The last windows that were used, oldest first.
@@ -122,6 +135,8 @@ impl Tracked {
             outliers: OutlierFilter::default(),
             forecast: Scored::new(Forecaster::new(config.forecast)),
             window: None,
+            stage: WindowStage::Ended,
+            is_unmeasured: true,
             history: Sliding::default(),
             kept: VecDeque::new(),
             unused: 0,
@@ -141,19 +156,59 @@ impl Tracked {
             return;
         }
         self.state = if idle { DiskState::Idle } else { DiskState::Active };
+        (self.stage, self.is_unmeasured) = (WindowStage::Ended, idle);
         let observed = config.demand.model().blocks(window) as f64;
         let observed = if config.filter_outliers { self.outliers.filter(observed) } else { observed };
         self.forecast.observe(observed);
         if config.history_windows > 1 {
             self.history.push(window, observed.ceil() as u64, config.history_windows);
         }
-        let known_us = self.window.as_ref().and_then(|before| before.origin_latency_us);
-        let origin_latency_us = window.origin_latency_us.or(known_us);
-        self.window = Some(DiskWindow { origin_latency_us, ..window.clone() });
+        self.window =
+            Some(DiskWindow { origin_latency_us: self.origin_latency_us(window), ..window.clone() });
         self.kept.push_back(window.clone());
         if self.kept.len() > KEPT_WINDOWS {
             self.kept.pop_front();
         }
+    }
+
+    /// Uses what was measured of a window that goes on.
+    fn look(&mut self, window: &DiskWindow) {
+        let waits = self.state == DiskState::MigratedIn && window.accesses() == 0;
+        if self.state.locked() || self.state.gone() || waits {
+            return;
+        }
+        self.state = match self.state {
+            DiskState::New | DiskState::Idle if window.accesses() > 0 => DiskState::Active,
+            DiskState::New => DiskState::Idle,
+            state => state,
+        };
+        let origin_latency_us = self.origin_latency_us(window);
+        if self.is_unmeasured {
+            self.stage = WindowStage::SoFar;
+            self.window = Some(DiskWindow { origin_latency_us, ..window.clone() });
+        } else if let Some(known) = &mut self.window {
+            self.stage = WindowStage::GoesOn;
+            known.intensity = window.intensity;
+            known.origin_latency_us = origin_latency_us;
+            known.cache_latency_us = window.cache_latency_us.or(known.cache_latency_us);
+        }
+    }
+
+    /// Returns the latency of the origin in a window, or the last one that is known.
+    fn origin_latency_us(&self, window: &DiskWindow) -> Option<f64> {
+        window.origin_latency_us.or_else(|| self.window.as_ref()?.origin_latency_us)
+    }
+
+    /// Restores the figures of an earlier decision.
+    fn recall(&mut self, config: &Config, window: &DiskWindow, stage: WindowStage) {
+        match stage {
+            // Of a window that ended before the log begins, the figures are all that is known.
+            WindowStage::GoesOn if self.is_unmeasured => self.close(config, window),
+            WindowStage::GoesOn => self.window = Some(window.clone()),
+            WindowStage::SoFar => self.look(window),
+            WindowStage::Ended => self.close(config, window),
+        }
+        self.stage = stage;
     }
 }
 
@@ -193,6 +248,11 @@ impl Controller {
         self.disks.get(disk)?.window.as_ref()
     }
 
+    /// Returns whether no window of a disk has ended yet in which it was used: its figures are those so far.
+    pub fn is_unmeasured(&self, disk: &str) -> bool {
+        self.disks.get(disk).is_none_or(|tracked| tracked.is_unmeasured)
+    }
+
     /// Returns a disk's last windows that say something about its demand, oldest first: they move with it to
     /// another host.
     pub fn kept_windows(&self, disk: &str) -> impl Iterator<Item = &DiskWindow> {
@@ -209,7 +269,7 @@ impl Controller {
             let was_measured = input.state != DiskState::MigratedIn;
             let shows = ended_window && was_measured && !input.state.locked() && !input.state.gone();
             if let Some(window) = input.window.as_ref().filter(|_| shows) {
-                tracked.close(&self.config, window);
+                tracked.recall(&self.config, window, input.window_stage);
             }
             tracked.state = input.state;
             if let Some(plan) = plan.disks.get(&input.name) {
@@ -338,8 +398,10 @@ impl Controller {
         let mut disks = Vec::with_capacity(facts.len());
         for disk in facts {
             let Some(tracked) = self.disks.get_mut(&disk.name) else { continue };
-            if let Some(window) = &disk.window {
-                tracked.close(&self.config, window);
+            match &disk.window {
+                Some(window) if disk.goes_on => tracked.look(window),
+                Some(window) => tracked.close(&self.config, window),
+                None => {}
             }
             disks.push(input(tracked, disk));
         }
@@ -424,6 +486,7 @@ fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {
         forecast_blocks: predicted.map(|blocks| blocks.ceil() as u64),
         forecast_by: predicted.map(|_| tracked.forecast.forecast.method().name().into()),
         window: tracked.window.clone(),
+        window_stage: tracked.stage,
         history: tracked.history.total(),
     }
 }

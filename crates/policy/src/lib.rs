@@ -26,12 +26,12 @@ pub mod write_mode;
 
 pub use haversack_admission as admission;
 
-pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging};
+pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, Unaligned};
 pub use controller::{Controller, DiskFacts, Event, KEPT_WINDOWS};
 pub use curve::Curve;
 pub use decide::decide;
 pub use error::PolicyError;
 pub use history::History;
-pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
+pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan, WindowStage};
 pub use systems::{SYSTEMS, named};
 pub use window::{DiskWindow, Intensity};

@@ -63,6 +63,25 @@ impl DiskState {
     }
 }
 
+/// Where a disk's own window stands at the end of a window of the pool. It is as long, or several times as long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WindowStage {
+    /// It has ended, and the figures are those of all of it.
+    #[default]
+    Ended,
+    /// It goes on; the figures are those of the one before, but for intensity and latencies.
+    GoesOn,
+    /// It goes on, and there is none before it with any access: the figures are those so far.
+    SoFar,
+}
+
+impl WindowStage {
+    fn is_ended(&self) -> bool {
+        *self == WindowStage::Ended
+    }
+}
+
 /// The facts about a disk when a decision is made.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DiskInput {
@@ -93,6 +112,9 @@ pub struct DiskInput {
     pub forecast_by: Option<String>,
     /// The measurements of the last window, or from the host that it came from.
     pub window: Option<DiskWindow>,
+    /// Where its window stands, if the decision ends a window of the pool.
+    #[serde(default, skip_serializing_if = "WindowStage::is_ended")]
+    pub window_stage: WindowStage,
     /// The last windows together, if the configuration wants more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,

@@ -4,9 +4,9 @@
 //! | name | paper | additions to its allocator |
 //! |---|---|---|
 //! | `cloudcache` | Arteaga, section 3.4 | nothing: `rwss` is it |
-//! | `vcacheshare` | Meng et al., sections 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, a curve of ten minutes and intensity of the last one |
-//! | `eci-cache` | Ahmadian et al., section 6.3 | `urd` with c_min and initial sizes, and a threshold without hysteresis |
-//! | `centaur` | the same, as its baseline | `trd` with write-back and the same sizes |
+//! | `vcacheshare` | Meng et al., sections 4.1, 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, unaligned accesses discarded, and a decision each minute by a curve of ten and the intensity of the last one |
+//! | `eci-cache` | Ahmadian et al., section 6.3 | `urd` with distances in blocks of 8 KiB, c_min and initial sizes, and a threshold without hysteresis |
+//! | `centaur` | the same, as its baseline | `trd` with write-back, and the same blocks and sizes |
 //! | `liu` | Liu et al., section 4 | `max-min` with decisions each minute, by the last thirty minutes |
 //!
 //! Replacement is not part of a system: in the daemon it is the core's.
@@ -15,7 +15,7 @@ use haversack_admission::StagingKind;
 use haversack_model::{BLOCK_BYTES, WriteMode};
 
 use crate::allocate::{Spare, Weighting};
-use crate::config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule};
+use crate::config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Unaligned};
 use crate::demand::utility::Reading;
 use crate::demand::weight::Beta;
 use crate::error::PolicyError;
@@ -52,11 +52,12 @@ const ECI_LEAST: u64 = 1_000;
 const ECI_FIRST: u64 = 10_000;
 const ECI_BLOCK_BYTES: u64 = 8 << 10;
 
-/// Sets ECI-Cache's sizes.
+/// Sets ECI-Cache's sizes, and measures distances in its blocks.
 fn with_eci_sizes(mut config: Config) -> Config {
     let blocks = |theirs: u64| theirs * ECI_BLOCK_BYTES / BLOCK_BYTES as u64;
     config.least_blocks = blocks(ECI_LEAST);
     config.first_blocks = blocks(ECI_FIRST);
+    config.unit_blocks = blocks(1);
     config
 }
 
@@ -120,7 +121,9 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
         "vcacheshare" => Config {
             fixed_mode: Some(WriteMode::WriteAround),
             admission: AdmissionRule::SmallReads { most_blocks: SMALL_READ_BLOCKS },
-            window_us: 10 * minute,
+            window_us: minute,
+            disk_window_us: 10 * minute,
+            unaligned: Unaligned::Discarded,
             ..named("utility")?
         },
         "eci-cache" => Config {

@@ -35,6 +35,10 @@ pub struct DiskWindow {
     pub wss_blocks: u64,
     /// Distinct blocks reused at least once, twice and so on: RWSS_1, RWSS_2, ...
     pub rwss_blocks: Vec<u64>,
+    /// Distinct blocks used that had been used before, in this window or in the one before it. Figures of earlier versions
+    /// do not say.
+    #[serde(default)]
+    pub reused_blocks: u64,
     /// Blocks of the regions ever touched more than once: what HEC would admit.
     pub touched_blocks: u64,
     /// Hits of reads and writes by ordinary reuse distance, over all accesses.
@@ -49,6 +53,9 @@ pub struct DiskWindow {
     /// versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<f64>,
+    /// Blocks of the unit in which distances and working sets were measured, if it was not one. All sizes are in blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit_blocks: Option<u64>,
     /// Mean latency of the origin in microseconds; `None` if it was not measured yet.
     pub origin_latency_us: Option<f64>,
     /// Mean latency of the cache device in microseconds; `None` if it was not measured yet.
@@ -77,10 +84,11 @@ impl DiskWindow {
     }
 
     /// Returns the relative standard error of a distance of this many blocks: 0 if distances are exact, `None` if that is
-    /// not known. The distance is counted in sampled blocks, of which there are `sampled * blocks` on average.
+    /// not known. The distance is counted in sampled units, of which there are `sampled * units` on average.
     pub fn distance_error(&self, blocks: u64) -> Option<f64> {
         let sampled = self.sampled.filter(|sampled| *sampled > 0.0)?;
-        Some(((1.0 - sampled).max(0.0) / (sampled * blocks.max(1) as f64)).sqrt())
+        let units = (blocks / self.unit_blocks.unwrap_or(1).max(1)).max(1);
+        Some(((1.0 - sampled).max(0.0) / (sampled * units as f64)).sqrt())
     }
 
     /// Checks that the figures are consistent.

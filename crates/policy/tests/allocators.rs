@@ -141,6 +141,18 @@ fn the_gap_is_to_the_optimum_in_blocks() {
     assert_eq!((gap(3).worth, gap(3).relative), (2.0, 0.0));
 }
 
+/// Two cliffs of which only one fits: the hulls promise more than any division has.
+#[test]
+fn the_gap_is_to_the_true_optimum() {
+    let of = |name: &str, worth: f64| Claim { worth: vec![(60, worth)], ..claim(name, 0, 100, 60) };
+    let claims = [of("a", 3.0), of("b", 2.0)];
+    let problem = Problem::new(100, &claims, 512, 1);
+    assert!((Hull.bound(&problem) - (3.0 + 2.0 * 40.0 / 60.0)).abs() < 1e-9);
+    let gap = problem.gap(&Exact, &Exact.solve(&problem));
+    assert_eq!((gap.bound, gap.relative, gap.is_optimum), (3.0, 0.0, true));
+    assert_eq!(gap.to_string(), "solver exact, 0.00 % from the best");
+}
+
 #[test]
 fn least_latency_is_feasible_or_not() {
     let curve = |points: &[(u64, f64)]| Curve::new(points.to_vec()).unwrap();
@@ -264,6 +276,10 @@ proptest! {
             prop_assert!(exact + slack >= solution.worth, "{} {} {}", solver.name(), exact, solution.worth);
         }
         prop_assert!(Hull.bound(&problem) + slack >= exact);
+        let (coarse, fine) = (problem, Problem::new(pool_blocks, &claims, u64::MAX, 1));
+        let gap = coarse.gap(&Exact, &Exact.solve(&coarse));
+        let best = Exact.solve(&fine).worth;
+        prop_assert!(gap.is_optimum && (gap.bound - best).abs() <= slack, "{} and {}", gap.bound, best);
     }
 
     /// Tries every division of a small problem.
@@ -274,7 +290,7 @@ proptest! {
             worth
         }).collect();
         let best = best_of_all(&worth, units);
-        let problem = Problem { units, unit_blocks: 1, worth, bound_in_blocks: 0.0 };
+        let problem = Problem { units, unit_blocks: 1, worth, blocks: units as u64, curves: Vec::new() };
         prop_assert!((Exact.solve(&problem).worth - best).abs() < 1e-9);
     }
 

@@ -6,7 +6,7 @@ use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
     Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity, Plan,
-    PolicyError, decide, named,
+    PolicyError, WindowStage, decide, named,
 };
 use proptest::prelude::*;
 
@@ -24,12 +24,14 @@ fn window(hot: u64) -> DiskWindow {
         read_hits: 5000,
         wss_blocks: 2 * hot,
         rwss_blocks: vec![hot, hot / 2],
+        reused_blocks: hot,
         touched_blocks: 2048,
         trd: Curve::new(vec![(hot / 2, 0.3), (2 * hot, 0.9)]).unwrap(),
         urd: curve.clone(),
         read_only: curve,
         intensity: Intensity { length_us: 60_000_000, read_blocks: 900, unique_read_blocks: 90 },
         sampled: Some(0.1),
+        unit_blocks: None,
         origin_latency_us: Some(4000.0),
         cache_latency_us: Some(100.0),
     }
@@ -46,7 +48,9 @@ fn facts(name: &str, window: Option<DiskWindow>) -> DiskFacts {
         fixed_blocks: None,
         used_blocks: 300,
         write_mode: WriteMode::WriteBack,
+        window_us: None,
         window,
+        goes_on: false,
     }
 }
 
@@ -170,6 +174,94 @@ fn the_history_of_liu_slides() {
         assert_eq!(weight_of(1000), (30, 90_000, busy), "as long as the minute is among the last thirty");
     }
     assert_eq!(weight_of(1000), (30, 30_000, even));
+}
+
+/// A disk whose window is longer than the pool's: figures so far at first, then those of its last window, with new
+/// latencies. Its forecast changes only when its own window ends.
+#[test]
+fn a_disk_has_a_window_of_its_own() {
+    let config = Config { window_us: 60_000_000, ..named("wss").unwrap() };
+    let windows = [None, Some(1), Some(60_000_000), Some(60_000_001), Some(150_000_000)];
+    assert_eq!(windows.map(|window| config.windows_of_disk(window)), [1, 1, 1, 2, 3]);
+    let own = Config { disk_window_us: 600_000_000, ..config };
+    assert_eq!((own.windows_of_disk(None), own.windows_of_disk(Some(1))), (10, 1));
+
+    let mut known = controller("wss", &["a"]);
+    let seen = |blocks, latency, goes_on| {
+        let used = DiskWindow { wss_blocks: blocks, origin_latency_us: latency, ..window(100) };
+        let window = if blocks == 0 { DiskWindow { length_us: 1, ..Default::default() } } else { used };
+        DiskFacts { goes_on, ..facts("a", Some(window)) }
+    };
+    let mut log = Vec::new();
+    // Blocks, latency of the origin, whether the window goes on; the state, the stage, the demand and the latency then.
+    use DiskState::{Active, Idle};
+    use WindowStage::{Ended, GoesOn, SoFar};
+    for (blocks, latency, goes_on, expected) in [
+        (0, None, true, (Idle, SoFar, 0, None)),
+        (200, Some(5000.0), true, (Active, SoFar, 200, Some(5000.0))),
+        (500, None, true, (Active, SoFar, 500, Some(5000.0))),
+        (600, Some(4000.0), false, (Active, Ended, 600, Some(4000.0))),
+        (100, Some(3000.0), true, (Active, GoesOn, 600, Some(3000.0))),
+        (150, None, true, (Active, GoesOn, 600, Some(3000.0))),
+        (0, None, false, (Idle, Ended, 0, Some(3000.0))),
+        (70, Some(2000.0), true, (Active, SoFar, 0, Some(2000.0))),
+    ] {
+        let (inputs, plan) = known.close_window(0, 1000, &[seen(blocks, latency, goes_on)]).unwrap();
+        let input = &inputs.disks[0];
+        let window = input.window.as_ref().unwrap();
+        assert_eq!((input.state, input.window_stage), (expected.0, expected.1), "{blocks} blocks");
+        assert_eq!(window.origin_latency_us, expected.3, "{blocks} blocks");
+        // The last value is all that a forecast knows of so few windows, or it is between the two that it has seen.
+        let demand = plan.disks["a"].demand_blocks;
+        assert!(demand == expected.2 || (blocks <= 70 && demand < 600), "{blocks} blocks: {demand}");
+        log.push((inputs, plan));
+    }
+    assert_eq!(known.kept_windows("a").count(), 2, "two of its windows have ended");
+
+    // A restart at any point, and the next decision is the same.
+    for after in 1..log.len() {
+        let mut again = Controller::new(known.config().clone()).unwrap();
+        log[..after].iter().for_each(|(inputs, plan)| again.recall(inputs, plan, true));
+        let ended = log[..after].iter().filter(|(inputs, _)| inputs.disks[0].window_stage == Ended).count();
+        assert_eq!(again.kept_windows("a").count(), ended, "after {after} decisions");
+        let (inputs, plan) = &log[after];
+        let (blocks, latency, goes_on) = [
+            (200, Some(5000.0), true),
+            (500, None, true),
+            (600, Some(4000.0), false),
+            (100, Some(3000.0), true),
+            (150, None, true),
+            (0, None, false),
+            (70, Some(2000.0), true),
+        ][after - 1];
+        let decided = again.close_window(0, 1000, &[seen(blocks, latency, goes_on)]).unwrap();
+        assert_eq!(decided, (inputs.clone(), plan.clone()), "after {after} decisions");
+    }
+}
+
+/// The curves of both disks are of ten minutes; a burst of one of them counts in the minute in which it comes.
+#[test]
+fn intensity_moves_shares_between_the_ends_of_the_sampling_window() {
+    let mut controller = controller("vcacheshare", &["a", "b"]);
+    assert_eq!((controller.config().window_us, controller.config().windows_of_disk(None)), (60_000_000, 10));
+    let mut decide_by = |read_blocks: u64, goes_on| {
+        let intensity = Intensity { read_blocks, ..window(300).intensity };
+        let of = |name: &str, intensity| DiskFacts {
+            goes_on,
+            ..facts(name, Some(DiskWindow { intensity, ..window(300) }))
+        };
+        let facts = [of("a", intensity), of("b", window(300).intensity)];
+        let (inputs, plan) = controller.close_window(0, 450, &facts).unwrap();
+        assert_eq!(decide(controller.config(), &inputs), Ok(plan.clone()));
+        (target(&plan, "a"), target(&plan, "b"))
+    };
+    // There is room for one of the two curves in full.
+    let calm = decide_by(90, false);
+    assert!(calm.1 > calm.0, "b reads the same blocks ten times as often: {calm:?}");
+    assert_eq!(decide_by(90, true), calm);
+    let burst = decide_by(9000, true);
+    assert!(burst.0 > burst.1, "{burst:?}");
+    assert_eq!(decide_by(90, true), calm, "the burst is over");
 }
 
 #[test]
@@ -406,6 +498,7 @@ prop_compose! {
         )
     ) -> Vec<DiskInput> {
         let one = |(at, (state, priority, least, room, hot, forecast_blocks, target_blocks))| DiskInput {
+            window_stage: WindowStage::Ended,
             name: format!("disk{at}"),
             vm: format!("vm{}", at / 2),
             tenant: format!("tenant{}", at / 4),

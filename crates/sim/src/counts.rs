@@ -56,7 +56,7 @@ counts! {
     flash_guest_blocks,
     /// Flash writes: blocks filled from the origin.
     flash_fill_blocks,
-    /// Flash writes: second copies of dirty blocks.
+    /// Flash writes: second copies, of dirty blocks or of everything on mirrored devices.
     flash_mirror_blocks,
     /// Flash writes: pages of metadata.
     flash_metadata_pages,
@@ -65,6 +65,12 @@ counts! {
 }
 
 impl Counts {
+    /// Counts a second copy of everything else that was written to flash.
+    pub fn mirror_everything(&mut self) {
+        self.flash_mirror_blocks =
+            self.flash_guest_blocks + self.flash_fill_blocks + self.flash_metadata_pages;
+    }
+
     /// All flash writes, in blocks.
     pub fn flash_writes(&self) -> u64 {
         self.flash_guest_blocks

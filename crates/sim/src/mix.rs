@@ -209,6 +209,7 @@ impl Mix {
             let span = |us| Span(std::time::Duration::from_micros(us));
             settings.window = Some(span(window_us));
             settings.measurement.get_or_insert(span(measurement_us));
+            settings.disk_window.get_or_insert(span(window_us));
         }
         settings::config(&settings).map_err(refused)
     }

@@ -67,6 +67,8 @@ pub struct Pool {
     pub devices: u32,
     /// Dirty blocks are written to two devices.
     pub redundancy: bool,
+    /// Devices are pairs, and everything is written to both of a pair: RAID-1 below the cache. For comparison.
+    pub mirrored: bool,
     /// Blocks of the staging area. Not given: the daemon's 16,384, but at most a 64th of the pool.
     pub staging_blocks: Option<u32>,
     /// Blocks of transfer memory.
@@ -104,6 +106,7 @@ impl Default for Pool {
         Pool {
             devices: 1,
             redundancy: false,
+            mirrored: false,
             staging_blocks: None,
             transfer_blocks: 8192,
             share_spare: true,
@@ -276,6 +279,15 @@ impl Settings {
         }
         if let Some(config) = &self.control {
             config.check().map_err(|error| SimError::Settings(error.to_string()))?;
+        }
+        if self.pool.mirrored && self.pool.redundancy {
+            return wrong("mirrored devices keep everything twice already: leave redundancy out".into());
+        }
+        if self.pool.mirrored && !self.pool.devices.is_multiple_of(2) {
+            return wrong(format!(
+                "mirrored devices are pairs: their number is even, not {}",
+                self.pool.devices
+            ));
         }
         if self.replacement != Replacement::Core && (self.pool.restarts.is_some() || self.pool.devices > 1) {
             return wrong(

@@ -158,6 +158,27 @@ fn two_devices_keep_dirty_blocks_twice() {
     assert!(matches!(run(&memory(&accesses, &VOLUMES), &one, &|_, _| {}), Err(SimError::Settings(_))));
 }
 
+/// RAID-1 below the cache: half of the space, everything written twice, otherwise the same cache.
+#[test]
+fn mirrored_devices_are_one_of_half_the_size() {
+    let accesses = mixed(10_000, 5);
+    let with = |devices, mirrored, blocks| {
+        let pool = Pool { devices, mirrored, staging_blocks: Some(128), ..Pool::default() };
+        core(&accesses, &Settings { pool, sizes: Sizes::Blocks(vec![blocks]), ..settings() })
+    };
+    let (pair, one) = (with(2, true, 16 * 506), with(1, false, 8 * 506));
+    assert_eq!(pair.flash_writes, 2 * one.flash_writes);
+    let mut counts = pair.counts;
+    assert!(counts.flash_fill_blocks > 0 && counts.flash_guest_blocks > 0);
+    counts.flash_mirror_blocks = 0;
+    assert_eq!(counts, one.counts);
+    for (devices, redundancy) in [(3, false), (2, true)] {
+        let pool = Pool { devices, redundancy, mirrored: true, ..Pool::default() };
+        let refused = run(&memory(&accesses, &VOLUMES), &Settings { pool, ..settings() }, &|_, _| {});
+        assert!(matches!(refused, Err(SimError::Settings(why)) if why.contains("mirrored")));
+    }
+}
+
 #[test]
 fn persistence_decides_which_blocks_survive_a_restart() {
     let accesses = mixed(20_000, 6);

@@ -8,8 +8,14 @@ const WINDOW_US: u64 = 1_000_000;
 
 fn observer(sample_blocks: impl Into<Option<usize>>) -> Observer {
     let sample_blocks = sample_blocks.into();
-    let config =
-        ObserverConfig { window_us: WINDOW_US, measurement_us: 100_000, sample_blocks, touches: true };
+    let config = ObserverConfig {
+        window_us: WINDOW_US,
+        measurement_us: 100_000,
+        sample_blocks,
+        unit_blocks: 1,
+        whole_blocks: false,
+        touches: true,
+    };
     Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap()
 }
 
@@ -56,6 +62,103 @@ fn the_example_of_eci_cache() {
     assert_eq!(window.read_only.blocks_needed(), 0, "no block was read twice");
 }
 
+/// The same example in blocks of 8 KiB: twice the sizes. Each request is of a whole block of 8 KiB or of half of one.
+#[test]
+fn the_example_of_eci_cache_in_its_own_blocks() {
+    let (window_us, measurement_us) = (WINDOW_US, WINDOW_US);
+    let config = ObserverConfig {
+        window_us,
+        measurement_us,
+        sample_blocks: None,
+        unit_blocks: 2,
+        whole_blocks: false,
+        touches: false,
+    };
+    let mut observer = Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap();
+    let mut records = Records::with_room(64);
+    for (block, sectors, kind) in [
+        (2, 16, Recorded::Write),
+        (5, 8, Recorded::Read),
+        (3, 8, Recorded::Read),
+        (6, 16, Recorded::Write),
+        (8, 8, Recorded::Read),
+        (10, 16, Recorded::Write),
+        (4, 16, Recorded::Write),
+        // Half of a block stays if the other half is discarded.
+        (6, 8, Recorded::Discard),
+        (7, 8, Recorded::Read),
+    ] {
+        records.push(0, kind, block * 8, sectors);
+    }
+    observer.note(&records);
+    let window = observer.close(WINDOW_US, &counters(2, 2, 8)).unwrap();
+    assert_eq!((window.trd.blocks_needed(), window.urd.blocks_needed()), (10, 8));
+    let rounded = |hits: f64| (hits / 8.0 * 1e6).round() / 1e6;
+    assert_eq!(window.urd.points(), [(4, rounded(1.0)), (8, rounded(2.0))]);
+    assert_eq!((window.wss_blocks, window.rwss_blocks[0], window.reused_blocks), (10, 6, 6));
+    // One access of eight overwrites; the counters count halves.
+    assert_eq!((window.overwrites, window.unit_blocks), (2, Some(2)));
+    // Intensity is of blocks of 4 KiB, as vCacheShare has it.
+    assert_eq!((window.intensity.read_blocks, window.intensity.unique_read_blocks), (4, 4));
+}
+
+/// Blocks 0 to 2 and 0 to 1 are touched by two reads that cover block 1 and none, and a write covers blocks 3 and 4.
+#[test]
+fn unaligned_accesses_count_or_are_discarded() {
+    for (whole_blocks, expected) in [(false, (5, 2, 5)), (true, (3, 0, 1))] {
+        let (window_us, measurement_us, unit_blocks) = (WINDOW_US, WINDOW_US, 1);
+        let config = ObserverConfig {
+            window_us,
+            measurement_us,
+            sample_blocks: None,
+            unit_blocks,
+            whole_blocks,
+            touches: false,
+        };
+        let mut observer = Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap();
+        let mut records = Records::with_room(64);
+        for (sector, sectors, kind) in
+            [(4, 16, Recorded::Read), (4, 8, Recorded::Read), (24, 16, Recorded::Write)]
+        {
+            records.push(0, kind, sector, sectors);
+        }
+        observer.note(&records);
+        let window = observer.close(WINDOW_US, &counters(0, 5, 2)).unwrap();
+        assert_eq!((window.wss_blocks, window.rwss_blocks[0], window.intensity.read_blocks), expected);
+    }
+}
+
+/// A block is gone only when all of it is discarded.
+#[test]
+fn part_of_a_block_is_not_discarded() {
+    let mut observer = observer(64);
+    let mut records = Records::with_room(64);
+    for (sector, sectors, kind) in
+        [(0, 16, Recorded::Write), (4, 12, Recorded::Discard), (0, 16, Recorded::Read)]
+    {
+        records.push(0, kind, sector, sectors);
+    }
+    observer.note(&records);
+    let window = observer.close(WINDOW_US, &counters(0, 2, 2)).unwrap();
+    assert_eq!(window.urd.points(), [(1, 0.25)], "block 0 is read again, block 1 is gone");
+}
+
+/// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that was
+/// used in the first and one that is used twice; in the third, nothing that was used in the second.
+#[test]
+fn reused_addresses_are_remembered_for_two_windows() {
+    for sample_blocks in [Some(64), None] {
+        let mut observer = observer(sample_blocks);
+        let windows: [&[u64]; 4] = [&[1, 2, 1, 3], &[2, 4, 4, 5], &[1, 6, 7], &[6, 6, 6, 7, 1]];
+        let found = windows.map(|blocks| {
+            note(&mut observer, 0, Recorded::Write, blocks.iter().copied());
+            let window = observer.close(WINDOW_US, &counters(0, 0, 0)).unwrap();
+            (window.reused_blocks, window.rwss_blocks[0])
+        });
+        assert_eq!(found, [(1, 1), (2, 1), (0, 0), (3, 1)]);
+    }
+}
+
 /// A disk that comes late in the window, as in vCacheShare's boot storm, has an intensity at its end.
 #[test]
 fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
@@ -64,6 +167,8 @@ fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
             window_us: WINDOW_US,
             measurement_us: 100_000,
             sample_blocks: Some(64),
+            unit_blocks: 1,
+            whole_blocks: false,
             touches: false,
         };
         let observer = Observer::new(config, attached_us, 1 << 20, &Counters::default()).unwrap();
@@ -91,6 +196,27 @@ fn what_was_used_in_the_window_before_is_not_cold_and_what_was_not_is_forgotten(
     assert_eq!(hits, [0.0, 1.0, 0.0, 0.0]);
 }
 
+/// The disk's window has three of the pool's; intensity is that of the end of each.
+#[test]
+fn intensity_is_measured_in_each_window_of_the_pool() {
+    let mut observer = observer(4096);
+    for (turn, late_reads) in [(0, 20), (1, 0), (2, 40), (3, 10)] {
+        let begun_us = turn * WINDOW_US;
+        note(&mut observer, begun_us, Recorded::Read, 0..50);
+        note(&mut observer, begun_us + 950_000, Recorded::Read, (0..late_reads).map(|at| at % 10));
+        let read = turn * 50 + [20, 20, 60, 70][turn as usize] + 50;
+        let (window, goes_on) = observer.turn(begun_us + WINDOW_US, &counters(0, read, 0), 3).unwrap();
+        let unique_read_blocks = late_reads.min(10);
+        let expected = Intensity { length_us: 100_000, read_blocks: late_reads, unique_read_blocks };
+        assert_eq!(window.intensity, expected, "window {turn}");
+        assert_eq!(
+            (window.length_us / WINDOW_US, goes_on),
+            [(1, true), (2, true), (3, false), (1, true)][turn as usize]
+        );
+        assert_eq!((window.reads, window.wss_blocks), ([70, 120, 210, 60][turn as usize], 50));
+    }
+}
+
 #[test]
 fn intensity_is_of_the_end_of_the_window() {
     let mut observer = observer(4096);
@@ -100,6 +226,17 @@ fn intensity_is_of_the_end_of_the_window() {
     let expected = Intensity { length_us: 100_000, read_blocks: 20, unique_read_blocks: 10 };
     assert_eq!(window.intensity, expected);
     assert_eq!(window.read_only.at(64), (20.0f64 / 70.0 * 1e6).round() / 1e6);
+}
+
+/// The largest distance of a window is its own, not that of the window before.
+#[test]
+fn an_exact_largest_distance_is_of_its_window() {
+    let mut observer = observer(None);
+    let needed = [(0..1000).chain(0..1000), (2000..2101).chain(2000..2101)].map(|blocks| {
+        note(&mut observer, 0, Recorded::Read, blocks);
+        observer.close(WINDOW_US, &counters(0, 0, 0)).unwrap().trd.blocks_needed()
+    });
+    assert_eq!(needed, [1000, 101]);
 }
 
 #[test]

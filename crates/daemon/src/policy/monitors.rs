@@ -124,6 +124,8 @@ impl Monitors {
             window_us: time_us,
             measurement_us: time_us,
             sample_blocks: Some(SAMPLE_BLOCKS),
+            unit_blocks: 1,
+            whole_blocks: false,
             touches: false,
         };
         let observer = match Observer::new(config, now_us, disk_blocks, counters) {

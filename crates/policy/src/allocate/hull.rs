@@ -62,12 +62,23 @@ fn steps(problem: &Problem) -> Vec<Step> {
     steps
 }
 
-/// Returns an upper bound of the worth of any division of this many blocks. Each curve has rising points of blocks, from 0
-/// on, and worth.
-pub(super) fn bound_in_blocks(blocks: u64, curves: &[Vec<(u64, f64)>]) -> f64 {
+/// The division of blocks on the hulls, with the last step taken in part.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Relaxed {
+    /// Its worth, which no division exceeds.
+    pub worth: f64,
+    /// The worth of a block at which space runs out; 0 if there is enough.
+    pub price: f64,
+    /// The points of a division that takes only whole steps, as many as fit.
+    pub whole: Vec<(u64, f64)>,
+}
+
+/// Divides this many blocks on the hulls. Each curve has rising points of blocks, from 0 on, and worth.
+pub(super) fn relaxed(blocks: u64, curves: &[Vec<(u64, f64)>]) -> Relaxed {
     let slope = |from: (u64, f64), to: (u64, f64)| (to.1 - from.1) / (to.0 - from.0) as f64;
-    let mut steps: Vec<(f64, u64)> = Vec::new();
-    for curve in curves {
+    // The slope of each step, its end, its blocks, and its curve.
+    let mut steps: Vec<(f64, (u64, f64), u64, usize)> = Vec::new();
+    for (number, curve) in curves.iter().enumerate() {
         let mut corners: Vec<(u64, f64)> = Vec::new();
         for &point in curve {
             while let [.., before, last] = corners[..]
@@ -77,16 +88,27 @@ pub(super) fn bound_in_blocks(blocks: u64, curves: &[Vec<(u64, f64)>]) -> f64 {
             }
             corners.push(point);
         }
-        steps.extend(corners.windows(2).map(|pair| (slope(pair[0], pair[1]), pair[1].0 - pair[0].0)));
+        let pairs = corners.windows(2);
+        steps.extend(pairs.map(|pair| (slope(pair[0], pair[1]), pair[1], pair[1].0 - pair[0].0, number)));
     }
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let (mut left, mut bound) = (blocks, curves.iter().map(|curve| curve[0].1).sum());
-    for (slope, size) in steps {
+    let whole: Vec<(u64, f64)> = curves.iter().map(|curve| curve[0]).collect();
+    let mut relaxed = Relaxed { worth: whole.iter().map(|point| point.1).sum(), price: 0.0, whole };
+    let (mut left, mut left_whole, mut stopped) = (blocks, blocks, vec![false; curves.len()]);
+    for (slope, end, size, number) in steps {
         let taken = size.min(left);
-        bound += slope * taken as f64;
+        relaxed.worth += slope * taken as f64;
+        if taken < size && relaxed.price == 0.0 {
+            relaxed.price = slope;
+        }
         left -= taken;
+        stopped[number] |= size > left_whole;
+        if !stopped[number] {
+            relaxed.whole[number] = end;
+            left_whole -= size;
+        }
     }
-    bound
+    relaxed
 }
 
 impl Hull {

@@ -45,12 +45,7 @@ impl Allocator for MinimumLatency {
         let problem = Problem::new(pool_blocks, &asked, self.granularity, 1);
         let solution = self.solver.solve(&problem);
         let gap = problem.gap(self.solver.as_ref(), &solution);
-        let reason = format!(
-            "infeasible: {sum} blocks asked for of {pool_blocks}; least latency, solver {}, at most {:.2} % from the \
-             best",
-            gap.solver,
-            gap.relative * 100.0
-        );
+        let reason = format!("infeasible: {sum} blocks asked for of {pool_blocks}; least latency, {gap}");
         Ok(Allocation { targets: targets(problem.blocks(&asked, &solution)), gap: Some(gap), reason })
     }
 }

@@ -11,6 +11,7 @@ mod global;
 pub mod hull;
 mod max_min;
 mod minimum_latency;
+mod optimum;
 pub mod problem;
 mod proportional;
 mod share;
@@ -119,10 +120,21 @@ pub struct Gap {
     pub solver: String,
     /// The worth of its division.
     pub worth: f64,
-    /// The worth that no division can exceed.
+    /// The worth that no division in blocks can exceed.
     pub bound: f64,
+    /// Whether a division reaches the bound: it is the optimum then. Logs of earlier versions do not say.
+    #[serde(default)]
+    pub is_optimum: bool,
     /// The missing part of the bound, from 0 to 1.
     pub relative: f64,
+}
+
+impl std::fmt::Display for Gap {
+    /// Says how far the division is from the best.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let most = if self.is_optimum { "" } else { "at most " };
+        write!(f, "solver {}, {most}{:.2} % from the best", self.solver, self.relative * 100.0)
+    }
 }
 
 /// A divided pool.

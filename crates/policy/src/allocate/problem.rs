@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hull::{Hull, bound_in_blocks};
+use super::optimum::optimum;
 use super::{Claim, Gap};
 
 /// A problem in units.
@@ -21,8 +21,10 @@ pub struct Problem {
     pub unit_blocks: u64,
     /// The worth of each disk at 0, 1, 2, ... units; has at least the value for 0 units and never decreases.
     pub worth: Vec<Vec<f64>>,
-    /// An upper bound for any division in blocks, however fine; 0 if it is not known.
-    pub bound_in_blocks: f64,
+    /// Blocks beyond all reservations.
+    pub blocks: u64,
+    /// The worth of each disk beyond its reservation: rising points of blocks, from 0 on, and worth.
+    pub curves: Vec<Vec<(u64, f64)>>,
 }
 
 /// Units for each disk.
@@ -52,8 +54,8 @@ impl Problem {
         let unit_blocks = rest.div_ceil(granularity.max(1)).max(unit_blocks).max(1);
         let units = (rest / unit_blocks) as usize;
         let worth = claims.iter().map(|claim| worth_in_units(claim, units, unit_blocks)).collect();
-        let curves: Vec<_> = claims.iter().map(curve_in_blocks).collect();
-        Problem { units, unit_blocks, worth, bound_in_blocks: bound_in_blocks(rest, &curves) }
+        let curves = claims.iter().map(curve_in_blocks).collect();
+        Problem { units, unit_blocks, worth, blocks: rest, curves }
     }
 
     /// Returns the sum of worth for these units.
@@ -70,12 +72,19 @@ impl Problem {
         claims.iter().zip(&solution.units).map(blocks).collect()
     }
 
-    /// Returns how close a solution is to the upper bound of any division, in blocks as well as in units: an
-    /// optimum in units is not one in blocks.
+    /// Returns how close a solution is to the best division in blocks, or to an upper bound of that: an optimum in units is
+    /// not one in blocks.
     pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
-        let bound = Hull.bound(self).max(self.bound_in_blocks).max(solution.worth);
+        let best = optimum(self.blocks, &self.curves, solution.worth);
+        let bound = best.worth;
         let relative = if bound > 0.0 { (bound - solution.worth) / bound } else { 0.0 };
-        Gap { solver: solver.name().into(), worth: solution.worth, bound, relative }
+        Gap {
+            solver: solver.name().into(),
+            worth: solution.worth,
+            bound,
+            is_optimum: best.is_reached,
+            relative,
+        }
     }
 }
 

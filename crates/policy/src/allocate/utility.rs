@@ -33,12 +33,7 @@ impl Allocator for UtilityMaximum {
         let weights: Vec<f64> = claims.iter().map(|claim| claim.priority).collect();
         let most: Vec<u64> = claims.iter().map(|claim| claim.limit_blocks).collect();
         let blocks = self.spare.add(pool_blocks, 1, &weights, &most, problem.blocks(claims, &solution));
-        let reason = format!(
-            "most utility, solver {}, at most {:.2} % from the best, {}",
-            gap.solver,
-            gap.relative * 100.0,
-            self.spare.words()
-        );
+        let reason = format!("most utility, {gap}, {}", self.spare.words());
         Ok(Allocation { targets: targets(blocks), gap: Some(gap), reason })
     }
 }

@@ -7,6 +7,7 @@
 pub mod knee;
 mod read_only;
 mod reuse_distance;
+mod reused_addresses;
 mod touch;
 pub mod utility;
 pub mod weight;
@@ -15,6 +16,7 @@ pub mod working_set_window;
 
 pub use read_only::ReadOnly;
 pub use reuse_distance::{Traditional, Useful};
+pub use reused_addresses::ReusedAddresses;
 pub use touch::TouchCount;
 pub use working_set::{ReuseWorkingSet, WorkingSet};
 

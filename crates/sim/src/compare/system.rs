@@ -56,6 +56,7 @@ impl System {
         }
         if let Some(seconds) = window_s {
             (config.window_us, config.measurement_us) = windows(seconds);
+            config.disk_window_us = 0;
         }
         Ok(config)
     }

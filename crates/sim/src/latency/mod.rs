@@ -99,6 +99,11 @@ impl Station {
         Station { model: model.clone(), free_ns: vec![0; model.servers.max(1) as usize] }
     }
 
+    /// When a server is free.
+    fn free_ns(&self) -> u64 {
+        self.free_ns.iter().copied().min().unwrap_or(0)
+    }
+
     /// When an I/O that arrives now is done.
     fn serve(&mut self, now_ns: u64, kind: IoKind, bytes: u64, rng: &mut Random) -> u64 {
         let service = match kind {
@@ -148,6 +153,17 @@ impl Stations {
     /// When an I/O to a cache device is done.
     pub fn device(&mut self, now_ns: u64, device: usize, kind: IoKind, bytes: u64) -> u64 {
         self.devices[device].serve(now_ns, kind, bytes, &mut self.rng)
+    }
+
+    /// When an I/O to a mirrored pair of cache devices is done: a read is served by the one that is free first, anything else
+    /// by both.
+    pub fn mirrored(&mut self, now_ns: u64, pair: usize, kind: IoKind, bytes: u64) -> u64 {
+        let (one, other) = (2 * pair, 2 * pair + 1);
+        if kind != IoKind::Read {
+            return self.device(now_ns, one, kind, bytes).max(self.device(now_ns, other, kind, bytes));
+        }
+        let is_sooner = self.devices[other].free_ns() < self.devices[one].free_ns();
+        self.device(now_ns, if is_sooner { other } else { one }, kind, bytes)
     }
 
     /// When an I/O of the first host to the origin is done.
@@ -218,6 +234,19 @@ mod tests {
         let mut stations = Stations::new(&model(), 1, 0);
         let done = [0, 0, 0, 50_000].map(|now| stations.device(now, 0, IoKind::Read, 4096));
         assert_eq!(done, [10_000, 10_000, 20_000, 60_000]);
+    }
+
+    #[test]
+    fn a_pair_reads_from_either_and_writes_to_both() {
+        let mut one = model();
+        one.device.servers = 1;
+        let mut stations = Stations::new(&one, 4, 0);
+        let read = [0, 0, 0].map(|now| stations.mirrored(now, 1, IoKind::Read, 4096));
+        assert_eq!(read, [10_000, 10_000, 20_000]);
+        // The first of the pair is busy until 20 us, the second until 10 us.
+        assert_eq!(stations.mirrored(0, 1, IoKind::Write, 4096), 30_000);
+        assert_eq!(stations.mirrored(0, 1, IoKind::Read, 4096), 30_000);
+        assert_eq!(stations.mirrored(0, 0, IoKind::Flush, 0), 10_000, "the other pair is idle");
     }
 
     #[test]

@@ -107,6 +107,11 @@ impl<'a> Setup<'a> {
                 names.join(", ")
             )));
         }
+        if self.settings.pool.mirrored {
+            return Err(SimError::Settings(
+                "mirrored devices are not simulated in migrations: leave them out".into(),
+            ));
+        }
         if !self.survey.timed {
             return Err(SimError::Settings("the trace has no times, which a migration needs".into()));
         }

@@ -256,7 +256,7 @@ impl<M: SimMemory> Driver<M> {
                 self.device_io(io, device.0, IoKind::Write, Some((device.0, offset_bytes)));
             }
             Action::FlushDevice { io, device } => {
-                self.device_flushes += 1;
+                self.device_flushes += if self.make.pool.mirrored { 2 } else { 1 };
                 self.device_io(io, device.0, IoKind::Flush, None);
             }
             Action::ReadOrigin { io, disk, sectors, .. } => {
@@ -289,7 +289,12 @@ impl<M: SimMemory> Driver<M> {
             IoKind::Flush => 0,
             _ => self.core.pieces(io).map(|piece| piece.len as u64).sum(),
         };
-        let done_ns = stations.device(self.now_ns, usize::from(device), kind, bytes);
+        let (now_ns, device) = (self.now_ns, usize::from(device));
+        let done_ns = if self.make.pool.mirrored {
+            stations.mirrored(now_ns, device, kind, bytes)
+        } else {
+            stations.device(now_ns, device, kind, bytes)
+        };
         if kind == IoKind::Read {
             self.device_reads.add(done_ns - self.now_ns);
         }
@@ -356,6 +361,10 @@ impl<M: SimMemory> Driver<M> {
         let present = self.disk_stats();
         let mut all = self.past.clone();
         all.iter_mut().zip(&present).for_each(|(counts, stats)| counts.add(&super::counts(stats)));
+        if self.make.pool.mirrored {
+            // The cache knows nothing of second copies below it.
+            all.iter_mut().for_each(Counts::mirror_everything);
+        }
         all
     }
 

@@ -156,7 +156,7 @@ impl<M: SimMemory> Production<M> {
         let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
         let make = Make { pool: shape, disks: configs.clone(), names: names.clone() };
         let model = settings.latency.as_ref();
-        let stations = model.map(|model| Stations::new(model, shape.devices as usize, settings.seed));
+        let stations = model.map(|model| Stations::new(model, shape.stations(), settings.seed));
         let (mut driver, mut meter) = (Driver::open(make, stations)?, Meter::new(meter));
         let governor = match &settings.control {
             Some(config) => {

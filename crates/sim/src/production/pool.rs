@@ -19,8 +19,10 @@ const FEWEST_SEGMENTS: u64 = 2;
 /// The shape of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMake {
-    /// Cache devices.
+    /// Cache devices, as the cache sees them: a mirrored pair is one.
     pub devices: u32,
+    /// Each of them is a pair.
+    pub mirrored: bool,
     /// Segments of each device.
     pub segments: u32,
     /// Dirty blocks are written to two devices.
@@ -34,13 +36,13 @@ pub struct PoolMake {
 }
 
 impl PoolMake {
-    /// The shape of a pool of n blocks, or up to one segment per device fewer.
+    /// The shape of a pool of n blocks, or up to one segment per device fewer; of half as many if they are mirrored.
     ///
     /// # Errors
     /// It is too large.
     pub fn of(pool: &Pool, blocks: u64) -> Result<PoolMake, SimError> {
-        let devices = pool.devices.max(1);
-        let segments = blocks / u64::from(SLOTS_PER_SEGMENT) / u64::from(devices);
+        let segments = blocks / u64::from(SLOTS_PER_SEGMENT) / u64::from(pool.devices.max(1));
+        let devices = if pool.mirrored { pool.devices / 2 } else { pool.devices }.max(1);
         let segments = u32::try_from(segments.max(FEWEST_SEGMENTS)).map_err(|_| {
             SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
         })?;
@@ -49,11 +51,17 @@ impl PoolMake {
         Ok(PoolMake {
             devices,
             segments,
+            mirrored: pool.mirrored,
             redundancy: pool.redundancy,
             staging_blocks: pool.staging_blocks.unwrap_or(some),
             transfer_blocks: pool.transfer_blocks,
             core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
         })
+    }
+
+    /// Devices that serve I/Os.
+    pub fn stations(&self) -> usize {
+        self.devices as usize * if self.mirrored { 2 } else { 1 }
     }
 
     /// Segments of all devices.

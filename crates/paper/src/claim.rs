@@ -50,6 +50,8 @@ pub struct Claim {
 pub enum Number {
     /// How much more it is, relative to the other: -0.76 is 76 % less.
     Change(f64),
+    /// How much more it is at most, relative to the other.
+    ChangeAtMost(f64),
     /// How much more a share is, as a difference: 0.08 is 8 points more.
     Points(f64),
     /// What it is.
@@ -125,7 +127,9 @@ impl Claim {
             outcome.value(system, self.against_x.or(self.x), measure)
         };
         match self.paper {
-            Number::Change(_) | Number::Less | Number::More => other().map(|other| change(value, other)),
+            Number::Change(_) | Number::ChangeAtMost(_) | Number::Less | Number::More => {
+                other().map(|other| change(value, other))
+            }
             Number::Points(_) => other().map(|other| value - other),
             Number::Value(_) | Number::AtMost(_) | Number::AtLeast(_) => Some(value),
         }
@@ -139,9 +143,11 @@ impl Claim {
             Number::Less => sign(ours, -1.0, self.within),
             Number::More => sign(ours, 1.0, self.within),
             Number::Value(theirs) => values(ours, theirs),
-            Number::AtMost(bound) if ours <= bound => (Verdict::Same, "holds"),
+            Number::AtMost(bound) | Number::ChangeAtMost(bound) if ours <= bound => (Verdict::Same, "holds"),
             Number::AtLeast(bound) if ours >= bound => (Verdict::Same, "holds"),
-            Number::AtMost(_) | Number::AtLeast(_) => (Verdict::Other, "does not hold"),
+            Number::AtMost(_) | Number::ChangeAtMost(_) | Number::AtLeast(_) => {
+                (Verdict::Other, "does not hold")
+            }
         };
         (verdict, format!("{word}: here {here}; paper: {paper}"))
     }
@@ -149,7 +155,7 @@ impl Claim {
     /// Our number in words.
     fn number(&self, ours: f64) -> String {
         match self.paper {
-            Number::Change(_) | Number::Points(_) | Number::Less | Number::More => {
+            Number::Change(_) | Number::ChangeAtMost(_) | Number::Points(_) | Number::Less | Number::More => {
                 format!("{}, {}", self.measure.title(), self.difference(ours))
             }
             _ => format!("{} {}", self.measure.title(), self.measure.format(ours)),
@@ -163,6 +169,7 @@ impl Claim {
             Number::Value(theirs) => self.measure.format(theirs),
             Number::AtMost(bound) => format!("at most {}", self.measure.format(bound)),
             Number::AtLeast(bound) => format!("at least {}", self.measure.format(bound)),
+            Number::ChangeAtMost(bound) => format!("at most {}", self.difference(bound)),
             Number::Less => self.measure.quantity.fewer().into(),
             Number::More => self.measure.quantity.more().into(),
         }
@@ -207,8 +214,8 @@ fn direction(ours: f64, theirs: f64, within: f64) -> (Verdict, &'static str) {
         (false, false) if ours.is_sign_negative() != theirs.is_sign_negative() => {
             (Verdict::Other, "opposite direction")
         }
-        _ if ours.abs() > theirs.abs() * ALIKE => (Verdict::Same, "same direction, more"),
-        _ if ours.abs() * ALIKE < theirs.abs() => (Verdict::Same, "same direction, less"),
+        _ if ours.abs() > theirs.abs() * ALIKE => (Verdict::Same, "same direction, larger difference"),
+        _ if ours.abs() * ALIKE < theirs.abs() => (Verdict::Same, "same direction, smaller difference"),
         _ => (Verdict::Same, "same direction, about as much"),
     }
 }
@@ -274,7 +281,10 @@ mod tests {
         let less = Number::Change(-0.76);
         let (verdict, text) = words(less, 62.0, 100.0);
         assert_eq!(verdict, Verdict::Same);
-        assert_eq!(text, "same direction, less: here cache in use, 38 % less; paper: 76 % less");
+        assert_eq!(
+            text,
+            "same direction, smaller difference: here cache in use, 38 % less; paper: 76 % less"
+        );
         let (verdict, text) = words(less, 100.0, 62.0);
         assert_eq!(verdict, Verdict::Other);
         assert_eq!(text, "opposite direction: here cache in use, 61 % more; paper: 76 % less");
@@ -282,7 +292,7 @@ mod tests {
         assert_eq!(verdict, Verdict::None);
         assert!(text.starts_with("no difference: here cache in use, 0.1 % less"), "{text}");
         assert!(words(less, 24.0, 100.0).1.starts_with("same direction, about as much"));
-        assert!(words(Number::Change(-0.1), 24.0, 100.0).1.starts_with("same direction, more"));
+        assert!(words(Number::Change(-0.1), 24.0, 100.0).1.starts_with("same direction, larger difference"));
     }
 
     #[test]
@@ -312,6 +322,14 @@ mod tests {
         let claim = Claim { within: 0.05, ..claim(Number::Change(0.0)) };
         assert_eq!(claim.judge(&outcome(97.0, 100.0), false).verdict, Verdict::Same);
         assert_eq!(claim.judge(&outcome(90.0, 100.0), false).verdict, Verdict::Other);
+    }
+
+    #[test]
+    fn a_change_may_have_a_bound() {
+        assert_eq!(words(Number::ChangeAtMost(0.09), 104.0, 100.0).0, Verdict::Same);
+        let (verdict, text) = words(Number::ChangeAtMost(0.09), 120.0, 100.0);
+        assert_eq!(verdict, Verdict::Other);
+        assert_eq!(text, "does not hold: here cache in use, 20 % more; paper: at most 9.0 % more");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::collections::{HashSet, VecDeque};
 
 use bloomfilter::Bloom;
 
-/// Filters are seeded, so that a run can be repeated.
-const SEED: [u8; 32] = [7; 32];
+/// Filters are seeded, so that a run can be repeated. The halves are the keys of two hash functions, and must differ.
+const SEED: [u8; 32] = *b"the first half, the second half.";
 
 struct Part {
     filter: Bloom<u64>,

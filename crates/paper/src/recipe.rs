@@ -40,7 +40,7 @@ pub struct Figure {
     pub title: String,
     /// Where it is in the paper.
     pub place: String,
-    /// About how many seconds it takes on two cores with its generated load.
+    /// About how many seconds of processor time it takes with its generated load.
     pub seconds: f64,
     /// The load: a mix of the paper's file, or a file of the folder `mixes`.
     #[serde(default)]

@@ -109,7 +109,7 @@ fn a_page_has_the_plots_of_every_kind() {
             };
             assert!(has, "{name}: nothing for {plot:?}");
         }
-        let html = page(paper, &[result.clone()]).to_html();
+        let html = page(paper, std::slice::from_ref(&result)).to_html();
         assert_eq!(html.matches("<svg").count(), figure.plot.len(), "{name}");
         for claim in &result.claims {
             assert!(claim.ours.is_some(), "{name}: {}", claim.words);
@@ -141,4 +141,29 @@ fn missing_traces_are_told_before_the_first_simulation() {
     // Loads without volumes like real ones need no traces.
     let papers = find(&["liu".to_string(), "firepanif".to_string()]).unwrap();
     run::check(&papers, Some(folder.path())).unwrap();
+}
+
+/// A volume in the MSR format: one read every 10 s, of so many blocks in turn.
+fn msr(folder: &std::path::Path, volume: &str, blocks: u64) {
+    let line = |n: u64| {
+        let ticks = 128_166_372_000_000_000 + n * 100_000_000;
+        format!("{ticks},host,0,Read,{},4096,100\n", n % blocks * 4096)
+    };
+    std::fs::write(folder.join(format!("{volume}.csv")), (0..2000).map(line).collect::<String>()).unwrap();
+}
+
+#[test]
+fn real_traces_are_played_and_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    msr(folder.path(), "src1_0", 2000);
+    msr(folder.path(), "prxy_1", 30);
+    let papers = find(&["vcacheshare/5".to_string()]).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], Some(folder.path()), &|_, _| {}).unwrap();
+    assert!(result.is_real);
+    // Two volumes with 2,000 requests each, 10 s apart.
+    let played = result.outcome.played.unwrap();
+    assert_eq!((played.requests, played.footprint_bytes), (4000, 2030 * 4096));
+    assert!(result.assumptions[0].contains("Real traces: src, prxy"), "{:?}", result.assumptions);
+    let judged = result.claims.iter().filter(|claim| !claim.words.contains("not judged")).count();
+    assert_eq!(judged, result.claims.len());
 }

@@ -48,7 +48,7 @@ impl SharedBase {
 
     /// Numbers the volumes that the source has named since.
     fn number_new(&mut self) {
-        for name in self.source.volumes()[self.numbers.len()..].to_vec() {
+        while let Some(name) = self.source.volumes().get(self.numbers.len()).cloned() {
             let base = self.bases.iter().find(|(disk, _)| is_of(&name, disk)).map(|(_, base)| base.clone());
             let own = self.number(&name);
             let base = base.map(|base| self.number(&base));

@@ -167,3 +167,12 @@ fn real_traces_are_played_and_judged() {
     let judged = result.claims.iter().filter(|claim| !claim.words.contains("not judged")).count();
     assert_eq!(judged, result.claims.len());
 }
+
+/// A system's settings reach its disks, which have settings of their own in a mix.
+#[test]
+fn clean_blocks_that_do_not_survive_cost_hits() {
+    let papers = find(&["cloudcache/2.25b".to_string()]).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], None, &|_, _| {}).unwrap();
+    let hits = |system: &str| result.outcome.value(system, None, &"hits".parse().unwrap()).unwrap();
+    assert!(hits("all-persistent") > hits("write-back-persistent") + 0.05, "{:?}", result.claims);
+}

@@ -84,6 +84,9 @@ pub enum Command {
     Compare(Box<crate::compare::Compare>),
     /// Compare methods of moving a VM's cache to another host, on a mix of workloads. Does not need the daemon.
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
+    /// Redo the figures and tables of the papers that the policies come from. Does not need the daemon.
+    #[command(subcommand)]
+    Paper(crate::paper::PaperCommand),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
     /// Collect diagnostic information for remote support: state, events, decisions, logs, configuration without secrets.

@@ -15,6 +15,7 @@ mod migrate;
 mod offline;
 mod output;
 mod own;
+mod paper;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod policy;

@@ -28,4 +28,4 @@ pub use error::SimError;
 pub use outcome::{Report, Row};
 pub use reference::PolicyName;
 pub use settings::{Pool, Replacement, RestartKind, Restarts, Settings, Sizes, Traffic};
-pub use sweep::{Progress, Stage, run};
+pub use sweep::{Progress, Stage, pools, run, threads};

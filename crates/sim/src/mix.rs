@@ -6,7 +6,9 @@
 //! daemon.
 
 mod event;
+mod in_turn;
 mod keys;
+mod shared_base;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +19,10 @@ use haversack_control::settings;
 use haversack_core::AdmissionConfig;
 use haversack_model::Micros;
 use haversack_policy::{Config, named};
-use haversack_trace::generate::{self, GenerateError, Generator};
-use haversack_trace::{Access, Damage, MergeOptions, Merged, OpenOptions, Source, TraceError, open};
+use haversack_trace::generate::{self, GenerateError, Generator, Pattern};
+use haversack_trace::{
+    Access, Damage, MergeOptions, Merged, OpenOptions, Selection, Source, TraceError, open,
+};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -29,6 +33,7 @@ use crate::settings::{Pool, Settings, Sizes, Traffic};
 
 pub use event::{Happening, Timed, TimedEvent};
 pub use keys::MAIN_POOL;
+use shared_base::SharedBase;
 
 /// Several loads, and how they are simulated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -70,12 +75,21 @@ pub struct Load {
     pub trace: Option<PathBuf>,
     /// A preset of a real volume: `msr:web_0`, `cloudphysics:w27`.
     pub like: Option<String>,
-    /// Number of requests of the preset; its footprint shrinks accordingly.
+    /// Number of requests of the preset, whose footprint shrinks accordingly; or the first ones of the trace.
     pub requests: Option<u64>,
     /// Duration in seconds to which the preset's requests are scaled; the real duration if not given.
     pub seconds: Option<f64>,
+    /// With a trace: only so much of it, from its beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span: Option<Span>,
     /// A generator.
     pub generator: Option<Generator>,
+    /// Generators whose requests follow when those of the one before have ended, on the same volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Generator>,
+    /// The disk, or only a name, whose blocks it reads until it has written them itself. Nothing writes to a base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Another seed gives another load like the preset.
     pub seed: u64,
     /// When its first request arrives.
@@ -153,6 +167,12 @@ impl Mix {
         if !(self.speed_up.is_finite() && self.speed_up > 0.0) {
             return refused("a speed-up is above 0");
         }
+        if let Some(disk) = self.disks.iter().find(|disk| self.is_base(disk) && disk.may_write()) {
+            return Err(wrong(
+                disk.name(),
+                "it is a base, and nothing may write to one: give it a 'generator' that only reads",
+            ));
+        }
         let mut names = BTreeSet::new();
         for disk in &self.disks {
             disk.check()?;
@@ -168,6 +188,11 @@ impl Mix {
         self.policies.iter().try_for_each(|policy| self.config(policy).map(|_| ()))?;
         self.migration.iter().try_for_each(MigrationTable::check)?;
         self.happenings().map(|_| ())
+    }
+
+    /// Whether another disk begins as a copy of this one.
+    fn is_base(&self, disk: &Load) -> bool {
+        self.disks.iter().any(|other| other.base.as_deref() == Some(disk.name()))
     }
 
     /// The pools that its disks name, in order.
@@ -280,6 +305,9 @@ impl Mix {
         if self.pools().len() > 1 {
             return refused("with one pool on each host: name no 'pool', but the disks' 'host'");
         }
+        if self.disks.iter().any(|disk| disk.base.is_some()) {
+            return refused("of disks with blocks of their own: leave 'base' out");
+        }
         let settings = self.settings_of_pools(None)?;
         // Without a control loop the pool has the daemon's admission.
         Ok(Settings { pool: Pool { admission: AdmissionConfig::Learned, ..settings.pool }, ..settings })
@@ -308,7 +336,7 @@ impl Mix {
         let mut mix = self.clone();
         for disk in &mut mix.disks {
             disk.seed = disk.seed.wrapping_add(added);
-            if let Some(generator) = &mut disk.generator {
+            for generator in disk.generator.iter_mut().chain(&mut disk.then) {
                 generator.seed = generator.seed.wrapping_add(added);
             }
         }
@@ -323,7 +351,10 @@ impl Mix {
         let sources = self.disks.iter().map(|disk| disk.open(folder));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
         // Each load has its own beginning.
-        Ok(Box::new(Merged::new(sources, MergeOptions { align: false, separate: true })))
+        let merged = Box::new(Merged::new(sources, MergeOptions { align: false, separate: true }));
+        let base = |disk: &Load| Some((disk.name().to_owned(), disk.base.clone()?));
+        let bases: Vec<_> = self.disks.iter().filter_map(base).collect();
+        Ok(if bases.is_empty() { merged } else { Box::new(SharedBase::new(merged, bases)) })
     }
 }
 
@@ -368,7 +399,10 @@ impl Load {
             like: None,
             requests: None,
             seconds: None,
+            span: None,
             generator: None,
+            then: Vec::new(),
+            base: None,
             seed: 1,
             start: Span::default(),
             host: HostName::A,
@@ -386,10 +420,26 @@ impl Load {
         is_of(volume, self.name())
     }
 
+    /// Whether its load may have writes: whatever is not a generator of reads alone.
+    fn may_write(&self) -> bool {
+        let only_reads = |generator: &Generator| {
+            let has_mix = !matches!(generator.pattern, Pattern::Ycsb { .. } | Pattern::BootStorm { .. });
+            has_mix && generator.mix.read >= 1.0
+        };
+        self.generator.is_none() || !self.generator.iter().chain(&self.then).all(only_reads)
+    }
+
     fn check(&self) -> Result<(), SimError> {
         let kinds = [self.trace.is_some(), self.like.is_some(), self.generator.is_some()];
         if kinds.into_iter().filter(|given| *given).count() != 1 {
             return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
+        }
+        if self.span.is_some() && self.trace.is_none() {
+            return Err(wrong(self.name(), "a 'span' is of a 'trace'"));
+        }
+        let volumes = self.generator.as_ref().map(|generator| generator.volumes);
+        if self.then.iter().any(|next| Some(next.volumes) != volumes) {
+            return Err(wrong(self.name(), "'then' follows a 'generator', with as many volumes"));
         }
         if self.depth == Some(0) {
             return Err(wrong(self.name(), "a depth is 1 or more"));
@@ -409,7 +459,9 @@ impl Load {
     pub(crate) fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
         let refused = |error: GenerateError| wrong(self.name(), error);
         let source = if let Some(path) = &self.trace {
-            open(&folder.join(path), &OpenOptions::default())?
+            let span_ns = self.span.map(|span| 0..span.as_micros().saturating_mul(1000));
+            let selection = Selection { span_ns, limit: self.requests, ..Selection::default() };
+            open(&folder.join(path), &OpenOptions { selection, ..OpenOptions::default() })?
         } else if let Some(name) = &self.like {
             let mut profile = generate::preset(name).map_err(refused)?;
             if let Some(requests) = self.requests {
@@ -421,7 +473,7 @@ impl Load {
             }
             profile.source(self.seed).map_err(refused)?
         } else if let Some(generator) = &self.generator {
-            generator.source().map_err(refused)?
+            in_turn::source(generator, &self.then).map_err(refused)?
         } else {
             return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
         };

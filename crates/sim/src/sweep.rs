@@ -57,7 +57,7 @@ pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) ->
 }
 
 /// Number of caches that are simulated at a time.
-pub(crate) fn threads(settings: &Settings) -> usize {
+pub fn threads(settings: &Settings) -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     if settings.threads == 0 { all } else { settings.threads }
 }
@@ -75,11 +75,7 @@ fn meter_settings(settings: &Settings, survey: &Survey) -> MeterSettings {
 ///
 /// # Errors
 /// Settings are invalid, or the trace cannot be read.
-pub(crate) fn pools(
-    tape: &Tape<'_>,
-    pools: &[&Settings],
-    progress: &Progress<'_>,
-) -> Result<Vec<Row>, SimError> {
+pub fn pools(tape: &Tape<'_>, pools: &[&Settings], progress: &Progress<'_>) -> Result<Vec<Row>, SimError> {
     let Some(first) = pools.first() else { return Ok(Vec::new()) };
     let meter = meter_settings(first, &tape.survey);
     let cell = |settings: &&Settings| {

@@ -146,3 +146,70 @@ fn spare_space_stays_idle() {
         assert!(idle[disk] <= targets[disk] + 128 && idle[disk] > 1500, "{idle:?} {targets:?}");
     }
 }
+
+#[test]
+fn generators_follow_each_other_on_the_same_blocks() {
+    let second = LOAD.replace("generator = ", "").replace("requests = 20000", "requests = 10000");
+    let text = format!("title = \"t\"\n[[disk]]\nname = \"a\"\nLOAD\nthen = [{second}]\n");
+    let mix = mix(&text).unwrap();
+    let mut source = mix.open(std::path::Path::new(".")).unwrap();
+    let mut accesses = Vec::new();
+    while source.read(&mut accesses).unwrap() > 0 {}
+    assert_eq!((accesses.len(), source.volumes()), (30_000, &["a".to_string()][..]));
+    assert!(accesses.is_sorted_by_key(|access| access.time_ns));
+    // The second one begins at the first block again, when the first has ended after about 100 s.
+    assert_eq!((accesses[0].offset_bytes, accesses[20_000].offset_bytes), (0, 0));
+    assert!((90..110).contains(&(accesses[20_000].time_ns / 1_000_000_000)));
+    let wrong = text.replace("volumes = 1, requests = 10000", "volumes = 2, requests = 10000");
+    assert!(self::mix(&wrong).unwrap_err().contains("with as many volumes"));
+}
+
+#[test]
+fn a_trace_is_cut_to_a_span_and_a_number_of_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |n: u64| format!("{},R,{},4096\n", n * 1_000_000_000, n * 4096);
+    let lines: String = (0..100).map(line).collect();
+    std::fs::write(
+        folder.path().join("t.csv"),
+        format!("timestamp_ns,op,offset_bytes,length_bytes\n{lines}"),
+    )
+    .unwrap();
+    let count = |keys: &str| {
+        let text = format!("title = \"t\"\n[[disk]]\nname = \"a\"\ntrace = \"t.csv\"\n{keys}\n");
+        let mut source = mix(&text).unwrap().open(folder.path()).unwrap();
+        let mut accesses = Vec::new();
+        while source.read(&mut accesses).unwrap() > 0 {}
+        accesses.len()
+    };
+    assert_eq!((count(""), count("span = \"10s\""), count("requests = 7")), (100, 10, 7));
+    let refused = mix("title = \"t\"\n[[disk]]\nname = \"a\"\nLOAD\nspan = \"10s\"\n").unwrap_err();
+    assert!(refused.contains("a 'span' is of a 'trace'"), "{refused}");
+}
+
+/// Clones of a base that have written nothing are one load: the cache has one copy, and all clones after the first hit.
+#[test]
+fn clones_share_the_blocks_of_their_base() {
+    let reads =
+        LOAD.replace("requests = 20000", "mix = { read = 1.0, sizes = [[4096, 1.0]] }, requests = 2000");
+    let clone = |(name, start): (&str, u32), base: &str| {
+        format!("[[disk]]\nname = \"{name}\"\nstart = \"{start}s\"\n{base}{reads}\n")
+    };
+    let row = |base: &str| {
+        let clones = [("a", 0), ("b", 200), ("c", 400)].map(|named| clone(named, base)).concat();
+        run(&mix(&format!("title = \"t\"\nfractions = [1.2]\n{clones}")).unwrap(), "none").unwrap()
+    };
+    let (apart, shared) = (row(""), row("base = \"golden\"\n"));
+    assert_eq!((apart.counts.read_hits, apart.counts.blocks_read()), (0, 6000));
+    assert_eq!((shared.counts.read_hits, shared.counts.blocks_read()), (4000, 6000));
+    assert_eq!(shared.volumes.iter().filter(|volume| volume.counts.read_hits > 0).count(), 1);
+}
+
+#[test]
+fn nothing_writes_to_a_base() {
+    let text =
+        "title = \"t\"\n[[disk]]\nname = \"golden\"\nLOAD\n[[disk]]\nname = \"a\"\nbase = \"golden\"\nLOAD\n";
+    assert!(
+        mix(text).is_err_and(|error| error.contains("nothing may write")),
+        "the default mix of a generator writes"
+    );
+}

@@ -75,7 +75,10 @@ impl<'de, A: MapAccess<'de>> Rest<'_, A> {
         match key {
             LoadKey::Trace => load.trace = Some(self.map.next_value()?),
             LoadKey::Like => load.like = Some(self.map.next_value()?),
+            LoadKey::Span => load.span = Some(self.map.next_value()?),
             LoadKey::Generator => load.generator = Some(self.map.next_value()?),
+            LoadKey::Then => load.then = self.map.next_value()?,
+            LoadKey::Base => load.base = Some(self.map.next_value()?),
             LoadKey::Requests => load.requests = Some(self.map.next_value()?),
             LoadKey::Seconds => load.seconds = Some(self.map.next_value()?),
             LoadKey::Seed => load.seed = self.map.next_value()?,
@@ -120,7 +123,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
 enum LoadKey {
     Trace,
     Like,
+    Span,
     Generator,
+    Then,
+    Base,
     Requests,
     Seconds,
     Seed,

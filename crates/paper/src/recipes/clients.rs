@@ -1,0 +1,168 @@
+//! Clients of a remote flash cache behind their memory: without the flash, with queries to it for every read, and with an
+//! index of it. Reads only.
+//!
+//! Latencies are those of the simulator's model. A query, a read of the remote flash and one of the origin each cross the
+//! network once and back.
+//!
+//! Source: Liu et al., 2015, sections 3.2 and 5.2, equation 1, figures 2 and 9.
+
+use std::path::Path;
+
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::admission::lru::Lru;
+use haversack_sim::latency::{IoKind, LatencyModel, Mean, Stations};
+use haversack_sim::mix::Mix;
+use haversack_sim::tape::Tape;
+use haversack_sim::{Progress, SimError, Stage, Traffic};
+use haversack_trace::{Op, Source};
+
+use crate::error::Failure;
+use crate::measure::Quantity;
+use crate::outcome::{Outcome, Played, Point};
+use crate::par_bf::ParBf;
+use crate::recipe::Clients;
+
+const SEED: u64 = 1;
+
+/// What a client knows of the flash.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    WithoutFlash,
+    Unaware,
+    Aware,
+}
+
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::WithoutFlash, "without flash"), (Kind::Unaware, "cache-unaware"), (Kind::Aware, "cache-aware")];
+
+/// Simulates.
+pub(crate) fn run(recipe: &Clients, mix: &Mix, progress: &Progress<'_>) -> Result<Outcome, Failure> {
+    let is_share = |part: f64| part > 0.0 && part < 1.0;
+    if !is_share(recipe.false_positives) {
+        return Err(Failure::Recipe("false positives are a share above 0 and below 1".into()));
+    }
+    let opener = || -> Result<Box<dyn Source>, SimError> { mix.open(Path::new(".")) };
+    let seen = |part| progress(Stage::Survey, part);
+    let tape = Tape::new(&opener, &Traffic::default(), BLOCK_BYTES as u64, &seen)?;
+    let model = recipe.latency.over(LatencyModel::default());
+    let blocks = |part: f64| (tape.survey.footprint_blocks as f64 * part).max(1.0) as u32;
+    let mut outcome =
+        Outcome { played: Some(Played::of(&tape.survey, BLOCK_BYTES as u64)), ..Outcome::default() };
+    for (done, memory) in recipe.memory.iter().enumerate() {
+        for (kind, name) in KINDS {
+            let mut client = Client::new(recipe, kind, blocks(*memory), blocks(recipe.flash), &model);
+            let (mut playback, mut batch) = (tape.play()?, Vec::new());
+            playback.next(&mut batch)?;
+            while !batch.is_empty() {
+                for access in batch.iter().filter(|access| access.op == Op::Read) {
+                    access.blocks(BLOCK_BYTES as u64).for_each(|block| client.read(access.time_ns, block));
+                }
+                playback.next(&mut batch)?;
+            }
+            outcome.points.push(client.point(name, *memory, &model));
+        }
+        progress(Stage::Play, (done + 1) as f64 / recipe.memory.len() as f64);
+    }
+    Ok(outcome)
+}
+
+/// A client with its memory and the flash.
+struct Client {
+    kind: Kind,
+    memory: Lru,
+    flash: Lru,
+    index: ParBf,
+    stations: Stations,
+    round_trip_ns: u64,
+    latency: Mean,
+    reads: u64,
+    memory_hits: u64,
+    flash_hits: u64,
+    /// Queries for blocks that the flash does not have.
+    wasted: u64,
+}
+
+impl Client {
+    fn new(recipe: &Clients, kind: Kind, memory: u32, flash: u32, model: &LatencyModel) -> Client {
+        Client {
+            kind,
+            memory: Lru::new(memory),
+            flash: Lru::new(flash),
+            index: ParBf::new(flash as usize, recipe.filter_blocks as usize, recipe.false_positives),
+            stations: Stations::new(model, 1, SEED),
+            round_trip_ns: (model.network_round_trip_us * 1000.0) as u64,
+            latency: Mean::default(),
+            reads: 0,
+            memory_hits: 0,
+            flash_hits: 0,
+            wasted: 0,
+        }
+    }
+
+    fn read(&mut self, now_ns: u64, block: u64) {
+        self.reads += 1;
+        let start_ns = now_ns + self.stations.host_ns();
+        let done_ns = if self.memory.get(block).is_some() {
+            self.memory_hits += 1;
+            start_ns
+        } else {
+            self.fetch(start_ns, block)
+        };
+        self.memory.put(block, 0);
+        self.latency.add(done_ns - now_ns);
+    }
+
+    /// Reads a block that is not in memory. Returns when it is there.
+    fn fetch(&mut self, now_ns: u64, block: u64) -> u64 {
+        let bytes = BLOCK_BYTES as u64;
+        let asks = match self.kind {
+            Kind::WithoutFlash => return self.stations.origin(now_ns, IoKind::Read, bytes),
+            Kind::Unaware => true,
+            Kind::Aware => self.index.may_have(block),
+        };
+        let is_cached = self.flash.get(block).is_some();
+        if asks && is_cached {
+            self.flash_hits += 1;
+            self.flash.put(block, 0);
+            let half_ns = self.round_trip_ns / 2;
+            return self.stations.device(now_ns + half_ns, 0, IoKind::Read, bytes) + half_ns;
+        }
+        self.wasted += u64::from(asks);
+        // The remote table is in memory: a query takes the way there and back.
+        let from_ns = if asks { now_ns + self.round_trip_ns } else { now_ns };
+        self.flash.put(block, 0);
+        if self.kind == Kind::Aware {
+            let flash = &self.flash;
+            self.index.insert(block, |key| flash.get(key).is_some());
+        }
+        self.stations.origin(from_ns, IoKind::Read, bytes)
+    }
+
+    fn point(&self, name: &str, memory: f64, model: &LatencyModel) -> Point {
+        let share = |count: u64| count as f64 / self.reads.max(1) as f64;
+        let mut point = Point::new(name, Some(memory));
+        point.set(Quantity::MeanLatency, self.latency.us().map(|us| us / 1e6));
+        point.set(Quantity::MemoryHits, share(self.memory_hits));
+        point.set(Quantity::FlashHits, share(self.flash_hits));
+        point.set(Quantity::WastedTrips, share(self.wasted));
+        point.set(Quantity::ExpectedLatency, self.expected_s(model));
+        if self.kind == Kind::Aware {
+            point.set(Quantity::BitsAKey, self.index.bits_a_key(self.flash.len() as usize));
+        }
+        point
+    }
+
+    /// Equation 1: C1 h1 + C2 h2 + C3 (1 - h1 - h2), from mean times without queues, in seconds.
+    fn expected_s(&self, model: &LatencyModel) -> f64 {
+        let share = |count: u64| count as f64 / self.reads.max(1) as f64;
+        let (h1, h2) = (share(self.memory_hits), share(self.flash_hits));
+        let transfer_us = |bytes_per_second: f64| BLOCK_BYTES as f64 / bytes_per_second * 1e6;
+        let (host, trip) = (model.host_us, model.network_round_trip_us);
+        let station = |mean: f64, speed: f64| host + trip + mean + transfer_us(speed);
+        let c2 = station(model.device.read.mean_us(), model.device.bytes_per_second);
+        let c3 = station(model.origin.read.mean_us(), model.origin.bytes_per_second)
+            + transfer_us(model.network_bytes_per_second);
+        let asked = if self.kind == Kind::Unaware { trip } else { 0.0 };
+        (host * h1 + c2 * h2 + (c3 + asked) * (1.0 - h1 - h2)) / 1e6
+    }
+}

@@ -1,0 +1,8 @@
+//! The kinds of recipes, one file each.
+
+pub mod clients;
+pub mod distances;
+pub mod moves;
+pub mod pools;
+pub mod weights;
+pub mod windows;

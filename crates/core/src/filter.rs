@@ -33,6 +33,9 @@ impl Core {
             d.admission = config.build(last.0 + 1);
         }
         d.admission_config = config;
+        if !self.disk(disk).admission_config.needs_stay() {
+            self.store.stop_aging(disk);
+        }
     }
 
     /// Returns what a disk's admission filter has learned, if it learns, with or without the last accesses that it

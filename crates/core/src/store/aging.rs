@@ -4,19 +4,19 @@
 //! outlives up to three rounds in which it is not used. That pays for blocks that are used for long. Where
 //! working sets change, the blocks of the last one keep the space that those of the next one need.
 //!
-//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. Of the former, the
-//! sampled blocks that stay although they were not used in the last round are *spared*. They took the place of
-//! blocks that were evicted. Of both, the blocks that are used within the following round are counted, with what
-//! that saves or would have saved. If spared blocks save more per block, the share of the disk grows, otherwise
-//! it shrinks.
+//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. A sampled block that
+//! stays, although it was not used in the last round, is *spared*: an evicted block could have had its place. For
+//! spared and for evicted blocks alike it is counted how many are used within the next round, and what that saves.
+//! If spared blocks save more per block, the share of the disk grows, otherwise it shrinks. A spared block counts
+//! when it is used, or passed again, or evicted, so that what it saves is known.
 //!
 //! Invariants
-//! - Without a sample of last uses all blocks are counted down.
+//! - A disk without a sample of last uses has no such share: all its blocks are counted down.
 //! - At least one in sixteen is, so that there is always something to compare.
 
 /// The share changes by this much.
 const STEP: f32 = 1.0 / 16.0;
-/// It changes after this many sampled blocks were spared.
+/// It changes after this many spared blocks.
 const COMPARED_AT: u32 = 64;
 /// At least this many sampled blocks must have been evicted for a comparison.
 const LEAST_EVICTED: f32 = 16.0;
@@ -60,7 +60,7 @@ pub(super) struct Aging {
     /// The share of the blocks that are counted down.
     share: f32,
     spared: Savings,
-    /// Sampled blocks that were spared since the last comparison.
+    /// Spared blocks that were counted since the last comparison.
     since_compared: u32,
 }
 
@@ -89,14 +89,11 @@ impl Aging {
         if is_counted_down { hits.saturating_sub(1) } else { 0 }
     }
 
-    /// Notes that a spared block was used within the following round.
-    pub(super) fn used(&mut self, saved_us: f32) {
-        self.spared.used(saved_us);
-    }
-
-    /// Notes that a sampled block is spared. `evicted` are the blocks of all disks that share the space.
-    pub(super) fn spared(&mut self, evicted: &Savings) {
+    /// Counts a spared block with what it saved within a round, 0 if it was not used. `evicted` are the blocks of all
+    /// disks that share the space.
+    pub(super) fn spared(&mut self, saved_us: f32, evicted: &Savings) {
         self.spared.blocks += 1.0;
+        self.spared.used(saved_us);
         self.since_compared += 1;
         if self.since_compared < COMPARED_AT || evicted.blocks < LEAST_EVICTED {
             return;
@@ -112,14 +109,20 @@ impl Aging {
 mod tests {
     use super::*;
 
+    impl Aging {
+        /// Returns the number of spared blocks, and what they saved.
+        pub(in super::super) fn counted(&self) -> (f32, f32) {
+            (self.spared.blocks, self.spared.saved_us)
+        }
+    }
+
     /// Simulates blocks of which these shares are used in the round after they were spared, and evicted.
     fn after(mut aging: Aging, spared: f32, evicted: f32) -> Aging {
         let mut gone = Savings::default();
         for _ in 0..10_000 {
             gone.evicted();
             gone.used(evicted * 1000.0);
-            aging.used(spared * 1000.0);
-            aging.spared(&gone);
+            aging.spared(spared * 1000.0, &gone);
         }
         aging
     }
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn nothing_is_compared_before_enough_was_evicted() {
         let (mut aging, none) = (Aging::default(), Savings::default());
-        (0..1000).for_each(|_| aging.spared(&none));
+        (0..1000).for_each(|_| aging.spared(0.0, &none));
         assert_eq!(counted_down(&aging), 1 << 16);
     }
 

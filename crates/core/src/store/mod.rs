@@ -123,8 +123,8 @@ pub struct DiskSpace {
     rewrite_hand: usize,
     /// If it does not share the pool: how long its blocks stay.
     stay: Stay,
-    /// How fast the hits of its blocks are forgotten.
-    aging: Aging,
+    /// How fast the hits of its blocks are forgotten, if last uses of them are sampled.
+    aging: Option<Aging>,
 }
 
 /// The store. See the module.

@@ -177,7 +177,7 @@ impl Store {
         bytes[..8].copy_from_slice(&stays.to_le_bytes());
         bytes[8..12].copy_from_slice(&stay.regret_us.to_le_bytes());
         bytes[12] = stay.counted.min(MEAN_OVER) as u8;
-        bytes[13] = space.aging.saved();
+        bytes[13] = space.aging.map_or(0, |aging| aging.saved());
         let strictness = (stay.strictness.factor() * 10_000.0).round() as u16;
         bytes[14..].copy_from_slice(&strictness.to_le_bytes());
         bytes
@@ -197,7 +197,7 @@ impl Store {
         let is_full = self.free_segments(None) == 0 && self.unprepared_segments(None) == 0;
         let evicted_at = self.last_uses.clock;
         if is_full {
-            self.disks[disk].aging = aging;
+            self.disks[disk].aging = Some(aging);
         }
         let stay = self.stay(disk);
         if is_valid && is_full && stay.counted == 0 {
@@ -229,8 +229,9 @@ impl Store {
         }
         let (round, strictness) = (stay.round as u64, stay.strictness.factor());
         let noted = Noted { now, stay: stay.at(now), space_us: stay.space_us(), strictness };
-        if spared_at.is_some_and(|at| now - at <= round) {
-            self.disks[disk].aging.used(saved_us);
+        self.disks[disk].aging.get_or_insert_default();
+        if let Some(at) = spared_at {
+            self.count_spared(disk, if now - at <= round { saved_us } else { 0.0 });
         }
         noted
     }
@@ -249,18 +250,36 @@ impl Store {
         let (hash, now) = (hash(disk, block), self.last_uses.clock);
         let used = self.last_uses.place(hash).map(|place| &mut self.last_uses.uses[place]);
         let is_known = |used: &&mut Use| used.hash == hash && used.at > 0 && used.gone().is_none();
-        let age = used.filter(is_known).map(|used| {
-            let age = now - used.at;
-            used.at = now | EVICTED;
-            age
+        let known = used.filter(is_known).map(|used| {
+            let (age, was_spared) = (now - used.at, used.spared_at > 0);
+            (used.at, used.spared_at) = (now | EVICTED, 0);
+            (age, was_spared)
         });
         let stay = self.stay(disk);
         stay.evicted_at = now;
-        if let Some(age) = age {
+        if let Some((age, was_spared)) = known {
             stay.add(age);
             stay.strictness.gone(Gone::Evicted);
-            stay.evicted.evicted();
+            if stay.round > 0.0 {
+                stay.evicted.evicted();
+            }
+            if was_spared {
+                self.count_spared(disk, 0.0);
+            }
         }
+    }
+
+    /// Counts a spared block with what it saved within a round.
+    fn count_spared(&mut self, disk: DiskNo, saved_us: f32) {
+        let evicted = self.stay(disk).evicted;
+        if let Some(aging) = &mut self.disks[disk].aging {
+            aging.spared(saved_us, &evicted);
+        }
+    }
+
+    /// Forgets how fast the hits of a disk's blocks are forgotten: its last uses are no longer noted.
+    pub fn stop_aging(&mut self, disk: DiskNo) {
+        self.disks[disk].aging = None;
     }
 
     /// Notes that the main hand begins to sweep a segment; returns when it swept it before, or 0.
@@ -269,7 +288,8 @@ impl Store {
         let before = std::mem::replace(&mut self.swept[segment], now);
         if before > 0 {
             let stay = self.stay(DiskNo(self.segments[segment].owner));
-            stay.round += ((now - before) as f64 - stay.round) / ROUND_OVER;
+            let took = (now - before) as f64;
+            stay.round += (took - stay.round) / if stay.round > 0.0 { ROUND_OVER } else { 1.0 };
         }
         before
     }
@@ -279,14 +299,15 @@ impl Store {
     pub(super) fn hits_left(&mut self, number: SlotNo, hits: u8, swept_before: u64) -> u8 {
         let (disk, block) = (self.owner_of(number), self.slot(number).block());
         let (hash, now) = (hash(disk, block), self.last_uses.clock);
-        let left = self.disks[disk].aging.hits_left(hash, hits);
+        let Some(aging) = &self.disks[disk].aging else { return hits.saturating_sub(1) };
+        let left = aging.hits_left(hash, hits);
         let used = self.last_uses.place(hash).and_then(|place| self.last_uses.uses.get_mut(place));
-        let is_spared =
+        let is_unused =
             |used: &&mut Use| used.hash == hash && used.gone().is_none() && used.at < swept_before;
-        if let Some(used) = used.filter(is_spared) {
-            used.spared_at = now;
-            let evicted = self.stay(disk).evicted;
-            self.disks[disk].aging.spared(&evicted);
+        if let Some(used) = used.filter(is_unused)
+            && std::mem::replace(&mut used.spared_at, now) > 0
+        {
+            self.count_spared(disk, 0.0);
         }
         left
     }
@@ -338,6 +359,56 @@ mod tests {
             stay.used_again(Gone::KeptOut, 0, 800.0);
         }
         assert!((stay.space_us() - 800.0).abs() < 10.0, "{}", stay.space_us());
+    }
+
+    /// A store with a disk that has one block, with three hits, in slot 0 of its only segment.
+    fn with_a_hot_block() -> (Store, DiskNo, SlotNo) {
+        let (mut store, disk) = (Store::new(), DiskNo(0));
+        store.add_disk(disk);
+        store.add_device(haversack_model::DeviceNo(0), haversack_model::Uuid([0; 16]), 1, 1);
+        store.take_this(SegmentNo(0), disk);
+        let number = store.slots_of(SegmentNo(0)).next().expect("a segment has slots");
+        store.install(number, super::super::Live::new(BlockNo(7), 255, 0, 1).with_protected(true), 0);
+        (store, disk, number)
+    }
+
+    #[test]
+    fn spared_blocks_count_when_it_is_known_what_they_save() {
+        let (mut store, disk, number) = with_a_hot_block();
+        let counted = |store: &Store| store.disks[disk].aging.expect("uses are noted").counted();
+        store.note_use(disk, BlockNo(7), 1000.0);
+        store.last_uses.clock += 100;
+        let first = store.note_sweep(SegmentNo(0));
+        assert_eq!((store.hits_left(number, 3, first), counted(&store)), (2, (0.0, 0.0)));
+        store.last_uses.clock += 100;
+        let second = store.note_sweep(SegmentNo(0));
+        assert_eq!((store.hits_left(number, 2, second), counted(&store)), (1, (0.0, 0.0)), "spared");
+        store.note_use(disk, BlockNo(7), 1000.0);
+        assert_eq!(counted(&store), (1.0, 1000.0), "used within the round");
+        for _ in 0..3 {
+            store.last_uses.clock += 100;
+            let before = store.note_sweep(SegmentNo(0));
+            store.hits_left(number, 3, before);
+        }
+        assert_eq!(counted(&store), (2.0, 1000.0), "spared twice, and not used in between");
+        store.note_eviction(number);
+        assert_eq!(counted(&store), (3.0, 1000.0), "spared and evicted");
+    }
+
+    #[test]
+    fn hits_are_counted_down_where_last_uses_are_no_longer_noted() {
+        let (mut store, disk, number) = with_a_hot_block();
+        store.note_use(disk, BlockNo(7), 1000.0);
+        let mut gone = Savings::default();
+        (0..1000).for_each(|_| {
+            gone.evicted();
+            gone.used(1000.0);
+            store.disks[disk].aging.as_mut().expect("uses are noted").spared(0.0, &gone);
+        });
+        assert_eq!(store.hits_left(number, 3, 0), 0, "all hits are forgotten at once");
+        store.stop_aging(disk);
+        assert_eq!(store.hits_left(number, 3, 0), 2);
+        assert!(store.disks[disk].aging.is_none());
     }
 
     #[test]

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use haversack_api::{HostStatus, Method};
-use haversack_engine::{HostMessage, HostSettings};
+use haversack_engine::{HostMessage, HostSettings, Receipt};
 use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
     Security, TlsFiles, host_id,
@@ -126,9 +126,9 @@ impl Hosts {
             compresses: config.compress,
         };
         let daemon: Weak<Daemon> = Arc::downgrade(daemon);
-        let links = Links::start(&link, move |from, event| {
+        let links = Links::start(&link, move |from, event, receipt| {
             if let (Event::Received(frame), Some(daemon)) = (event, daemon.upgrade()) {
-                daemon.host_said(from, frame);
+                daemon.host_said(from, frame, Arc::new(receipt));
             }
         })?;
         let names = others.iter().map(|host| &host.name).chain([&config.name]);
@@ -295,7 +295,7 @@ fn frame(disk: DiskId, message: HostMessage) -> Frame {
 }
 
 impl Daemon {
-    fn host_said(self: &Arc<Self>, from: HostId, frame: Frame) {
+    fn host_said(self: &Arc<Self>, from: HostId, frame: Frame, receipt: Receipt) {
         let (disk, message) = match frame {
             Frame::Note { disk, text } => {
                 if let Some(hosts) = self.hosts() {
@@ -311,8 +311,12 @@ impl Daemon {
                 (disk, HostMessage::ReadDone { question, data: result.ok() })
             }
         };
-        for pool in self.pools() {
-            pool.backend.host_said(from, disk, message.clone());
+        let mut pools = self.pools().peekable();
+        while let Some(pool) = pools.next() {
+            if pools.peek().is_none() {
+                return pool.backend.host_said(from, disk, message, receipt);
+            }
+            pool.backend.host_said(from, disk, message.clone(), receipt.clone());
         }
     }
 

@@ -19,6 +19,7 @@ mod observe;
 mod output;
 mod takeover;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
@@ -63,6 +64,9 @@ pub enum HostMessage {
         data: Option<Vec<u8>>,
     },
 }
+
+/// What is dropped when a message has been handled.
+pub type Receipt = Arc<dyn Any + Send + Sync>;
 
 /// The most sectors that a host reads from another one at a time.
 pub const MOST_OBSERVED_SECTORS: u32 = 512;

@@ -18,6 +18,7 @@ pub mod incarnation;
 pub(crate) mod learned;
 mod measured;
 mod migrate;
+mod movable;
 mod own;
 mod pace;
 mod questions;
@@ -48,9 +49,6 @@ use self::workers::Workers;
 use crate::daemon::Daemon;
 use crate::pool::Pool;
 
-/// Which disks do not move.
-const DO_NOT_MOVE: &str =
-    "disks that are read-only do not, nor those with a helper for anything but an RBD image (rbd:)";
 /// Threads that answer what is on record: nothing of that waits for an origin.
 const RECORD_THREADS: usize = 2;
 /// Questions for records that wait for them; more are refused.

@@ -3,7 +3,8 @@
 //!
 //! Block devices with 512-byte sectors are accessed with direct I/O, past the page cache: another host that
 //! takes over the disk must find what was written. Files go through the page cache and are flushed with
-//! fdatasync.
+//! fdatasync, unless the disk moves between hosts and the file system does not keep their page caches
+//! coherent, as NFS does not: there a host that has the disk again would read pages from before.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -21,10 +22,26 @@ use crate::error::{EngineError, Result, at};
 use crate::media::failure;
 use crate::ring::{Completion, Order, Owner};
 
-/// Zeroes for stores that cannot zero ranges themselves.
-static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+/// Zeroes for stores that cannot zero ranges themselves, aligned for direct I/O.
+static ZEROES: Aligned = Aligned([0; 1 << 16]);
 /// The longest write of zeroes.
-const MOST_ZERO_BYTES: u64 = (ZEROES.len() * 64) as u64;
+const MOST_ZERO_BYTES: u64 = (ZEROES.0.len() * 64) as u64;
+/// Types of file systems (statfs) that are local, or on which all hosts see the same pages: ext4, XFS, Btrfs, ZFS, tmpfs,
+/// overlayfs; CephFS, GFS2, OCFS2.
+const COHERENT: [u32; 9] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x2fc1_2fc1,
+    0x0102_1994,
+    0x794c_7630,
+    0x00c3_6400,
+    0x0116_1970,
+    0x7461_636f,
+];
+
+#[repr(align(4096))]
+struct Aligned([u8; 1 << 16]);
 
 /// An open file or block device.
 pub(crate) struct OpenFile {
@@ -58,6 +75,15 @@ fn has_small_sectors(file: &File) -> bool {
     rustix::fs::ioctl_blksszget(file).is_ok_and(|bytes| bytes == 512)
 }
 
+/// Returns whether whoever reads a file on another host finds what was written here, and the other way round.
+fn is_coherent(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| COHERENT.contains(&(found.f_type as u32)))
+}
+
+/// Memory for one request of direct I/O.
+#[repr(align(512))]
+struct Sector([u8; 512]);
+
 impl OpenFile {
     /// Opens a file or block device and locks it.
     pub fn open(path: &Path, users: Users) -> Result<OpenFile> {
@@ -65,9 +91,24 @@ impl OpenFile {
         let mut opened = OpenFile::examine(path, read_only)?;
         if opened.is_block_device && has_small_sectors(&opened.file) {
             opened.file = open_with(path, read_only, libc::O_DIRECT).map_err(at("open the origin", path))?;
+        } else if !opened.is_block_device && users == Users::Hosts && !is_coherent(&opened.file) {
+            opened.bypass_page_cache(path, read_only)?;
         }
         file_lock::take(&opened.file, path, users)?;
         Ok(opened)
+    }
+
+    /// Opens a file again for direct I/O.
+    fn bypass_page_cache(&mut self, path: &Path, read_only: bool) -> Result<()> {
+        let direct =
+            open_with(path, read_only, libc::O_DIRECT).map_err(at("open without page cache", path))?;
+        // Requests are of whole sectors.
+        let mut sector = Sector([0; 512]);
+        if self.size_bytes >= sector.0.len() as u64 {
+            direct.read_exact_at(&mut sector.0, 0).map_err(at("read a sector without page cache", path))?;
+        }
+        self.file = direct;
+        Ok(())
     }
 
     /// Opens a file or block device for writing through the page cache, and locks it.
@@ -148,9 +189,9 @@ impl FileOrigin {
 fn zero_iovecs(len_bytes: u64) -> impl Iterator<Item = libc::iovec> {
     let mut left = len_bytes.min(MOST_ZERO_BYTES) as usize;
     std::iter::from_fn(move || {
-        let part = left.min(ZEROES.len());
+        let part = left.min(ZEROES.0.len());
         left -= part;
-        let iov_base = ZEROES.as_ptr().cast_mut().cast();
+        let iov_base = ZEROES.0.as_ptr().cast_mut().cast();
         (part > 0).then_some(libc::iovec { iov_base, iov_len: part })
     })
 }
@@ -198,5 +239,27 @@ impl OriginMedia for OpenFile {
 
     fn flush(&mut self) -> std::result::Result<(), IoFailure> {
         self.file.sync_data().map_err(|e| failure(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(opened: &OpenFile) -> rustix::fs::OFlags {
+        rustix::fs::fcntl_getfl(&opened.file).unwrap()
+    }
+
+    /// A file system of a kernel's own has one page cache, however often a file on it is opened.
+    #[test]
+    fn a_file_that_moves_goes_past_the_page_cache_only_where_hosts_have_different_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("origin.img");
+        std::fs::write(&path, vec![7; 8192]).unwrap();
+        let mut opened = OpenFile::open(&path, Users::Hosts).unwrap();
+        assert!(is_coherent(&opened.file) && !flags(&opened).contains(rustix::fs::OFlags::DIRECT));
+        opened.bypass_page_cache(&path, false).unwrap();
+        assert!(flags(&opened).contains(rustix::fs::OFlags::DIRECT));
+        assert_eq!(ZEROES.0.as_ptr().align_offset(4096), 0);
     }
 }

@@ -257,6 +257,7 @@ impl Reactor {
             self.ring.listen(Owner::Mailbox, self.commands.doorbell(), self.now);
             self.doorbell_listens = true;
         }
+        self.commands.begin();
         let mut any = false;
         for _ in 0..COMMANDS_AT_A_TIME {
             let Some(command) = self.commands.next() else { break };

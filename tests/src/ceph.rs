@@ -189,7 +189,7 @@ impl Ceph {
         Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
     }
 
-    /// Keeps out the clients that have an image open for writing now.
+    /// Keeps out the clients that have an image open for writing now. Until the OSD knows of that, it lists them.
     ///
     /// # Errors
     /// What `rbd` or `ceph` complained of.

@@ -275,16 +275,22 @@ fn a_flood_that_is_not_handled_stays_in_the_socket() {
 }
 
 #[test]
-fn copies_that_are_not_handled_hold_up_no_control() {
+fn control_has_room_of_its_own_behind_the_copies_before_it() {
     let (b, events) = idle(&[("a.test", NOWHERE)]);
     let mut stream = join(b.addresses()[0], "a.test", "b.test");
-    let frames: Vec<u8> = (0..MOST_COPIES).flat_map(|order| encode(copy(order))).collect();
+    // More than what copies leave of their own room.
+    const CONTROL: u64 = 16;
+    let copies = (0..=MOST_COPIES).map(copy);
+    let frames: Vec<u8> = copies.chain((0..CONTROL).map(withdraw)).flat_map(encode).collect();
     stream.write_all(&frames).unwrap();
-    stream.write_all(&encode(withdraw(1))).unwrap();
-    // None of the receipts is dropped.
-    let first = events.iter().take(MOST_COPIES as usize + 2);
-    let first: Vec<(HostId, Event, Receipt)> = first.collect();
-    assert_eq!(first.last().unwrap().1, Event::Received(withdraw(1)));
+    let first = events.iter().take(MOST_COPIES as usize + 1);
+    let mut first: Vec<(HostId, Event, Receipt)> = first.collect();
+    wait_for(|| (b.state()[0].received_frames > MOST_COPIES).then_some(()));
+    assert!(events.try_recv().is_err(), "one more copy than there is room for");
+    drop(first.pop());
+    let next: Vec<(HostId, Event, Receipt)> = events.iter().take(1 + CONTROL as usize).collect();
+    assert_eq!(next[0].1, Event::Received(copy(MOST_COPIES)));
+    assert_eq!(next.last().unwrap().1, Event::Received(withdraw(CONTROL - 1)));
 }
 
 #[test]

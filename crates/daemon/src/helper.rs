@@ -371,12 +371,12 @@ impl Supervisor {
         let mut confirmation = Confirmation::new(&self.spec.disk, self.spec.confirm_every);
         let end = loop {
             if !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
-                // What is said of an earlier process does not count.
-                self.shared.is_cut_off.store(false, Ordering::Relaxed);
                 if let Err(error) = self.spec.admit() {
                     stop(&mut child);
                     break End::Refused(error);
                 }
+                // What was said of an earlier process does not count.
+                self.shared.is_cut_off.store(false, Ordering::Relaxed);
                 (answers, *was_ready) = (true, true);
                 tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
                 let _ = ready.send(Ok(()));

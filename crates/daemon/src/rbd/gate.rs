@@ -7,6 +7,8 @@
 //! - No request is sent through a helper that has opened an image after the pool's lock of it was taken away.
 //! - If the disk moves between hosts, the helper's client is in the image's register before that is looked at
 //!   ([`super::register`]). If it does not, whoever takes the lock away finds the client among those that have the image open.
+//! - If the disk does not move, no client on another host has an image open when a helper is admitted: whoever blocklists a helper
+//!   by hand, and opens the image elsewhere, is not disturbed by its successor.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -16,6 +18,7 @@ use haversack_model::DiskId;
 use super::Image;
 use super::lock::{self, Holder, LockError};
 use super::register::Register;
+use super::watchers::{self, WatchError};
 use crate::daemon::Daemon;
 use crate::error::Result;
 use crate::helper::{Gate, Refusal};
@@ -51,7 +54,10 @@ impl Gate for RbdGate {
     fn admit(&self) -> std::result::Result<(), Refusal> {
         let checked = match &self.register {
             Some((register, earlier)) => register.admit(&earlier.locked().clone()),
-            None => lock::check_held(&self.device, &self.holder),
+            None => {
+                self.refuse_other_hosts()?;
+                lock::check_held(&self.device, &self.holder)
+            }
         };
         checked.map_err(|error| self.told(&error))
     }
@@ -66,6 +72,12 @@ impl Gate for RbdGate {
 }
 
 impl RbdGate {
+    /// Clients on this host may be what is left of earlier helpers.
+    fn refuse_other_hosts(&self) -> std::result::Result<(), Refusal> {
+        let refused = |error: WatchError| Refusal { why: error.to_string(), is_final: false };
+        watchers::refuse_other_clients(&self.device, &self.holder, true).map_err(refused)
+    }
+
     /// Returns the refusal for an error, and adds an event if it is final.
     fn told(&self, error: &LockError) -> Refusal {
         let refusal = refusal(error);

@@ -42,10 +42,6 @@ pub enum OriginKind {
     Nbd,
     /// An RBD image.
     Rbd,
-    /// A LUN that a helper accesses.
-    Iscsi,
-    /// A file that a helper accesses.
-    Nfs,
 }
 
 impl FencePrograms {
@@ -54,8 +50,6 @@ impl FencePrograms {
         let kind = match origin {
             _ if origin.starts_with("nbd") => OriginKind::Nbd,
             _ if origin.starts_with("rbd:") => OriginKind::Rbd,
-            _ if origin.starts_with("iscsi:") => OriginKind::Iscsi,
-            _ if origin.starts_with("nfs:") => OriginKind::Nfs,
             _ => OriginKind::File,
         };
         match self {

@@ -1,13 +1,14 @@
 //! Which disks can move between hosts, by their origins.
 //!
 //! All hosts between which a disk moves have its origin open at the same time; the owner alone uses it
-//! ([`haversack_ownership`]). So nothing on the way to the origin may keep any of it: neither data, nor where the data is.
+//! ([`haversack_ownership`]). So nothing on the way to the origin may keep any of it: neither data, nor where the data is,
+//! nor writes that may still be carried out when another host has the disk.
 //!
 //! | origin | moves | since |
 //! |---|---|---|
 //! | file, block device, NBD server | yes | the engine accesses it itself |
 //! | `rbd:` | yes, except a snapshot | the helper keeps nothing of it, and the hosts share its lock ([`crate::rbd`]) |
-//! | `iscsi:`, `nfs:` | yes | the helper keeps nothing of it: with `cache.direct`, QEMU asks the target where data is each time |
+//! | `iscsi:`, `nfs:` | no | QEMU's clients keep a request that got no answer, and send it again when they reach the target again |
 //! | `qcow2:` | no | QEMU keeps the image's tables from when it opens it |
 //! | `qemu:` | no | it is not known what QEMU keeps of it |
 
@@ -24,9 +25,11 @@ pub fn why_it_stays(config: &DiskConfig, origin: &Origin) -> Option<&'static str
     }
     let Origin::Helper(device) = origin else { return None };
     match config.origin.split_once(':')?.0 {
-        "iscsi" | "nfs" => None,
         "rbd" if can_move(&config.origin, device) => None,
         "rbd" => Some("its origin is a snapshot"),
+        "iscsi" | "nfs" => Some(
+            "QEMU sends writes that got no answer again later, and could overwrite what another host has written",
+        ),
         "qcow2" => Some("QEMU keeps tables of a qcow2 image, which another host would change"),
         _ => Some("it is not known what QEMU keeps of its origin, which another host would change"),
     }
@@ -57,19 +60,14 @@ mod tests {
 
     #[test]
     fn origins_of_which_nothing_is_kept_move() {
-        let moving = [
-            "/images/vm1.raw",
-            "nbd://10.0.0.1/vm1",
-            "rbd:vms/vm1",
-            "iscsi://10.0.0.1/iqn.2020-01.org.example:x/1",
-            "nfs://10.0.0.1/images/vm1.raw",
-        ];
-        for origin in moving {
+        for origin in ["/images/vm1.raw", "nbd://10.0.0.1/vm1", "rbd:vms/vm1"] {
             assert_eq!(why(origin, false), None, "{origin}");
             assert!(why(origin, true).is_some(), "{origin}");
         }
         for (origin, word) in [
             ("rbd:vms/vm1@snapshot", "snapshot"),
+            ("iscsi://10.0.0.1/iqn.2020-01.org.example:x/1", "no answer"),
+            ("nfs://10.0.0.1/images/vm1.raw", "no answer"),
             ("qcow2:/images/vm1.qcow2", "tables"),
             (r#"qemu:{"driver": "iscsi", "portal": "10.0.0.1"}"#, "not known"),
         ] {

@@ -189,6 +189,17 @@ impl Ceph {
         Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
     }
 
+    /// Keeps out the clients that have an image open for writing now. Until the OSD knows of that, it lists them.
+    ///
+    /// # Errors
+    /// What `rbd` or `ceph` complained of.
+    pub fn block_clients(&self, name: &str) -> Result<()> {
+        let clients = self.watchers(name)?;
+        clients
+            .iter()
+            .try_for_each(|client| self.run("ceph", &["osd", "blocklist", "add", client, "3600"]).map(|_| ()))
+    }
+
     fn holders(&self, name: &str, lock: &str) -> Result<Vec<[String; 3]>> {
         let info = self.lock_info(name, lock)?;
         let text =

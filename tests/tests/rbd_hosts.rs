@@ -186,6 +186,38 @@ fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
     });
 }
 
+fn error_of(daemon: &Haversack<'_>) -> Result<String> {
+    let shown = daemon.json(&["disk", "show", "vm1"])?;
+    Ok(shown["error"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Its store answers every request that it is shutting down, and the helper goes on running. The lock says that the disk is
+/// still this host's: an operator has blocklisted the wrong client.
+#[test]
+fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock() {
+    test("a blocklisted client", |place| {
+        let ceph = Ceph::start(place)?;
+        let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
+        let hosts = Hosts::new(place, &["alpha"])?;
+        let alone = Settings::new(32, vec![disk]);
+        let own = place.host("a")?;
+        let mut daemon = Haversack::start(&own, alone.clone())?;
+        for (value, more) in [(1, ""), (2, &hosts.tables("alpha"))] {
+            *daemon.settings() = Settings { more: more.to_owned(), ..alone.clone() };
+            daemon.stop()?;
+            daemon.start_again()?;
+            let mut guest = client(&daemon)?;
+            guest.fill_durably(0..BLOCKS, value)?;
+            ceph.block_clients("vm1")?;
+            daemon.command(&["disk", "flush", "vm1"])?;
+            check_image(place, &ceph, 0..BLOCKS, value)?;
+            check(error_of(&daemon)?.is_empty(), error_of(&daemon)?)?;
+            place.say("its successor has written");
+        }
+        Ok(())
+    });
+}
+
 /// The host lives, and its supervisor starts a helper again: a client that nobody has blocklisted.
 #[test]
 fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_again() {
@@ -214,7 +246,6 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         let mut flush = Process::start(&places[0], "flush", &alpha.command_line(&["disk", "flush", "vm1"])?)?;
         alpha.wait_for_log(&["the origin failed a request"])?;
         check_image(place, &ceph, 0..BLOCKS, 1)?;
-        alpha.kill_helpers()?;
         wait_until("the event", PATIENCE, || {
             Ok(alpha.command(&["events", "vm1", "--last", "100"])?.contains("was taken away"))
         })?;

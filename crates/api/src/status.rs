@@ -190,7 +190,7 @@ pub struct DiskStatus {
     pub pool: String,
     /// State.
     pub state: DiskState,
-    /// Why the disk is not attached.
+    /// Why the disk is not attached; or, if it is, why no helper of its origin is started any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Size in bytes, 0 if not known yet.

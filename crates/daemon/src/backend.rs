@@ -16,7 +16,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
     ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, MissingDevice, MoveStatus, NbdClient,
-    PoolHandle, RecordedDisk, TakeoverLoss, VhostUserConfig, VhostUserServer,
+    PoolHandle, Receipt, RecordedDisk, TakeoverLoss, VhostUserConfig, VhostUserServer,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 
@@ -78,7 +78,7 @@ pub trait Backend: Send + Sync {
     /// See [`PoolHandle::join_hosts`].
     fn join_hosts(&self, host: &HostSettings) -> Result<()>;
     /// See [`PoolHandle::host_said`].
-    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage);
+    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt);
     /// See [`PoolHandle::recorded_move`].
     fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>>;
     /// See [`ArenaHandle::start_migration`].
@@ -200,8 +200,8 @@ impl Backend for PoolHandle {
         PoolHandle::join_hosts(self, host)
     }
 
-    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
-        PoolHandle::host_said(self, from, disk, message);
+    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
+        PoolHandle::host_said(self, from, disk, message, receipt);
     }
 
     fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>> {

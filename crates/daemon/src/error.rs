@@ -212,6 +212,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::Job(_) => (409, "job-failed", "see the daemon's log"),
         EngineError::Io { .. }
         | EngineError::WrongKind { .. }
+        | EngineError::NoDirectIo { .. }
         | EngineError::StagingSize { .. }
         | EngineError::StagingTruncated { .. }
         | EngineError::StagingWithoutHeader { .. } => (422, "device", "check the path and its permissions"),

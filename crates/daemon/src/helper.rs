@@ -11,16 +11,19 @@
 //! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then it listens under another name. After a
 //!   final refusal no other one is started.
 //! - A helper that its gate has not confirmed for half a day is stopped.
+//! - A helper that answers every request that it is shutting down is replaced like one that has died, and so only if its gate
+//!   admits the next one: its client was cut off from the store, and stays so.
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
+mod gate;
 mod lock;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,6 +32,8 @@ use haversack_engine::socket::{SocketError, remove_stale};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use self::gate::Confirmation;
+pub use self::gate::{CONFIRM_EVERY, Gate, Refusal};
 use self::lock::HelperLock;
 use crate::locked::Locked;
 use crate::origin::{BlockDevice, DISK_NODE};
@@ -45,12 +50,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_TIME: Duration = Duration::from_secs(20);
 /// How long a helper may take to exit by itself.
 const STOP_TIME: Duration = Duration::from_secs(10);
-/// How often a gate confirms a helper.
-pub const CONFIRM_EVERY: Duration = Duration::from_secs(3600);
-/// A helper that its gate could not confirm this often is stopped, and must be admitted again: half of the day for which
-/// `fence-rbd` blocklists a client.
-const MOST_UNCONFIRMED: u32 = 12;
-
 /// Why a helper is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
@@ -76,6 +75,15 @@ pub enum HelperError {
         status: String,
         /// The last line of its output.
         last_line: String,
+    },
+    /// It runs, but its store does not let it in any more.
+    #[error(
+        "the helper of disk '{disk}' answers that it is shutting down: the store has cut its client off, as a Ceph cluster does \
+         with one that is blocklisted"
+    )]
+    CutOff {
+        /// The disk.
+        disk: String,
     },
     /// Its lock file cannot be used.
     #[error("{}: cannot lock it for a helper: {source}", .path.display())]
@@ -112,36 +120,6 @@ pub enum HelperError {
         /// Its socket.
         socket: PathBuf,
     },
-}
-
-/// Decides at each start of a helper whether it may be used.
-pub trait Gate: std::fmt::Debug + Send + Sync {
-    /// Called before the helper is started.
-    ///
-    /// # Errors
-    /// It must not be.
-    fn prepare(&self) -> Result<(), Refusal>;
-
-    /// Called when the helper has opened its store, before anybody can connect to it.
-    ///
-    /// # Errors
-    /// It must not be used.
-    fn admit(&self) -> Result<(), Refusal>;
-
-    /// Called now and then while the helper is used.
-    ///
-    /// # Errors
-    /// It must not be used any more, if that is final. Otherwise this cannot be told now.
-    fn confirm(&self) -> Result<(), Refusal>;
-}
-
-/// Why a helper is not used.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// For the operator.
-    pub why: String,
-    /// No other one is started.
-    pub is_final: bool,
 }
 
 /// The parameters of a helper.
@@ -252,8 +230,19 @@ fn percent_encoded(path: &Path) -> String {
 /// A supervised helper. Dropping it stops the helper.
 pub struct Helper {
     stop: Option<mpsc::Sender<()>>,
-    pid: Arc<Mutex<Option<u32>>>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a helper's thread shares with its owner.
+#[derive(Default)]
+struct Shared {
+    /// The current process.
+    pid: Mutex<Option<u32>>,
+    /// The current process answers that it is shutting down.
+    is_cut_off: AtomicBool,
+    /// Why no other one is started.
+    refusal: Mutex<Option<String>>,
 }
 
 impl Helper {
@@ -264,14 +253,14 @@ impl Helper {
     pub fn start(spec: HelperSpec) -> Result<Helper, HelperError> {
         let (stop, stopped) = mpsc::channel();
         let (ready, first_start) = mpsc::channel();
-        let pid = Arc::new(Mutex::new(None));
-        let supervisor = Supervisor { spec, pid: pid.clone(), stopped, last_line: Arc::default() };
+        let shared = Arc::<Shared>::default();
+        let supervisor = Supervisor { spec, shared: shared.clone(), stopped, last_line: Arc::default() };
         let (disk, socket) = (supervisor.spec.disk.clone(), supervisor.spec.socket.clone());
         let thread = std::thread::Builder::new()
             .name(format!("helper-{disk}"))
             .spawn(move || supervisor.run(&ready))
             .map_err(|source| HelperError::Start { program: "thread".into(), source })?;
-        let helper = Helper { stop: Some(stop), pid, thread: Some(thread) };
+        let helper = Helper { stop: Some(stop), shared, thread: Some(thread) };
         match first_start.recv_timeout(START_TIME) {
             Ok(Ok(())) => Ok(helper),
             Ok(Err(error)) => Err(error),
@@ -281,7 +270,18 @@ impl Helper {
 
     /// Returns the current process, if one runs.
     pub fn pid(&self) -> Option<u32> {
-        *self.pid.locked()
+        *self.shared.pid.locked()
+    }
+
+    /// Has the current process replaced: it answers that it is shutting down, and goes on running. Returns false if that was
+    /// requested already.
+    pub fn replace(&self) -> bool {
+        !self.shared.is_cut_off.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns why no process is started any more, if that was refused for good.
+    pub fn refusal(&self) -> Option<String> {
+        self.shared.refusal.locked().clone()
     }
 }
 
@@ -297,44 +297,9 @@ impl Drop for Helper {
 /// The state of the helper's thread.
 struct Supervisor {
     spec: HelperSpec,
-    pid: Arc<Mutex<Option<u32>>>,
+    shared: Arc<Shared>,
     stopped: mpsc::Receiver<()>,
     last_line: Arc<Mutex<String>>,
-}
-
-/// When a helper was last confirmed by its gate, and will be next.
-struct Confirmation {
-    every: Duration,
-    last: Instant,
-    next: Instant,
-}
-
-impl Confirmation {
-    /// The first time comes somewhere within the interval, so that not all helpers of a host are confirmed at once.
-    fn new(spec: &HelperSpec) -> Confirmation {
-        let mut hasher = DefaultHasher::new();
-        spec.disk.hash(&mut hasher);
-        let share = (hasher.finish() >> 32) as f64 / f64::from(u32::MAX);
-        let now = Instant::now();
-        Confirmation { every: spec.confirm_every, last: now, next: now + spec.confirm_every.mul_f64(share) }
-    }
-
-    /// Asks the gate if it is time to. Returns why the helper is to be stopped, if it is.
-    fn check(&mut self, gate: &dyn Gate) -> Result<(), Refusal> {
-        let now = Instant::now();
-        if now < self.next {
-            return Ok(());
-        }
-        self.next = now + self.every;
-        match gate.confirm() {
-            Ok(()) => self.last = now,
-            Err(refusal) if refusal.is_final || now - self.last >= self.every * MOST_UNCONFIRMED => {
-                return Err(refusal);
-            }
-            Err(refusal) => tracing::warn!("cannot confirm that a helper may be used: {}", refusal.why),
-        }
-        Ok(())
-    }
 }
 
 /// How a process has ended.
@@ -343,6 +308,8 @@ enum End {
     Exited(ExitStatus),
     /// It was stopped, since it was not admitted.
     Refused(HelperError),
+    /// It was stopped to be replaced.
+    CutOff,
     /// It was stopped on request.
     Stopped,
 }
@@ -365,6 +332,7 @@ impl Supervisor {
                         last_line: self.last_line.locked().clone(),
                     },
                     End::Refused(error) => error,
+                    End::CutOff => HelperError::CutOff { disk: disk.clone() },
                     End::Stopped => break,
                 },
                 Err(error) => error,
@@ -375,6 +343,7 @@ impl Supervisor {
             }
             if matches!(&error, HelperError::Refused { refusal, .. } if refusal.is_final) {
                 tracing::error!(%disk, "{error}");
+                *self.shared.refusal.locked() = Some(error.to_string());
                 break;
             }
             pause = if started.elapsed() >= RAN_WELL { FIRST_PAUSE } else { pause };
@@ -396,16 +365,18 @@ impl Supervisor {
 
     /// Watches a process until it exits, or stops it on request or because it is not admitted.
     fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> End {
-        *self.pid.locked() = Some(child.id());
+        *self.shared.pid.locked() = Some(child.id());
         let readers = self.forward_output(&mut child);
         let mut answers = false;
-        let mut confirmation = Confirmation::new(&self.spec);
+        let mut confirmation = Confirmation::new(&self.spec.disk, self.spec.confirm_every);
         let end = loop {
             if !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
                 if let Err(error) = self.spec.admit() {
                     stop(&mut child);
                     break End::Refused(error);
                 }
+                // What was said of an earlier process does not count.
+                self.shared.is_cut_off.store(false, Ordering::Relaxed);
                 (answers, *was_ready) = (true, true);
                 tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
                 let _ = ready.send(Ok(()));
@@ -415,6 +386,10 @@ impl Supervisor {
             {
                 stop(&mut child);
                 break End::Refused(self.spec.refused(refusal));
+            }
+            if answers && self.shared.is_cut_off.load(Ordering::Relaxed) {
+                stop(&mut child);
+                break End::CutOff;
             }
             match child.try_wait() {
                 Ok(Some(status)) => break End::Exited(status),
@@ -426,7 +401,7 @@ impl Supervisor {
                 break End::Stopped;
             }
         };
-        *self.pid.locked() = None;
+        *self.shared.pid.locked() = None;
         for reader in readers {
             let _ = reader.join();
         }
@@ -471,7 +446,7 @@ fn stop(child: &mut Child) {
 mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::process::ExitStatusExt;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
     use crate::origin::Origin;
@@ -644,6 +619,28 @@ mod tests {
         drop(helper);
         let error = Helper::start(spec).map(drop).unwrap_err().to_string();
         assert!(error.contains("the door is closed"), "{error}");
+    }
+
+    #[test]
+    fn a_helper_that_is_cut_off_is_replaced_only_if_the_next_one_is_admitted() {
+        for is_open in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let (door, spec) = behind_a_door(dir.path(), true);
+            let helper = Helper::start(spec.clone()).unwrap();
+            let first = helper.pid().unwrap();
+            door.is_open.store(is_open, Relaxed);
+            assert!(helper.replace());
+            wait_until("it still runs", || kill(Pid::from_raw(first as i32), None).is_err());
+            if is_open {
+                wait_until("no other one is used", || {
+                    helper.pid().is_some_and(|pid| pid != first) && UnixStream::connect(&spec.socket).is_ok()
+                });
+                assert_eq!(helper.refusal(), None);
+            } else {
+                wait_until("another one is started", || helper.thread.as_ref().unwrap().is_finished());
+                assert!(helper.refusal().unwrap().contains("the door is closed"));
+            }
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ use haversack_engine::EngineEvent;
 use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
 use crate::backend::Backend;
-use crate::daemon::{Daemon, Disk};
+use crate::daemon::{Daemon, Disk, DiskInner};
 use crate::error::Result;
+use crate::helper::Helper;
 use crate::hosts::learned::Whose;
 use crate::locked::Locked;
 
@@ -177,6 +178,17 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
         }
         EngineEvent::OriginAway { disk, why } => {
             ("origin-away", disk_name(*disk), format!("the origin cannot be reached, requests wait: {why}"))
+        }
+        EngineEvent::OriginShutsDown { disk } => {
+            // An NBD server that no helper is comes back by itself, or not.
+            let name = disk_name(*disk);
+            let helper = |inner: &mut DiskInner| inner.helper.as_ref().is_some_and(Helper::replace);
+            if !daemon.disk(&name).is_ok_and(|disk| disk.with(helper)) {
+                return;
+            }
+            let message =
+                "the store has cut its helper off, which is replaced if the disk is still this host's";
+            ("helper-cut-off", name, message.into())
         }
         EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
         EngineEvent::DataLost { disk, runs } => ("data-lost", disk_name(*disk), losses(runs)),

@@ -14,6 +14,7 @@ use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
 
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
+use crate::helper::Helper;
 use crate::locked::Locked;
 use crate::pool::{KnownDisk, Pool, left_dirty};
 
@@ -136,7 +137,8 @@ fn named(name: &str, disk: &Disk, known: Option<KnownDisk>, shown: Option<&DiskS
     let config = disk.config();
     let mut status = disk.with(|inner| {
         let mut status = blank(name.to_string(), disk.id, &config.pool, inner.state);
-        status.error = inner.error.clone();
+        let refusal = || inner.helper.as_ref().and_then(Helper::refusal);
+        status.error = inner.error.clone().or_else(refusal);
         status
     });
     if let Some(known) = known {

@@ -27,7 +27,7 @@ use crate::job::{Job, JobPart};
 use crate::label::{self, Kind, Label};
 use crate::mailbox::{Commands, Mailbox};
 use crate::media::Devices;
-use crate::moving::{HostMessage, HostSettings, MoveStatus, RecordedDisk, TakeoverLoss};
+use crate::moving::{HostMessage, HostSettings, MoveStatus, Receipt, RecordedDisk, TakeoverLoss};
 use crate::origin;
 use crate::pool_clock::PoolClock;
 use crate::reactor::Reactor;
@@ -187,9 +187,12 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.join_hosts(host))
     }
 
-    /// Passes on what another host says about a disk. Ignored if the disk does not move.
-    pub(crate) fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
-        self.mailbox.post(Box::new(move |reactor| reactor.host_said(from, disk, message)));
+    /// Passes on what another host says about a disk. Ignored if the disk does not move. The receipt is dropped afterwards.
+    pub(crate) fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
+        self.mailbox.post(Box::new(move |reactor| {
+            reactor.host_said(from, disk, message);
+            drop(receipt);
+        }));
     }
 
     /// Starts to send a disk to another host: from now on, what the method sends ahead is sent. It ends when that

@@ -132,6 +132,17 @@ pub enum EngineError {
         /// The pool whose superblock it carries.
         pool: Uuid,
     },
+    /// An origin cannot be accessed past the page cache.
+    #[error(
+        "{path}: direct I/O in sectors of 512 bytes is not possible ({source}), and without it a disk that moves between hosts \
+         could read old data; use an origin with 512-byte sectors, or a file system that has direct I/O"
+    )]
+    NoDirectIo {
+        /// The file or device.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// Not a block device or a regular file.
     #[error("{path}: neither a block device nor a regular file")]
     WrongKind {

@@ -50,6 +50,11 @@ pub enum EngineEvent {
         /// The disk.
         disk: DiskId,
     },
+    /// A server answers that it is shutting down, and is connected to again. Reported each time that it does so.
+    OriginShutsDown {
+        /// The disk.
+        disk: DiskId,
+    },
     /// Dirty sectors of a disk were lost with a cache device. Reading them fails until they are written again.
     DataLost {
         /// The disk.

@@ -65,8 +65,8 @@ pub use job::Job;
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
 pub use moving::{
-    HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, RecordedDisk, RoomForCopies,
-    SendToHost, TakeoverLoss,
+    HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, Receipt, RecordedDisk,
+    RoomForCopies, SendToHost, TakeoverLoss,
 };
 pub use open_pool::OpenPool;
 pub use origin::size_bytes as origin_size_bytes;

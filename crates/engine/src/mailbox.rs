@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,37 +17,49 @@ pub(crate) type Command = Box<dyn FnOnce(&mut Reactor) + Send>;
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: Sender<Command>,
-    doorbell: Arc<OwnedFd>,
+    doorbell: Arc<Doorbell>,
 }
 
 /// The reactor's side.
 pub(crate) struct Commands {
     receiver: Receiver<Command>,
-    doorbell: Arc<OwnedFd>,
+    doorbell: Arc<Doorbell>,
+}
+
+struct Doorbell {
+    fd: OwnedFd,
+    /// It was rung, and the reactor has not begun to take commands since: nobody else has to ring.
+    was_rung: AtomicBool,
 }
 
 impl Mailbox {
     pub fn new() -> io::Result<(Mailbox, Commands)> {
-        let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let doorbell = Arc::new(Doorbell { fd, was_rung: AtomicBool::new(false) });
         let (sender, receiver) = mpsc::channel();
         Ok((Mailbox { sender, doorbell: doorbell.clone() }, Commands { receiver, doorbell }))
     }
 
     /// Posts a command. It is dropped if the reactor has ended.
     pub fn post(&self, command: Command) {
-        if self.sender.send(command).is_ok() {
+        if self.sender.send(command).is_ok() && !self.doorbell.was_rung.swap(true, Ordering::AcqRel) {
             // It can neither block nor fail: the counter never gets near its limit, since every read resets it.
-            let _ = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.doorbell.fd, &1u64.to_ne_bytes());
         }
     }
 }
 
 impl Commands {
+    /// To be called before commands are taken: whoever posts one from now on rings.
+    pub fn begin(&self) {
+        self.doorbell.was_rung.swap(false, Ordering::AcqRel);
+    }
+
     pub fn next(&self) -> Option<Command> {
         self.receiver.try_recv().ok()
     }
 
     pub fn doorbell(&self) -> RawFd {
-        self.doorbell.as_raw_fd()
+        self.doorbell.fd.as_raw_fd()
     }
 }

@@ -23,7 +23,7 @@ use crate::extents;
 use crate::job::Job;
 use crate::label::Label;
 use crate::media::Devices;
-use crate::moving::{HostMessage, HostSettings, MoveStatus, RecordedDisk, TakeoverLoss};
+use crate::moving::{HostMessage, HostSettings, MoveStatus, Receipt, RecordedDisk, TakeoverLoss};
 use crate::pool::Formatting;
 use crate::snapshot::Snapshot;
 
@@ -105,10 +105,11 @@ impl PoolHandle {
         home.map(|home| &self.arenas[usize::from(home.0)])
     }
 
-    /// Passes on what another host says about a disk. Ignored if the pool does not know the disk.
-    pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
+    /// Passes on what another host says about a disk. Ignored if the pool does not know the disk. The receipt is dropped when
+    /// the message has been handled: until then it waits, and whoever sends more than is handled must be slowed down.
+    pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
         if let Some(arena) = self.known_home(disk) {
-            arena.host_said(from, disk, message);
+            arena.host_said(from, disk, message, receipt);
         }
     }
 

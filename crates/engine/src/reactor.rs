@@ -63,6 +63,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const TIMERS_US: Micros = 1000;
 /// The most completions taken before the core's actions are carried out.
 const COMPLETIONS_AT_A_TIME: usize = 256;
+/// The most commands run in one turn: other hosts may send messages as fast as they are handled.
+const COMMANDS_AT_A_TIME: usize = 64;
 /// The most runs in one answer to a query for what is cached.
 const MOST_RUNS: usize = 1024;
 
@@ -255,8 +257,10 @@ impl Reactor {
             self.ring.listen(Owner::Mailbox, self.commands.doorbell(), self.now);
             self.doorbell_listens = true;
         }
+        self.commands.begin();
         let mut any = false;
-        while let Some(command) = self.commands.next() {
+        for _ in 0..COMMANDS_AT_A_TIME {
+            let Some(command) = self.commands.next() else { break };
             command(self);
             any = true;
         }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Read;
+use std::sync::Arc;
 
 use common::hosts::{Host, Network};
 use common::*;
@@ -312,7 +313,7 @@ fn a_disk_that_was_released_is_taken_although_nobody_writes() {
     drop(guest);
     wait_until("the guest is gone", || !status(&a).is_guest_here);
     let ask = haversack_ownership::Message::Ask { granted: None };
-    a.handle().host_said(b.id, DISK, HostMessage::Protocol(Message::Ownership(ask)));
+    a.handle().host_said(b.id, DISK, HostMessage::Protocol(Message::Ownership(ask)), Arc::new(()));
     wait_until("the disk is released", || !owns(&a));
     assert!(!owns(&b));
     let mut reader = Client::new(&b.handle(), at_b, BYTES);

@@ -4,6 +4,7 @@
 //! - One connection of a host is alive at a time. A newer one of the same peer ends the older one: the peer knows
 //!   better than this side whether the older one still works.
 //! - One frame is in memory for reading, packed and unpacked, and at most twice [`BATCH_BYTES`] and a frame for writing.
+//! - Beyond what may wait to be handled ([`crate::inbox`]), what a peer sends stays in the socket.
 //! - What waits to be sent waits in the queue, where control overtakes copies, and not in the socket.
 
 use std::future::{Future, poll_fn};
@@ -19,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::batch::{Batch, Packing};
 use crate::error::ConnectionError;
 use crate::host::Host;
+use crate::inbox::Receipt;
 use crate::links::{Event, Shared};
 use crate::queue::Next;
 use crate::wire::{HEADER_BYTES, Header, PACKED, Packet, Unpacker, VERSION, WireError};
@@ -66,7 +68,7 @@ pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionE
         return ConnectionError::Replaced;
     }
     host.connected();
-    shared.deliver(host, Event::Connected);
+    shared.deliver(host, Event::Connected, Receipt::default());
     tracing::info!(host = host.name, "connected");
 
     let pinged = AtomicU64::new(0);
@@ -81,7 +83,7 @@ pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionE
     };
 
     host.lost();
-    shared.deliver(host, Event::Lost);
+    shared.deliver(host, Event::Lost, Receipt::default());
     drop(turn);
     error
 }
@@ -122,7 +124,7 @@ async fn receive(
         timeout(FRAME_TIME, fill(&mut stream, &mut body)).await.map_err(slow)??;
         host.counters.received_bytes.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
         if !header.is_packed() {
-            take(shared, host, pinged, Packet::decode(&header, &body)?);
+            take(shared, host, pinged, Packet::decode(&header, &body)?).await;
             continue;
         }
         if version < VERSION {
@@ -132,13 +134,13 @@ async fn receive(
         while !frames.is_empty() {
             tokio::task::consume_budget().await;
             let (packet, rest) = Packet::decode_first(frames)?;
-            take(shared, host, pinged, packet);
+            take(shared, host, pinged, packet).await;
             frames = rest;
         }
     }
 }
 
-fn take(shared: &Shared, host: &Host, pinged: &AtomicU64, packet: Packet) {
+async fn take(shared: &Shared, host: &Host, pinged: &AtomicU64, packet: Packet) {
     match packet {
         Packet::Ping(number) => {
             host.queue(|queue| queue.pong(number));
@@ -150,7 +152,8 @@ fn take(shared: &Shared, host: &Host, pinged: &AtomicU64, packet: Packet) {
         Packet::Pong(_) => {}
         Packet::Frame(frame) => {
             host.counters.received_frames.fetch_add(1, Relaxed);
-            shared.deliver(host, Event::Received(frame));
+            let receipt = host.inbox.receive(&frame).await;
+            shared.deliver(host, Event::Received(frame), receipt);
         }
     }
 }

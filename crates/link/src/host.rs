@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::HostConfig;
 use crate::error::SendError;
+use crate::inbox::Inbox;
 use crate::queue::Queue;
 use crate::wire::Frame;
 
@@ -81,6 +82,8 @@ pub(crate) struct Host {
     pub newest: watch::Sender<u64>,
     /// Held by the connection that is alive.
     pub turn: tokio::sync::Mutex<()>,
+    /// Room for what it sends.
+    pub inbox: Inbox,
     queue: Mutex<Queue>,
     condition: Mutex<Condition>,
 }
@@ -97,6 +100,7 @@ impl Host {
             queued: Notify::new(),
             newest: watch::Sender::new(0),
             turn: tokio::sync::Mutex::new(()),
+            inbox: Inbox::default(),
             queue: Mutex::new(Queue::new(config.copy_bytes_per_second, Instant::now())),
             condition: Mutex::new(Condition::default()),
         }

@@ -2,7 +2,8 @@
 //!
 //! [`Links`] runs one thread. It listens, connects to the other hosts repeatedly, and keeps at most one connection
 //! for each pair of hosts: the host whose name comes first connects, the other one waits. Frames are sent with a
-//! [`LinkSender`] from any thread and without waiting; received frames are passed to a callback. Frames to a host
+//! [`LinkSender`] from any thread and without waiting; received frames are passed to a callback, each with a [`Receipt`]: while too many are not dropped, the host's
+//! connection is not read. Frames to a host
 //! that is not connected, or for which too much is waiting already, are dropped and counted: the protocols above
 //! repeat what is not answered.
 //!
@@ -18,12 +19,14 @@
 mod accept;
 mod batch;
 mod bucket;
+mod class;
 mod config;
 mod connection;
 mod dial;
 mod error;
 mod greeting;
 mod host;
+mod inbox;
 mod links;
 mod queue;
 mod tls;
@@ -33,5 +36,6 @@ pub use config::{Config, HostConfig, Security, TlsFiles, host_id};
 pub use error::{LinkError, SendError};
 pub use haversack_model::HostId;
 pub use host::HostState;
+pub use inbox::Receipt;
 pub use links::{Event, LinkSender, Links, Refused};
 pub use wire::{Frame, MOST_NOTE_BYTES, ObserveError, WireError};

@@ -16,6 +16,7 @@ use crate::config::{Config, Security, host_id};
 use crate::dial;
 use crate::error::{ConnectionError, LinkError, SendError};
 use crate::host::{Host, HostState};
+use crate::inbox::Receipt;
 use crate::tls::{Credentials, Keyring};
 use crate::wire::Frame;
 
@@ -51,7 +52,7 @@ pub(crate) struct Shared {
     pub hosts: Arc<Hosts>,
     /// Whether data is compressed if the link is the bottleneck.
     pub compresses: bool,
-    deliver: Box<dyn Fn(HostId, Event) + Send + Sync>,
+    deliver: Box<dyn Fn(HostId, Event, Receipt) + Send + Sync>,
     keyring: Option<Mutex<Keyring>>,
     refused: Arc<Mutex<Refused>>,
     warned_at: Mutex<Option<Instant>>,
@@ -59,8 +60,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn deliver(&self, host: &Host, event: Event) {
-        (self.deliver)(host.id, event);
+    pub fn deliver(&self, host: &Host, event: Event, receipt: Receipt) {
+        (self.deliver)(host.id, event, receipt);
     }
 
     /// Returns the credentials of this host; `None` without TLS.
@@ -149,13 +150,14 @@ pub struct Links {
 
 impl Links {
     /// Listens, and starts to connect. `deliver` is called on the thread of the connections: it must neither wait nor
-    /// panic.
+    /// panic. The receipt is to be dropped when the event has been handled, on whichever thread: while too many frames of a
+    /// host are not, no more are received from it.
     ///
     /// # Errors
     /// The configuration is wrong, a file cannot be used, or an address cannot be listened on.
     pub fn start(
         config: &Config,
-        deliver: impl Fn(HostId, Event) + Send + Sync + 'static,
+        deliver: impl Fn(HostId, Event, Receipt) + Send + Sync + 'static,
     ) -> Result<Links, LinkError> {
         config.check()?;
         let name = config.name.to_ascii_lowercase();

@@ -8,11 +8,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use haversack_migrate::Message;
-use haversack_model::BLOCK_BYTES;
-use haversack_ownership as ownership;
-
 use crate::bucket::Bucket;
+use crate::class::{COPY_BYTES, Class, class, weight};
 use crate::error::SendError;
 use crate::wire::{Frame, Packet};
 
@@ -20,56 +17,6 @@ use crate::wire::{Frame, Packet};
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// The part of them that only control may use.
 pub(crate) const CONTROL_BYTES: usize = 1 << 20;
-/// The memory of a frame besides its data.
-const FRAME_BYTES: usize = 128;
-/// The memory of a copy.
-const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
-
-/// The priorities.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
-    /// Ownership, lists, questions.
-    Control,
-    /// Answers with data.
-    Answer,
-    /// Copies sent ahead: the rate limit is for them alone.
-    Copy,
-}
-
-fn class(frame: &Frame) -> Class {
-    match frame {
-        Frame::Migrate { message: Message::Copy { .. }, .. } => Class::Copy,
-        Frame::Migrate { message: Message::Fetched { .. }, .. } | Frame::Observed { .. } => Class::Answer,
-        _ => Class::Control,
-    }
-}
-
-/// Returns the approximate memory of a frame, never less than its bytes on the wire.
-fn weight(frame: &Frame) -> usize {
-    let more = match frame {
-        Frame::Migrate { message, .. } => match message {
-            Message::Copy { data, .. } | Message::Fetched { data, .. } => data.len(),
-            Message::Listed { blocks, .. } => blocks.len() * 16,
-            Message::Forget { blocks, .. } | Message::Forgotten { blocks, .. } => blocks.len() * 8,
-            Message::Ownership(message) => holders(message) * 16,
-            _ => 0,
-        },
-        Frame::Observed { result: Ok(data), .. } => data.len(),
-        Frame::Note { text, .. } => text.len(),
-        _ => 0,
-    };
-    FRAME_BYTES + more
-}
-
-fn holders(message: &ownership::Message) -> usize {
-    match message {
-        ownership::Message::Ask { granted: Some(grant) }
-        | ownership::Message::Granted(grant)
-        | ownership::Message::GoTo { grant, .. } => grant.holders.len(),
-        ownership::Message::Ask { granted: None } | ownership::Message::NotYet => 0,
-    }
-}
-
 /// What to do next.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Next {
@@ -214,10 +161,11 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use haversack_migrate::{Position, Question, Session};
-    use haversack_model::{BlockNo, DiskId};
+    use haversack_migrate::{Message, Position, Question, Session};
+    use haversack_model::{BLOCK_BYTES, BlockNo, DiskId};
 
     use super::*;
+    use crate::class::FRAME_BYTES;
 
     const DISK: DiskId = DiskId([1; 16]);
     const SESSION: Session = Session { incarnation: 1, count: 1 };
@@ -315,39 +263,5 @@ mod tests {
         assert_eq!(queue.copy_room(now), 9);
         assert_eq!(queue.next(now), send(copy(0)));
         assert_eq!(queue.copy_room(now), 9);
-    }
-
-    #[test]
-    fn a_frame_takes_no_less_than_its_bytes() {
-        let grant = haversack_ownership::Grant {
-            epoch: 1,
-            holders: (0..4_096).map(haversack_model::HostId).collect(),
-        };
-        let question = Question { incarnation: 1, count: 1 };
-        let part = haversack_migrate::Part::Held(BlockNo(0));
-        let blocks = vec![(BlockNo(1), 1); 4_096];
-        let next = Some(part);
-        let frames = [
-            copy(1),
-            answer(),
-            control(),
-            migrate(Message::Ownership(ownership::Message::Granted(grant))),
-            migrate(Message::Listed {
-                question,
-                knows_session: true,
-                method: haversack_migrate::Method::PreCopy,
-                part,
-                blocks,
-                next,
-            }),
-            migrate(Message::Forget { epoch: 1, blocks: vec![BlockNo(1); 4_096] }),
-            Frame::Observed { question: 1, disk: DISK, result: Ok(vec![0; 256 << 10]) },
-            Frame::Note { disk: DISK, text: vec![0; 16 << 10] },
-        ];
-        for frame in frames {
-            let mut bytes = Vec::new();
-            Packet::Frame(frame.clone()).encode(&mut bytes).unwrap();
-            assert!(bytes.len() <= weight(&frame), "{} bytes", bytes.len());
-        }
     }
 }

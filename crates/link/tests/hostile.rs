@@ -5,6 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use common::raw::{connect, encode, framed, hello, join, join_in, read_to_the_end};
@@ -12,7 +13,7 @@ use common::{NOWHERE, Running, config, copy, wait_for, withdraw};
 use haversack_link::wire::{
     HEADER_BYTES, Header, MOST_PACKED_BYTES, OLDEST_VERSION, Packer, Packet, VERSION,
 };
-use haversack_link::{Event, Security, SendError, host_id};
+use haversack_link::{Event, HostId, Links, Receipt, Security, SendError, host_id};
 
 /// Starts `b.test`, and a peer that is `a.test`.
 fn joined() -> (Running, TcpStream) {
@@ -214,6 +215,82 @@ fn a_flood_of_frames_holds_up_no_other_host() {
     let states = b.links.state();
     let flood = states.iter().find(|state| state.name == "a.test").unwrap();
     assert!(flood.received_frames > 1_000, "{}", flood.received_frames);
+}
+
+/// Starts `b.test`, which handles nothing: whoever takes an event gets what shows that it is not handled yet.
+fn idle(hosts: &[(&str, &str)]) -> (Links, Receiver<(HostId, Event, Receipt)>) {
+    let (report, events) = channel();
+    let links = Links::start(&config("b.test", Security::Insecure, hosts), move |host, event, receipt| {
+        let _ = report.send((host, event, receipt));
+    });
+    (links.unwrap(), events)
+}
+
+/// How many copies are received and not handled at most, each with its memory besides the data.
+const MOST_COPIES: u64 = (1 << 20) / 4_224;
+
+#[test]
+fn a_flood_that_is_not_handled_stays_in_the_socket() {
+    let (b, events) = idle(&[("a.test", NOWHERE), ("aa.test", NOWHERE)]);
+    let (address, stream) = (b.addresses()[0], join(b.addresses()[0], "a.test", "b.test"));
+    let received = || b.state().iter().find(|host| host.name == "a.test").unwrap().received_frames;
+    // The one that waits for room has been received, too.
+    let most = MOST_COPIES + 1;
+    let done = AtomicBool::new(false);
+    let most_received = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let batch: Vec<u8> = (0..100).flat_map(|order| encode(copy(order))).collect();
+            while !done.load(Ordering::Relaxed) {
+                (&stream).write_all(&batch).unwrap();
+            }
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        scope.spawn(|| read_to_the_end(&mut &stream));
+        wait_for(|| (received() >= most).then_some(()));
+        // The same thread serves another host, and would find more of the flood each time.
+        let aa = Running::start(&config("aa.test", Security::Insecure, &[("b.test", &address.to_string())]));
+        aa.expect(&Event::Connected);
+        let mut waiting = Vec::new();
+        for n in 0..100 {
+            aa.links.send(b.id(), withdraw(n)).unwrap();
+            loop {
+                let (host, event, receipt) = events.recv().unwrap();
+                if host == aa.links.id() && event == Event::Received(withdraw(n)) {
+                    break;
+                }
+                waiting.push(receipt);
+            }
+        }
+        let most_received = received();
+        // All of it comes when it is handled.
+        drop(waiting);
+        for _ in 0..10 * most {
+            events.recv().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        while events.recv().unwrap().1 != Event::Lost {}
+        most_received
+    });
+    assert_eq!(most_received, most);
+}
+
+#[test]
+fn control_has_room_of_its_own_behind_the_copies_before_it() {
+    let (b, events) = idle(&[("a.test", NOWHERE)]);
+    let mut stream = join(b.addresses()[0], "a.test", "b.test");
+    // More than what copies leave of their own room.
+    const CONTROL: u64 = 16;
+    let copies = (0..=MOST_COPIES).map(copy);
+    let frames: Vec<u8> = copies.chain((0..CONTROL).map(withdraw)).flat_map(encode).collect();
+    stream.write_all(&frames).unwrap();
+    let first = events.iter().take(MOST_COPIES as usize + 1);
+    let mut first: Vec<(HostId, Event, Receipt)> = first.collect();
+    wait_for(|| (b.state()[0].received_frames > MOST_COPIES).then_some(()));
+    assert!(events.try_recv().is_err(), "one more copy than there is room for");
+    drop(first.pop());
+    let next: Vec<(HostId, Event, Receipt)> = events.iter().take(1 + CONTROL as usize).collect();
+    assert_eq!(next[0].1, Event::Received(copy(MOST_COPIES)));
+    assert_eq!(next.last().unwrap().1, Event::Received(withdraw(CONTROL - 1)));
 }
 
 #[test]

@@ -180,8 +180,9 @@ fn a_host_of_an_older_version_is_spoken_to_in_that_version() {
 #[test]
 fn files_are_checked_at_the_start() {
     let authority = Authority::new();
-    let start =
-        |files: TlsFiles| Links::start(&config("b.test", Security::Tls(files), &[]), |_, _| {}).unwrap_err();
+    let start = |files: TlsFiles| {
+        Links::start(&config("b.test", Security::Tls(files), &[]), |_, _, _| {}).unwrap_err()
+    };
     let (mine, other) = (authority.files("b.test"), authority.files("c.test"));
     assert!(matches!(start(other.clone()), LinkError::OtherName { name, .. } if name == "b.test"));
     let mixed = TlsFiles { key: other.key, ..mine.clone() };

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use haversack_model::{BlockNo, HostId, Micros};
 
 use crate::message::{Position, Session};
+use crate::pace::{Pace, PaceLimits};
 
 /// The source's side.
 #[derive(Debug)]
@@ -22,8 +23,8 @@ pub(crate) struct Sending {
     pub is_open: bool,
     /// The start of the destination's pool, once it is known.
     pub taker: Option<u64>,
-    /// Copies on their way, by order.
-    pub in_flight: BTreeMap<u64, BlockNo>,
+    /// Copies on their way, by order, and since when.
+    pub in_flight: BTreeMap<u64, (BlockNo, Micros)>,
     /// Blocks to send, in this order.
     pub queue: VecDeque<BlockNo>,
     /// Since when an answer is awaited; `None` if that begins with the next look.
@@ -32,13 +33,15 @@ pub(crate) struct Sending {
     longest_wait_us: Micros,
     /// Rounds since copies last arrived.
     fruitless: u32,
+    /// How fast they are sent, if guests are to be spared.
+    pub pace: Option<Pace>,
 }
 
 /// The timeout is doubled at most this often.
 const MOST_DOUBLINGS: u32 = 4;
 
 impl Sending {
-    pub fn new(to: HostId, session: Session, now: Micros) -> Sending {
+    pub fn new(to: HostId, session: Session, limits: Option<PaceLimits>, now: Micros) -> Sending {
         let at = Position { round: 1, next: 1 };
         let (in_flight, queue) = (BTreeMap::new(), VecDeque::new());
         Sending {
@@ -52,6 +55,7 @@ impl Sending {
             since_us: Some(now),
             longest_wait_us: 0,
             fruitless: 0,
+            pace: limits.map(|limits| Pace::new(limits, now)),
         }
     }
 
@@ -62,18 +66,18 @@ impl Sending {
 
     /// Takes the next block to send, and its copy's order.
     pub fn next(&mut self) -> Option<(BlockNo, u64)> {
-        let on_its_way: BTreeSet<BlockNo> = self.in_flight.values().copied().collect();
-        let place = self.queue.iter().position(|block| !on_its_way.contains(block))?;
+        let is_on_its_way = |block: &BlockNo| self.in_flight.values().any(|(copied, _)| copied == block);
+        let place = self.queue.iter().position(|block| !is_on_its_way(block))?;
         let block = self.queue.remove(place)?;
         Some((block, self.at.next))
     }
 
     /// Notes that a copy is on its way.
-    pub fn sent(&mut self, block: BlockNo) {
+    pub fn sent(&mut self, block: BlockNo, now: Micros) {
         if self.in_flight.is_empty() {
             self.since_us = None;
         }
-        self.in_flight.insert(self.at.next, block);
+        self.in_flight.insert(self.at.next, (block, now));
         self.at.next += 1;
     }
 
@@ -85,10 +89,11 @@ impl Sending {
         let waited_us = self.since_us.map_or(0, |since| now.saturating_sub(since));
         self.longest_wait_us = waited_us.max(self.longest_wait_us - self.longest_wait_us / 8);
         (self.is_open, self.since_us) = (true, Some(now));
-        let before = self.in_flight.len();
-        self.in_flight = self.in_flight.split_off(&until.next);
-        if self.in_flight.len() < before {
+        let left = self.in_flight.split_off(&until.next);
+        let arrived = std::mem::replace(&mut self.in_flight, left);
+        if let Some((_, sent_us)) = arrived.into_values().next_back() {
             self.fruitless = 0;
+            self.pace.iter_mut().for_each(|pace| pace.arrived(now, now.saturating_sub(sent_us)));
         }
     }
 
@@ -108,7 +113,8 @@ impl Sending {
         self.at.round += 1;
         (self.is_open, self.since_us) = (false, Some(now));
         self.fruitless = (self.fruitless + 1).min(MOST_DOUBLINGS);
-        std::mem::take(&mut self.in_flight).into_values().collect()
+        self.pace.iter_mut().for_each(|pace| pace.slow_down(now));
+        std::mem::take(&mut self.in_flight).into_values().map(|(block, _)| block).collect()
     }
 }
 
@@ -157,14 +163,14 @@ mod tests {
     }
 
     fn sending(blocks: impl IntoIterator<Item = u64>) -> Sending {
-        let mut sending = Sending::new(HostId(2), SESSION, 0);
+        let mut sending = Sending::new(HostId(2), SESSION, None, 0);
         sending.queue.extend(blocks.into_iter().map(BlockNo));
         sending
     }
 
     fn send(sending: &mut Sending) -> (BlockNo, u64) {
         let (block, order) = sending.next().expect("a block may be sent");
-        sending.sent(block);
+        sending.sent(block, 0);
         (block, order)
     }
 
@@ -213,7 +219,7 @@ mod tests {
             }
             while sending.is_open && sending.in_flight.len() < window {
                 let Some((block, _)) = sending.next() else { break };
-                sending.sent(block);
+                sending.sent(block, now);
                 answers.push_back((now + round_trip, sending.at));
             }
             if sending.is_overdue(now, 10) {

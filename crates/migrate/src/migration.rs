@@ -13,11 +13,14 @@ use crate::limit::Limit;
 use crate::message::{Message, Part, Question, Session};
 use crate::method::Method;
 use crate::output::Output;
+use crate::pace::PaceLimits;
 use crate::passes::Passes;
 use crate::takeover::Pending;
 
 /// The interval at which a part of the cached blocks is listed.
 const LISTING_EVERY_US: Micros = 1_000;
+/// The interval at which it is looked whether more copies may be sent.
+const SENDING_EVERY_US: Micros = 2_000;
 
 /// Timeouts and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +29,8 @@ pub struct Timing {
     pub repeat_us: Micros,
     /// The most copies on their way.
     pub copies_in_flight: usize,
+    /// How many are sent so that guests are spared; as many as may be on their way if not set.
+    pub pace: Option<PaceLimits>,
     /// Blocks in one part of a list, and in one message that says which to forget.
     pub blocks_a_message: usize,
     /// The most blocks that are fetched from the earlier owner at a time in the background.
@@ -42,6 +47,7 @@ impl Default for Timing {
         Timing {
             repeat_us: 200_000,
             copies_in_flight: 64,
+            pace: None,
             blocks_a_message: 1_024,
             fetch_window: 64,
             preload_window: 128,
@@ -153,6 +159,8 @@ pub struct Migration {
     /// What is to be answered when it is durably forgotten: to whom, under which epoch.
     pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
     pub(crate) outputs: VecDeque<Output>,
+    /// Copies have come since their source was last told: one answer is enough for all that come together.
+    pub(crate) owes_answer: bool,
     pub(crate) copies: u64,
     /// A take-over by force that has begun.
     pub(crate) pending: Option<Pending>,
@@ -223,6 +231,7 @@ impl Migration {
             forget_us: 0,
             forgetting: Vec::new(),
             outputs: VecDeque::new(),
+            owes_answer: false,
             copies: 0,
             pending: None,
             problem: None,
@@ -292,6 +301,9 @@ impl Migration {
 
     /// Returns the next output.
     pub fn poll(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() && std::mem::take(&mut self.owes_answer) {
+            self.acknowledge();
+        }
         self.outputs.pop_front()
     }
 
@@ -315,8 +327,11 @@ impl Migration {
 
     /// Returns when [`Migration::tick`] should be called.
     pub fn next_wakeup(&self, now: Micros) -> Micros {
+        let sends = self.sending.as_ref().is_some_and(|sending| !sending.queue.is_empty());
         now + if self.lists_blocks() || self.lists_late_copies() {
             LISTING_EVERY_US
+        } else if sends && self.timing.pace.is_some() {
+            SENDING_EVERY_US
         } else {
             self.timing.repeat_us / 20
         }

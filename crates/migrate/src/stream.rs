@@ -24,7 +24,7 @@ impl Migration {
         call.start_export(now, disk)?;
         self.sessions += 1;
         let session = Session { incarnation: self.incarnation, count: self.sessions };
-        let sending = Sending::new(to, session, now);
+        let sending = Sending::new(to, session, self.timing.pace, now);
         let from = sending.at;
         (self.sending, self.destination) = (Some(sending), Some(to));
         self.send(to, Message::Offer { session, from });
@@ -53,22 +53,28 @@ impl Migration {
     }
 
     /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent
-    /// now. Returns their number.
-    pub fn send_more(&mut self, most: usize) -> usize {
-        let limit = self.timing.copies_in_flight;
+    /// now. Guests are spared unless one waits at another host until this one has sent all. Returns their number.
+    pub fn send_more(&mut self, now: Micros, most: usize) -> usize {
+        let (limit, spares_guests) = (self.timing.copies_in_flight, self.asker.is_none());
         let Some(sending) = &mut self.sending else { return 0 };
         let Some(taker) = sending.taker.filter(|_| sending.is_open && self.task == Task::Idle) else {
             return 0;
         };
+        let pass = self.passes.as_ref().map_or(1, Passes::count);
+        let mut pace = sending.pace.take();
+        let paced =
+            pace.as_mut().filter(|_| spares_guests).map_or(most, |pace| pace.room(now, pass).min(most));
         let mut sent = 0;
-        while sent < most && sending.in_flight.len() < limit {
+        while sent < paced && sending.in_flight.len() < limit {
             let Some((block, _)) = sending.next() else { break };
             let (to, session, at) = (sending.to, sending.session, sending.at);
-            sending.sent(block);
+            sending.sent(block, now);
             let ticket = CopyTicket::Ahead { to, session, taker, at, block };
             self.outputs.push_back(Output::ReadCopy(ticket));
             sent += 1;
         }
+        pace.iter_mut().for_each(|pace| pace.sent(sent));
+        sending.pace = pace;
         sent
     }
 
@@ -113,7 +119,7 @@ impl Migration {
         self.acknowledge();
     }
 
-    fn acknowledge(&mut self) {
+    pub(crate) fn acknowledge(&mut self) {
         if let Some(receiving) = &self.receiving {
             let Receiving { from, session, until, .. } = *receiving;
             self.send(from, Message::Arrived { session, taker: self.incarnation, until });
@@ -164,7 +170,7 @@ impl Migration {
             self.copies += 1;
             self.outputs.push_back(Output::TakeCopy { block, copied, data });
         }
-        self.acknowledge();
+        self.owes_answer = true;
     }
 
     pub(crate) fn withdrawn<M: Memory>(

@@ -210,7 +210,7 @@ impl Twin {
             for host in &mut self.hosts {
                 host.with(&mut self.shared, |migration, call, now| {
                     migration.tick(call, now);
-                    migration.send_more(16);
+                    migration.send_more(now, 16);
                 })?;
             }
         }

@@ -9,13 +9,13 @@ use haversack_engine::Moves;
 use haversack_model::{DiskId, HostId};
 
 use super::Hosts;
+use super::movable::why_it_stays;
 use super::talk::{Answer, Question};
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::Pool;
-use crate::rbd::can_move;
 
 /// How long the other hosts have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,11 +63,7 @@ impl Daemon {
                 )),
             };
         };
-        let stays = match origin {
-            Origin::Helper(device) => !can_move(&config.origin, device),
-            _ => false,
-        };
-        if config.read_only || stays {
+        if why_it_stays(config, origin).is_some() {
             return Ok(None);
         }
         if self.state.is_agreed(id) || pool.backend.recorded_move(id)?.is_some_and(|moved| moved != Moved::No)

@@ -49,6 +49,9 @@ impl Daemon {
         let hosts = self.hosts_or_error()?;
         let disk = self.disk(name)?;
         disk.attached()?;
+        if self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?.is_none() {
+            return Err(super::movable::stays(&disk.config()));
+        }
         let to_host = hosts.find(to).ok_or_else(|| Hosts::unknown(to))?;
         let method = method.unwrap_or(hosts.method);
         hosts.aborted.locked().remove(&(disk.id, to_host));
@@ -127,10 +130,7 @@ impl Daemon {
         let disk = self.disk(name)?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         let status = backend.migration_status(disk.id)?;
-        let status = status.ok_or_else(|| {
-            let what = format!("disk '{name}' does not move between hosts");
-            DaemonError::conflict(what, super::DO_NOT_MOVE)
-        })?;
+        let status = status.ok_or_else(|| super::movable::stays(&disk.config()))?;
         let described = describe(&hosts, name, &status);
         let Some(to) = status.to else { return Ok(described) };
         let dirty = backend.recorded_disk(disk.id)?.map_or(0, |disk| disk.dirty_blocks);

@@ -18,6 +18,7 @@ pub mod incarnation;
 pub(crate) mod learned;
 mod measured;
 mod migrate;
+mod movable;
 mod own;
 mod pace;
 mod questions;
@@ -34,7 +35,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use haversack_api::{HostStatus, Method};
-use haversack_engine::{HostMessage, HostSettings};
+use haversack_engine::{HostMessage, HostSettings, Receipt};
 use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
     Security, TlsFiles, host_id,
@@ -48,9 +49,6 @@ use self::workers::Workers;
 use crate::daemon::Daemon;
 use crate::pool::Pool;
 
-/// Which disks do not move.
-const DO_NOT_MOVE: &str =
-    "disks that are read-only do not, nor those with a helper for anything but an RBD image (rbd:)";
 /// Threads that answer what is on record: nothing of that waits for an origin.
 const RECORD_THREADS: usize = 2;
 /// Questions for records that wait for them; more are refused.
@@ -126,9 +124,9 @@ impl Hosts {
             compresses: config.compress,
         };
         let daemon: Weak<Daemon> = Arc::downgrade(daemon);
-        let links = Links::start(&link, move |from, event| {
+        let links = Links::start(&link, move |from, event, receipt| {
             if let (Event::Received(frame), Some(daemon)) = (event, daemon.upgrade()) {
-                daemon.host_said(from, frame);
+                daemon.host_said(from, frame, Arc::new(receipt));
             }
         })?;
         let names = others.iter().map(|host| &host.name).chain([&config.name]);
@@ -295,7 +293,7 @@ fn frame(disk: DiskId, message: HostMessage) -> Frame {
 }
 
 impl Daemon {
-    fn host_said(self: &Arc<Self>, from: HostId, frame: Frame) {
+    fn host_said(self: &Arc<Self>, from: HostId, frame: Frame, receipt: Receipt) {
         let (disk, message) = match frame {
             Frame::Note { disk, text } => {
                 if let Some(hosts) = self.hosts() {
@@ -311,8 +309,12 @@ impl Daemon {
                 (disk, HostMessage::ReadDone { question, data: result.ok() })
             }
         };
-        for pool in self.pools() {
-            pool.backend.host_said(from, disk, message.clone());
+        let mut pools = self.pools().peekable();
+        while let Some(pool) = pools.next() {
+            if pools.peek().is_none() {
+                return pool.backend.host_said(from, disk, message, receipt);
+            }
+            pool.backend.host_said(from, disk, message.clone(), receipt.clone());
         }
     }
 

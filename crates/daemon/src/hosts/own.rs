@@ -217,10 +217,7 @@ impl Daemon {
         let name = &config.name;
         disk.attached()?;
         let backend = &self.pool(&config.pool)?.backend;
-        let status = backend.migration_status(id)?.ok_or_else(|| {
-            let what = format!("disk '{name}' does not move between hosts");
-            DaemonError::conflict(what, super::DO_NOT_MOVE)
-        })?;
+        let status = backend.migration_status(id)?.ok_or_else(|| super::movable::stays(&disk.config()))?;
         let peer = match &status.record {
             Record::Owner { peers, .. } => peers.iter().next().copied(),
             _ => None,

@@ -231,6 +231,21 @@ pub fn is_held(device: &BlockDevice, holder: &Holder) -> Result<bool, LockError>
     Ok(true)
 }
 
+/// Checks that a pool has the locks of a device.
+///
+/// # Errors
+/// [`LockError::Lost`] if it has not; or the cluster does not answer.
+pub fn check_held(device: &BlockDevice, holder: &Holder) -> Result<(), LockError> {
+    for image in Image::all_of(device) {
+        let failed = failed(&image);
+        let header = Header::of(&image).map_err(&failed)?;
+        if !is_held_of(&header, holder).map_err(&failed)? {
+            return Err(LockError::Lost { image: image.path() });
+        }
+    }
+    Ok(())
+}
+
 /// Returns the names of the other hosts that have a lock of a device together with this one, or had.
 ///
 /// # Errors

@@ -2,9 +2,11 @@
 //!
 //! QEMU's driver opens an image so that any other client may open it, too. So an image is locked for the pool that
 //! caches it, or for the hosts between which its disk moves ([`lock`]), and refused if a client of others has it open
-//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]), and marks the host ([`fenced`]).
+//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]), and marks the host ([`fenced`]). A helper
+//! is used only while its pool has the lock ([`gate`]).
 
 mod fenced;
+mod gate;
 pub mod lock;
 mod rados;
 mod register;

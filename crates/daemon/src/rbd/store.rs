@@ -8,19 +8,14 @@
 //! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
 //!   protects. What was noted stays so.
 
-use std::sync::{Arc, Mutex, Weak};
-
 use haversack_api::DiskConfig;
 use haversack_model::DiskId;
 
 use super::fenced::Marks;
-use super::lock::{self, Holder, LockError};
-use super::register::Register;
+use super::lock::{self, Holder};
 use super::turns::Turn;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
-use crate::helper::{Gate, Refusal};
-use crate::locked::Locked;
 use crate::origin::{BlockDevice, Origin};
 use crate::pool::Pool;
 
@@ -31,54 +26,6 @@ pub(crate) struct StoreLock {
     is_new: bool,
     /// This host had noted it before.
     was_noted: bool,
-}
-
-/// Has the client of each helper of a disk that moves entered in the register of its image.
-#[derive(Debug)]
-struct RegisterGate {
-    register: Register,
-    earlier: Mutex<Vec<String>>,
-    disk: String,
-    daemon: DaemonRef,
-}
-
-struct DaemonRef(Weak<Daemon>);
-
-impl std::fmt::Debug for DaemonRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Daemon")
-    }
-}
-
-impl Gate for RegisterGate {
-    fn prepare(&self) -> std::result::Result<(), Refusal> {
-        *self.earlier.locked() = self.register.clients().map_err(|error| refusal(&error))?;
-        Ok(())
-    }
-
-    fn admit(&self) -> std::result::Result<(), Refusal> {
-        let earlier = self.earlier.locked().clone();
-        self.register.admit(&earlier).map_err(|error| self.told(&error))
-    }
-
-    fn confirm(&self) -> std::result::Result<(), Refusal> {
-        self.register.confirm().map_err(|error| self.told(&error))
-    }
-}
-
-impl RegisterGate {
-    /// Returns the refusal for an error, and adds an event if it is final.
-    fn told(&self, error: &LockError) -> Refusal {
-        let refusal = refusal(error);
-        if let Some(daemon) = self.daemon.0.upgrade().filter(|_| refusal.is_final) {
-            daemon.events.add("lock-lost", &self.disk, refusal.why.clone());
-        }
-        refusal
-    }
-}
-
-fn refusal(error: &LockError) -> Refusal {
-    Refusal { why: error.to_string(), is_final: matches!(error, LockError::Lost { .. }) }
 }
 
 impl Daemon {
@@ -92,28 +39,6 @@ impl Daemon {
         let moves = super::can_move(&config.origin, device);
         let host = self.hosts().filter(|_| moves).map(|hosts| hosts.my_name());
         Holder::new(pool.id, &pool.name, id, &config.name, host)
-    }
-
-    /// Returns what decides whether the helper of a disk may be used, if something does.
-    ///
-    /// # Errors
-    /// The disk's pool is not open.
-    pub(crate) fn gate(
-        self: &Arc<Self>,
-        config: &DiskConfig,
-        id: DiskId,
-        device: &BlockDevice,
-    ) -> Result<Option<Arc<dyn Gate>>> {
-        if config.read_only {
-            return Ok(None);
-        }
-        let holder = self.holder(self.pool(&config.pool)?, config, id, device);
-        let gate = Register::of(device, &holder).map(|register| {
-            let daemon = DaemonRef(Arc::downgrade(self));
-            let disk = config.name.clone();
-            Arc::new(RegisterGate { register, earlier: Mutex::default(), disk, daemon }) as Arc<dyn Gate>
-        });
-        Ok(gate)
     }
 
     /// Waits until it is a disk's turn to lock its store or to release the lock, where the store has such locks.

@@ -25,7 +25,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, MissingDevice, MoveStatus,
-    NbdClient, RecordedDisk, Snapshot, TakeoverLoss, VhostUserConfig,
+    NbdClient, Receipt, RecordedDisk, Snapshot, TakeoverLoss, VhostUserConfig,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;
@@ -133,7 +133,7 @@ impl Backend for Fake {
     fn join_hosts(&self, _: &HostSettings) -> Result<()> {
         Ok(())
     }
-    fn host_said(&self, _: HostId, _: DiskId, _: HostMessage) {}
+    fn host_said(&self, _: HostId, _: DiskId, _: HostMessage, _: Receipt) {}
     fn recorded_move(&self, _: DiskId) -> Result<Option<Moved>> {
         Ok(None)
     }

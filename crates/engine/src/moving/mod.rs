@@ -19,10 +19,11 @@ mod observe;
 mod output;
 mod takeover;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
-use haversack_migrate::{Message, Method, Migration, Timing};
+use haversack_migrate::{Message, Method, Migration, PaceLimits, Timing};
 use haversack_model::{DiskHandle, DiskId, DiskNo, HostId, Micros};
 use haversack_ownership as ownership;
 
@@ -63,6 +64,9 @@ pub enum HostMessage {
         data: Option<Vec<u8>>,
     },
 }
+
+/// What is dropped when a message has been handled.
+pub type Receipt = Arc<dyn Any + Send + Sync>;
 
 /// The most sectors that a host reads from another one at a time.
 pub const MOST_OBSERVED_SECTORS: u32 = 512;
@@ -145,7 +149,11 @@ impl Reactor {
         // A new `Migration` counts its questions from 1 on, so it must not have the number of an earlier one.
         host.incarnation += 1;
         let (me, incarnation, method) = (host.me, host.incarnation, host.method);
-        let timing = Timing { fetched_a_period: host.fetched_a_period, ..Timing::default() };
+        let timing = Timing {
+            fetched_a_period: host.fetched_a_period,
+            pace: Some(PaceLimits::default()),
+            ..Timing::default()
+        };
         let id = config.id;
         let mut call = self.core.with(&mut self.memory);
         let mut migration = Migration::new(&mut call, now, me, incarnation, config, timing);

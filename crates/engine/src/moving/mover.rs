@@ -154,8 +154,8 @@ impl Mover {
     }
 
     /// Starts reads of copies that may be sent, as many as there is room for. Returns true if there were any.
-    pub fn send_more(&mut self, room: usize) -> bool {
-        self.migration.send_more(room.min(COPIES_AT_A_TIME)) > 0
+    pub fn send_more(&mut self, now: Micros, room: usize) -> bool {
+        self.migration.send_more(now, room.min(COPIES_AT_A_TIME)) > 0
     }
 
     pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> MoveStatus {

@@ -36,7 +36,7 @@ impl Reactor {
     fn send_more(&mut self, at: usize) -> bool {
         let mover = &mut self.moving.movers[at];
         match (mover.migration.sends_to(), &self.moving.host) {
-            (Some(to), Some(host)) => mover.send_more((host.room)(to)),
+            (Some(to), Some(host)) => mover.send_more(self.now, (host.room)(to)),
             _ => false,
         }
     }

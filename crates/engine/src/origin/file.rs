@@ -2,14 +2,18 @@
 //! krbd).
 //!
 //! Block devices with 512-byte sectors are accessed with direct I/O, past the page cache: another host that
-//! takes over the disk must find what was written. Files go through the page cache and are flushed with
-//! fdatasync.
+//! takes over the disk must find what was written. Those with larger ones go through the page cache, since requests
+//! are of whole 512-byte sectors. Files do so too, and are flushed with fdatasync.
+//!
+//! If the disk moves between hosts, the page cache is used only for files on file systems that keep it coherent. On
+//! others, such as NFS, and on block devices, a host that has the disk again would read pages from before: they are
+//! accessed with direct I/O, or refused.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use haversack_core::{IoFailure, OriginMedia};
@@ -21,10 +25,31 @@ use crate::error::{EngineError, Result, at};
 use crate::media::failure;
 use crate::ring::{Completion, Order, Owner};
 
-/// Zeroes for stores that cannot zero ranges themselves.
-static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+/// Zeroes for stores that cannot zero ranges themselves, aligned for direct I/O.
+static ZEROES: Aligned = Aligned([0; 1 << 16]);
 /// The longest write of zeroes.
-const MOST_ZERO_BYTES: u64 = (ZEROES.len() * 64) as u64;
+const MOST_ZERO_BYTES: u64 = (ZEROES.0.len() * 64) as u64;
+/// Types of file systems (statfs) that are local, or on which all hosts see the same pages: ext4, XFS, Btrfs, ZFS, F2FS,
+/// bcachefs, tmpfs, ramfs, overlayfs; CephFS, GFS2, OCFS2, Lustre, GPFS.
+const COHERENT: [u32; 14] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x2fc1_2fc1,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x0102_1994,
+    0x8584_58f6,
+    0x794c_7630,
+    0x00c3_6400,
+    0x0116_1970,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x4750_4653,
+];
+
+#[repr(align(4096))]
+struct Aligned([u8; 1 << 16]);
 
 /// An open file or block device.
 pub(crate) struct OpenFile {
@@ -58,16 +83,50 @@ fn has_small_sectors(file: &File) -> bool {
     rustix::fs::ioctl_blksszget(file).is_ok_and(|bytes| bytes == 512)
 }
 
+/// Returns whether whoever reads a file on another host finds what was written here, and the other way round. A file system on
+/// a block device is local, or one that hosts share with a lock on each page.
+fn is_coherent(file: &File) -> bool {
+    let is_on_device = file.metadata().is_ok_and(|found| rustix::fs::major(found.dev()) != 0);
+    is_on_device || rustix::fs::fstatfs(file).is_ok_and(|found| COHERENT.contains(&(found.f_type as u32)))
+}
+
+/// Memory for one request of direct I/O.
+#[repr(align(512))]
+struct Sector([u8; 512]);
+
 impl OpenFile {
     /// Opens a file or block device and locks it.
     pub fn open(path: &Path, users: Users) -> Result<OpenFile> {
         let read_only = users == Users::Readers;
         let mut opened = OpenFile::examine(path, read_only)?;
-        if opened.is_block_device && has_small_sectors(&opened.file) {
-            opened.file = open_with(path, read_only, libc::O_DIRECT).map_err(at("open the origin", path))?;
+        let is_direct = match users {
+            Users::Hosts => opened.is_block_device || !is_coherent(&opened.file),
+            Users::One | Users::Readers => opened.is_block_device && has_small_sectors(&opened.file),
+        };
+        if is_direct {
+            opened.bypass_page_cache(path, read_only)?;
         }
         file_lock::take(&opened.file, path, users)?;
         Ok(opened)
+    }
+
+    /// Opens a file or block device again for direct I/O.
+    fn bypass_page_cache(&mut self, path: &Path, read_only: bool) -> Result<()> {
+        let is_refused = |error: &std::io::Error| error.raw_os_error() == Some(libc::EINVAL);
+        let refused = |source| EngineError::NoDirectIo { path: PathBuf::from(path), source };
+        let direct = match open_with(path, read_only, libc::O_DIRECT) {
+            Err(error) if is_refused(&error) => return Err(refused(error)),
+            opened => opened.map_err(at("open the origin", path))?,
+        };
+        // Requests are of whole sectors. One that cannot be read for another reason is left to them.
+        let mut sector = Sector([0; 512]);
+        if let Err(error) = direct.read_at(&mut sector.0, 0)
+            && is_refused(&error)
+        {
+            return Err(refused(error));
+        }
+        self.file = direct;
+        Ok(())
     }
 
     /// Opens a file or block device for writing through the page cache, and locks it.
@@ -148,9 +207,9 @@ impl FileOrigin {
 fn zero_iovecs(len_bytes: u64) -> impl Iterator<Item = libc::iovec> {
     let mut left = len_bytes.min(MOST_ZERO_BYTES) as usize;
     std::iter::from_fn(move || {
-        let part = left.min(ZEROES.len());
+        let part = left.min(ZEROES.0.len());
         left -= part;
-        let iov_base = ZEROES.as_ptr().cast_mut().cast();
+        let iov_base = ZEROES.0.as_ptr().cast_mut().cast();
         (part > 0).then_some(libc::iovec { iov_base, iov_len: part })
     })
 }
@@ -198,5 +257,40 @@ impl OriginMedia for OpenFile {
 
     fn flush(&mut self) -> std::result::Result<(), IoFailure> {
         self.file.sync_data().map_err(|e| failure(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(opened: &OpenFile) -> rustix::fs::OFlags {
+        rustix::fs::fcntl_getfl(&opened.file).unwrap()
+    }
+
+    /// A file system of a kernel's own has one page cache, however often a file on it is opened.
+    #[test]
+    fn a_file_that_moves_goes_past_the_page_cache_only_where_hosts_have_different_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("origin.img");
+        std::fs::write(&path, vec![7; 8192]).unwrap();
+        let mut opened = OpenFile::open(&path, Users::Hosts).unwrap();
+        assert!(is_coherent(&opened.file) && !flags(&opened).contains(rustix::fs::OFlags::DIRECT));
+        // Some file systems have no direct I/O, such as a tmpfs before Linux 6.6.
+        let is_possible = open_with(&path, false, libc::O_DIRECT).is_ok();
+        assert_eq!(opened.bypass_page_cache(&path, false).is_ok(), is_possible);
+        assert_eq!(flags(&opened).contains(rustix::fs::OFlags::DIRECT), is_possible);
+        assert_eq!(ZEROES.0.as_ptr().align_offset(4096), 0);
+    }
+
+    /// One that is on no block device, and not known.
+    #[test]
+    fn a_file_that_moves_is_refused_where_it_cannot_go_past_the_page_cache() {
+        let path = Path::new("/proc/self/comm");
+        let file = File::open(path).unwrap();
+        let mut opened = OpenFile { file, size_bytes: 0, is_block_device: false };
+        assert!(!is_coherent(&opened.file));
+        let error = opened.bypass_page_cache(path, false).unwrap_err().to_string();
+        assert!(error.contains("/proc/self/comm: direct I/O"), "{error}");
     }
 }

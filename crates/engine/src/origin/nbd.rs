@@ -478,7 +478,10 @@ impl Origin for NbdOrigin {
         });
         while let Some((part, result)) = self.links[place].as_mut().and_then(Link::next_done) {
             if result == Err(Errno::ESHUTDOWN) {
-                self.links[place].iter_mut().for_each(|link| link.hang_up("the server is shutting down"));
+                if let Some(link) = self.links[place].as_mut().filter(|link| link.why().is_empty()) {
+                    link.hang_up("the server is shutting down");
+                    context.events.push(EngineEvent::OriginShutsDown { disk: context.id });
+                }
                 self.send_again(context, part);
                 continue;
             }

@@ -55,7 +55,7 @@ impl Network {
         for (from, to, disk, message) in deliver {
             let host = self.hosts.lock().unwrap().get(to.0 as usize - 1).cloned().flatten();
             if let Some(host) = host {
-                host.host_said(from, disk, message);
+                host.host_said(from, disk, message, Arc::new(()));
             }
         }
     }

@@ -88,7 +88,7 @@ pub fn config(name: &str, security: Security, hosts: &[(&str, &str)]) -> Config 
 impl Running {
     pub fn start(config: &Config) -> Running {
         let (report, events) = channel();
-        let links = Links::start(config, move |host, event| {
+        let links = Links::start(config, move |host, event, _| {
             let _ = report.send((host, event));
         });
         Running { links: links.unwrap(), events }

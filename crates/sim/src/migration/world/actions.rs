@@ -74,10 +74,10 @@ impl World<'_> {
             }
             let mut is_quiet = true;
             for mover in 0..self.hosts[host].movers.len() {
-                let room = self.links[host].copy_room().min(COPIES_AT_A_TIME);
+                let (now, room) = (self.now_us(), self.links[host].copy_room().min(COPIES_AT_A_TIME));
                 let migration = &mut self.hosts[host].movers[mover].migration;
                 if migration.is_sending() {
-                    is_quiet &= migration.send_more(room) == 0;
+                    is_quiet &= migration.send_more(now, room) == 0;
                 }
                 while let Some(output) = self.hosts[host].movers[mover].migration.poll() {
                     is_quiet = false;

@@ -53,9 +53,11 @@ impl Migration {
     }
 
     /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent
-    /// now. Guests are spared unless one waits at another host until this one has sent all. Returns their number.
+    /// now. The guest is spared while it runs here, unless one waits at another host until this one has sent all.
+    /// Returns their number.
     pub fn send_more(&mut self, now: Micros, most: usize) -> usize {
-        let (limit, spares_guests) = (self.timing.copies_in_flight, self.asker.is_none());
+        let limit = self.timing.copies_in_flight;
+        let spares_guests = self.asker.is_none() && self.guest.is_some();
         let Some(sending) = &mut self.sending else { return 0 };
         let Some(taker) = sending.taker.filter(|_| sending.is_open && self.task == Task::Idle) else {
             return 0;

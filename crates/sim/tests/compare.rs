@@ -208,5 +208,5 @@ fn auto_follows_working_sets_that_move() {
     let comparison =
         compare(&mix, Path::new("."), &choices, &mut Kept::nothing(), &|_, _| {}).expect("it is compared");
     let (auto, lru) = (comparison.combinations[0].hit_ratio, comparison.bounds[0].global_lru);
-    assert!(auto > lru - 0.015, "{auto} of all accesses hit, {lru} with one LRU cache");
+    assert!(auto > lru - 0.022, "{auto} of all accesses hit, {lru} with one LRU cache");
 }

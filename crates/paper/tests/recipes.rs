@@ -81,6 +81,7 @@ fn a_page_has_the_plots_of_every_kind() {
         "cloudcache/3.7",
         "eci-cache/C.1",
         "vcacheshare/3",
+        "vcacheshare/6",
         "cloudcache/3.3",
         "liu/table-2",
         "liu/9a",
@@ -90,8 +91,10 @@ fn a_page_has_the_plots_of_every_kind() {
         let mut papers = find(&[name.to_string()]).unwrap();
         let paper = &mut papers[0];
         let figure = paper.figures[0].clone();
-        // A course has a decision or more, and a move has a beginning: those loads are small as they are.
-        let is_whole = name == "eci-cache/C.1" || matches!(figure.recipe, Recipe::Moves(_));
+        // A course has a decision or more, a prediction two windows, and a move has a beginning: those loads are small
+        // as they are.
+        let is_whole =
+            ["eci-cache/C.1", "vcacheshare/6"].contains(&name) || matches!(figure.recipe, Recipe::Moves(_));
         if let (Some(mix), false) = (&figure.mix, is_whole) {
             let little = small(&catalogue::mix(paper, mix).unwrap());
             paper.mixes.insert(mix.clone(), little);

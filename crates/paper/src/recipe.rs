@@ -139,6 +139,9 @@ pub struct System {
     /// Whether dirty blocks are on two devices.
     #[serde(default)]
     pub redundancy: bool,
+    /// Whether everything is on two devices, as on RAID-1.
+    #[serde(default)]
+    pub mirrored: bool,
     /// Whether clean blocks survive a restart.
     #[serde(default = "yes")]
     pub keeps_clean: bool,

@@ -87,6 +87,7 @@ impl<'a> Case<'a> {
         let pool = Pool {
             devices: system.devices.unwrap_or(1),
             redundancy: system.redundancy,
+            mirrored: system.mirrored,
             restarts,
             ..of_mix.pool
         };

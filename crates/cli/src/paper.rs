@@ -128,13 +128,13 @@ fn make(arguments: &RunPaper, as_json: bool) -> Result<()> {
     if as_json { output::print(true, &made, "") } else { Ok(()) }
 }
 
-/// A page of one figure does not replace that of its paper.
+/// A page of some figures does not replace that of their paper.
 fn file_name(paper: &Paper, names: &[String]) -> String {
-    let is_whole = names.iter().any(|name| *name == paper.name || name == "all");
-    match &paper.figures[..] {
-        [figure] if !is_whole => format!("{}-{}.html", paper.name, figure.name),
-        _ => format!("{}.html", paper.name),
+    if names.iter().any(|name| *name == paper.name || name == "all") {
+        return format!("{}.html", paper.name);
     }
+    let figures: Vec<&str> = paper.figures.iter().map(|figure| figure.name.as_str()).collect();
+    format!("{}-{}.html", paper.name, figures.join("-"))
 }
 
 fn text(figure: &Figure, result: &FigureResult) -> String {

@@ -167,11 +167,8 @@ impl Mix {
         if !(self.speed_up.is_finite() && self.speed_up > 0.0) {
             return refused("a speed-up is above 0");
         }
-        if let Some(disk) = self.disks.iter().find(|disk| self.is_base(disk) && disk.may_write()) {
-            return Err(wrong(
-                disk.name(),
-                "it is a base, and nothing may write to one: give it a 'generator' that only reads",
-            ));
+        for base in self.disks.iter().filter(|disk| self.is_base(disk)) {
+            base.check_base().map_err(|why| wrong(base.name(), why))?;
         }
         let mut names = BTreeSet::new();
         for disk in &self.disks {
@@ -421,6 +418,20 @@ impl Load {
     }
 
     /// Whether its load may have writes: whatever is not a generator of reads alone.
+    /// Checks a disk that others begin as copies of.
+    fn check_base(&self) -> Result<(), &'static str> {
+        if self.may_write() {
+            return Err("it is a base, and nothing may write to one: give it a 'generator' that only reads");
+        }
+        if self.base.is_some() {
+            return Err("it is a base, and may not have one itself: name the first base in all its copies");
+        }
+        if self.generator.as_ref().is_some_and(|generator| generator.volumes > 1) {
+            return Err("it is a base, and must be one volume: set 'volumes = 1' in its generator");
+        }
+        Ok(())
+    }
+
     fn may_write(&self) -> bool {
         let only_reads = |generator: &Generator| {
             let has_mix = !matches!(generator.pattern, Pattern::Ycsb { .. } | Pattern::BootStorm { .. });

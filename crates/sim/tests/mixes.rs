@@ -204,12 +204,24 @@ fn clones_share_the_blocks_of_their_base() {
     assert_eq!(shared.volumes.iter().filter(|volume| volume.counts.read_hits > 0).count(), 1);
 }
 
+/// Each kind of base that makes no sense, and what the refusal says.
 #[test]
-fn nothing_writes_to_a_base() {
-    let text =
-        "title = \"t\"\n[[disk]]\nname = \"golden\"\nLOAD\n[[disk]]\nname = \"a\"\nbase = \"golden\"\nLOAD\n";
-    assert!(
-        mix(text).is_err_and(|error| error.contains("nothing may write")),
-        "the default mix of a generator writes"
+fn a_base_is_one_disk_that_nothing_writes_to() {
+    let reads = LOAD.replace("seed = 1 }", "seed = 1, mix = { read = 1.0 } }");
+    let bases = [
+        (LOAD.to_string(), "nothing may write"),
+        (format!("base = \"first\"\n{reads}"), "may not have one itself"),
+        (reads.replace("volumes = 1", "volumes = 2"), "must be one volume"),
+    ];
+    for (base, why) in bases {
+        let text = format!(
+            "title = \"t\"\n[[disk]]\nname = \"golden\"\n{base}\n[[disk]]\nname = \"a\"\nbase = \"golden\"\nLOAD\n"
+        );
+        let refused = mix(&text).err();
+        assert!(refused.as_ref().is_some_and(|error| error.contains(why)), "{refused:?}, not '{why}'");
+    }
+    let text = format!(
+        "title = \"t\"\n[[disk]]\nname = \"golden\"\n{reads}\n[[disk]]\nname = \"a\"\nbase = \"golden\"\nLOAD\n"
     );
+    mix(&text).expect("one volume that is only read is a base");
 }

@@ -2,10 +2,10 @@
 //!
 //! [`Links`] runs one thread. It listens, connects to the other hosts repeatedly, and keeps at most one connection
 //! for each pair of hosts: the host whose name comes first connects, the other one waits. Frames are sent with a
-//! [`LinkSender`] from any thread and without waiting; received frames are passed to a callback, each with a [`Receipt`]: while too many are not dropped, the host's
-//! connection is not read. Frames to a host
-//! that is not connected, or for which too much is waiting already, are dropped and counted: the protocols above
-//! repeat what is not answered.
+//! [`LinkSender`] from any thread and without waiting; received frames are passed to a callback, each with a
+//! [`Receipt`]. While too many receipts of a host are held, its connection is not read. Frames to a host that is not
+//! connected, or for which too much is waiting already, are dropped and counted: the protocols above repeat what is
+//! not answered.
 //!
 //! - [`wire`]: the bytes, documented in `docs/host-protocol.md`.
 //! - TLS 1.3 with certificates on both sides. Each is valid for the configured name of its host.

@@ -17,6 +17,7 @@ use crate::wire::{Frame, Packet};
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// The part of them that only control may use.
 pub(crate) const CONTROL_BYTES: usize = 1 << 20;
+
 /// What to do next.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Next {

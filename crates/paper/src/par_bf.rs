@@ -34,7 +34,8 @@ pub struct ParBf {
 }
 
 impl ParBf {
-    /// Makes an index of a cache of so many blocks, with filters of so many keys and this share of false positives each.
+    /// Makes an index for a cache of `capacity` blocks. Each filter holds `part_keys` keys and has this share of false
+    /// positives.
     pub fn new(capacity: usize, part_keys: usize, false_positives: f64) -> ParBf {
         let part_keys = part_keys.max(1);
         let part_bytes = Bloom::<u64>::compute_bitmap_size(part_keys, false_positives);

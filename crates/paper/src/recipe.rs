@@ -68,7 +68,7 @@ pub struct Figure {
 pub struct Real {
     /// How much of each trace, from its beginning; all if not given.
     pub span: Option<Span>,
-    /// At most so many requests of each trace.
+    /// The maximum number of requests from each trace.
     pub requests: Option<u64>,
     /// Length of the control loop's windows in seconds, instead of the mix's.
     pub window_s: Option<f64>,

@@ -146,7 +146,7 @@ fn missing_traces_are_told_before_the_first_simulation() {
     run::check(&papers, Some(folder.path())).unwrap();
 }
 
-/// A volume in the MSR format: one read every 10 s, of so many blocks in turn.
+/// Writes a volume in the MSR format: one read every 10 s, cycling over `blocks` blocks.
 fn msr(folder: &std::path::Path, volume: &str, blocks: u64) {
     let line = |n: u64| {
         let ticks = 128_166_372_000_000_000 + n * 100_000_000;

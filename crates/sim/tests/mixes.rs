@@ -204,7 +204,7 @@ fn clones_share_the_blocks_of_their_base() {
     assert_eq!(shared.volumes.iter().filter(|volume| volume.counts.read_hits > 0).count(), 1);
 }
 
-/// Each kind of base that makes no sense, and what the refusal says.
+/// Every kind of invalid base, and a part of the error.
 #[test]
 fn a_base_is_one_disk_that_nothing_writes_to() {
     let reads = LOAD.replace("seed = 1 }", "seed = 1, mix = { read = 1.0 } }");

@@ -719,5 +719,6 @@ impl Store {
             + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
             + self.last_uses.bytes()
+            + self.swept.len() * size_of::<u64>()
     }
 }

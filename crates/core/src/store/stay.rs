@@ -396,6 +396,21 @@ mod tests {
     }
 
     #[test]
+    fn how_fast_hits_are_forgotten_outlives_a_restart() {
+        let (mut store, disk, number) = with_a_hot_block();
+        store.note_use(disk, BlockNo(7), 1000.0);
+        store.disks[disk].aging = Some(Aging::resumed(16));
+        let saved = store.saved_stay(disk);
+        let (mut next, ..) = with_a_hot_block();
+        next.resume_stay(disk, &saved);
+        assert_eq!((next.hits_left(number, 3, 0), next.saved_stay(disk)[13]), (0, 16));
+        let mut earlier = saved;
+        earlier[13] = 0;
+        next.resume_stay(disk, &earlier);
+        assert_eq!(next.hits_left(number, 3, 0), 2, "an earlier build did not save it");
+    }
+
+    #[test]
     fn hits_are_counted_down_where_last_uses_are_no_longer_noted() {
         let (mut store, disk, number) = with_a_hot_block();
         store.note_use(disk, BlockNo(7), 1000.0);

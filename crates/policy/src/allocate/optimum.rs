@@ -3,10 +3,11 @@
 //! Curves are step functions with few steps, so this is a multiple-choice knapsack: one step of each curve. It is
 //! solved exactly by dominance: curve after curve, only those sums of steps are kept of which no other takes less
 //! space for at least as much worth. Lagrange's relaxation, with the slope at which the hulls run out of space as the
-//! price of a block, bounds what a sum can still reach; sums and steps that cannot beat a known solution, or that of
-//! whole steps on the hulls with the rest filled up, are left out. Time is bounded: if there are too many sums, neighbours are joined into one
-//! that takes the space of the smaller and has the worth of the larger. The result is then an upper bound of the
-//! optimum, and says so.
+//! price of a block, bounds what a sum can still reach. Sums and steps that cannot beat the known solution are
+//! dropped. The known solution is the better of two: the solver's, and a greedy one of whole hull steps and then the
+//! best steps that still fit. Time is bounded: if there are too many sums, neighbours are joined into one that takes
+//! the space of the smaller and has the worth of the larger. The result is then an upper bound of the optimum, and
+//! says so.
 //!
 //! Source: Kellerer, Pferschy and Pisinger, "Knapsack Problems", 2004, chapter 11: dominance, upper bounds and reduction
 //! of multiple-choice knapsack problems.

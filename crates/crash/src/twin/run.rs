@@ -3,6 +3,7 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use haversack_core::{ListCursor, Op};
+use haversack_migrate::PaceLimits;
 use haversack_model::random::Random;
 use haversack_model::{BlockNo, Micros};
 use haversack_ownership::Record;
@@ -20,6 +21,8 @@ use crate::world::{CrashKind, Flow, Stop, violation};
 const RUNS_THAT_PREPARE: u64 = 3;
 /// One run in this many moves the disk by the default method in any case.
 const RUNS_BY_DEFAULT: u64 = 3;
+/// One run in this many sends copies at a pace that spares guests.
+const RUNS_WITH_A_PACE: u64 = 3;
 /// One run in this many ends with a host that dies permanently.
 const RUNS_WITH_FORCE: u64 = 3;
 /// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or elsewhere.
@@ -74,6 +77,9 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
     }
     if !apart.one_in(RUNS_BY_DEFAULT) {
         plan.moving_by(&mut apart);
+    }
+    if apart.one_in(RUNS_WITH_A_PACE) {
+        plan.timing.pace = Some(PaceLimits::default());
     }
     let told = format!("{plan:?}");
     let points = rng.range(2, most_points_of_a_run());

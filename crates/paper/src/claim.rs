@@ -70,11 +70,13 @@ pub enum Number {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Our difference has the paper's sign; or a bound holds; or values are alike.
+    /// Our difference has the paper's sign, and is not much smaller; or a bound holds; or values are alike.
     Same,
+    /// Our difference has the paper's sign, and is much smaller.
+    Smaller,
     /// Our difference has the other sign; or a bound does not hold; or values differ.
     Other,
-    /// There is no difference.
+    /// We have no difference where the paper has one.
     None,
     /// The load cannot tell.
     NotTold,
@@ -215,7 +217,7 @@ fn direction(ours: f64, theirs: f64, within: f64) -> (Verdict, &'static str) {
             (Verdict::Other, "opposite direction")
         }
         _ if ours.abs() > theirs.abs() * ALIKE => (Verdict::Same, "same direction, larger difference"),
-        _ if ours.abs() * ALIKE < theirs.abs() => (Verdict::Same, "same direction, smaller difference"),
+        _ if ours.abs() * ALIKE < theirs.abs() => (Verdict::Smaller, "same direction, smaller difference"),
         _ => (Verdict::Same, "same direction, about as much"),
     }
 }
@@ -223,7 +225,7 @@ fn direction(ours: f64, theirs: f64, within: f64) -> (Verdict, &'static str) {
 /// Compares the sign of a difference.
 fn sign(ours: f64, theirs: f64, within: f64) -> (Verdict, &'static str) {
     match direction(ours, theirs, within).0 {
-        Verdict::Same => (Verdict::Same, "same direction"),
+        Verdict::Same | Verdict::Smaller => (Verdict::Same, "same direction"),
         Verdict::None => (Verdict::None, "no difference"),
         other => (other, "opposite direction"),
     }
@@ -280,7 +282,7 @@ mod tests {
     fn words_follow_from_the_numbers() {
         let less = Number::Change(-0.76);
         let (verdict, text) = words(less, 62.0, 100.0);
-        assert_eq!(verdict, Verdict::Same);
+        assert_eq!(verdict, Verdict::Smaller);
         assert_eq!(
             text,
             "same direction, smaller difference: here cache in use, 38 % less; paper: 76 % less"
@@ -351,7 +353,7 @@ mod tests {
         let judged = claim.judge(&outcome(62.0, 100.0), false);
         assert_eq!(judged.verdict, Verdict::NotTold);
         assert!(judged.words.starts_with("not judged: distances are assumed. Here"), "{}", judged.words);
-        assert_eq!(claim.judge(&outcome(62.0, 100.0), true).verdict, Verdict::Same);
+        assert_eq!(claim.judge(&outcome(62.0, 100.0), true).verdict, Verdict::Smaller);
     }
 
     #[test]

@@ -26,8 +26,16 @@ pub fn page(paper: &Paper, results: &[FigureResult]) -> Page {
 
 /// How many claims came out how.
 fn summary(paper: &Paper, results: &[FigureResult]) -> Section {
-    let mut table =
-        Table::new(["figure", "shows", "as the paper", "otherwise", "no difference", "not judged"]).words(1);
+    let mut table = Table::new([
+        "figure",
+        "shows",
+        "as in the paper",
+        "smaller",
+        "no difference",
+        "contradicted",
+        "not judged",
+    ])
+    .words(1);
     for (figure, result) in paper.figures.iter().zip(results) {
         let count = |verdicts: &[Verdict]| {
             result.claims.iter().filter(|claim| verdicts.contains(&claim.verdict)).count().to_string()
@@ -36,8 +44,9 @@ fn summary(paper: &Paper, results: &[FigureResult]) -> Section {
             figure.name.clone(),
             figure.title.clone(),
             count(&[Verdict::Same]),
-            count(&[Verdict::Other]),
+            count(&[Verdict::Smaller]),
             count(&[Verdict::None]),
+            count(&[Verdict::Other]),
             count(&[Verdict::NotTold, Verdict::Missing]),
         ]);
     }
@@ -94,12 +103,13 @@ fn shows(point: &Point, measures: &[&Measure]) -> bool {
     measures.iter().any(|measure| point.values.contains_key(*measure))
 }
 
-/// What the paper says, and how it came out here. What came out otherwise is marked.
+/// What the paper says, and what we found. What contradicts the paper, or does not show its difference, is marked.
 pub fn claims_table(claims: &[Judged]) -> Table {
     let mut table = Table::new(["the paper says", "where", "here"]).words(1).words(2);
     for claim in claims {
         let cells = [claim.says.clone(), claim.place.clone(), claim.words.clone()];
-        if claim.verdict == Verdict::Other { table.marked_row(cells) } else { table.row(cells) }
+        let is_marked = matches!(claim.verdict, Verdict::Other | Verdict::None);
+        if is_marked { table.marked_row(cells) } else { table.row(cells) }
     }
     table
 }

@@ -8,6 +8,7 @@ mod media;
 mod memory;
 mod migration;
 mod monitor;
+mod opening;
 mod table;
 mod traces;
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 static ALLOCATOR: alloc::Counting = alloc::Counting;
 
 const USAGE: &str = "\
-usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--staging N]
+usage: haversack-bench [memory|hits|monitor|opening|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|fairness|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
                              [--poll N] [--other FILE]
        haversack-bench migration [--moves N] [--seconds N]
@@ -27,6 +28,7 @@ usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--stagin
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
   monitor       what recording requests costs
+  opening       what opening a full pool costs, without its device
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
   engine        the live data path beside its peers: NBD, vhost-user-blk, a disk beside hostile ones, and 100 idle disks
@@ -69,7 +71,9 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "nbd" | "vhost-user" | "fairness" | "idle" | "all" if parsed.what == "engine" => {
                 parsed.live.what = word;
             }
-            "memory" | "hits" | "monitor" | "traces" | "all" | "engine" | "migration" => parsed.what = word,
+            "memory" | "hits" | "monitor" | "opening" | "traces" | "all" | "engine" | "migration" => {
+                parsed.what = word;
+            }
             "--traces" => parsed.traces = Some(value()?.into()),
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
@@ -145,6 +149,9 @@ fn main() -> ExitCode {
     }
     if wants("monitor") {
         monitor::run();
+    }
+    if wants("opening") {
+        opening::run();
     }
     if wants("traces") {
         traces::run(arguments.traces.as_deref(), arguments.staging);

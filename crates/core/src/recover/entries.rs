@@ -29,12 +29,13 @@ use crate::config::Persistence;
 use crate::disk::inside;
 use crate::error::PoolError;
 use crate::flow::intent::map::{has, region_blocks_log2};
+use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead, ReadProgress};
-use crate::store::Store;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
+use crate::store::{PREFETCH_TOGETHER, Store};
 
 /// The recovered store, and what must be written before it is used.
 pub(crate) struct Recovered {
@@ -129,8 +130,9 @@ struct Entry {
 }
 
 struct Listed {
+    /// The entries of commits above every flush mark that was read before them. All others are in the store already.
     entries: Vec<Entry>,
-    /// The highest flush mark in the record and the pages.
+    /// The highest flush mark in the record and the pages read so far.
     flushed_seq: u64,
     /// Damaged segments, and the disk that may have owned each.
     lost: Vec<(SegmentNo, Option<u16>)>,
@@ -169,21 +171,42 @@ impl Recovered {
         listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
         self.store.segments[segment].generation = header.generation;
         let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
-        let mut owned = false;
+        let mut read = [None; SLOTS_PER_SEGMENT as usize];
+        let mut count = 0;
         for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
-            let Some((slot, twin)) = Slot::decode(entry.try_into().expect("an entry's bytes")) else {
-                continue;
-            };
+            let decoded = Slot::decode(entry.try_into().expect("an entry's bytes"));
+            let Some((slot, twin)) = decoded else { continue };
             self.last_seq = self.last_seq.max(slot.seq());
-            if !known || header.owner == NO_OWNER {
-                self.note_scrub(segment);
-                continue;
+            read[count] = Some(Entry { number, slot, twin });
+            count += 1;
+        }
+        if count == 0 {
+            return;
+        }
+        if !known || header.owner == NO_OWNER {
+            self.note_scrub(segment);
+            return;
+        }
+        self.store.adopt_segment(segment, DiskNo(header.owner));
+        self.adopt_flushed(pool, &read[..count], listed);
+    }
+
+    /// Adds the entries of a segment that are known to be flushed, and puts the others aside. They are taken over as
+    /// they are read, since a list of all would be twice as large as the store itself.
+    fn adopt_flushed(&mut self, pool: &Pool, read: &[Option<Entry>], listed: &mut Listed) {
+        for some in read.chunks(PREFETCH_TOGETHER) {
+            let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
+            for (to, entry) in blocks.iter_mut().zip(some.iter().flatten()) {
+                *to = (self.store.owner_of(entry.number), entry.slot.block());
             }
-            if !owned {
-                self.store.adopt_segment(segment, DiskNo(header.owner));
-                owned = true;
+            self.store.prefetch(&blocks[..some.len()]);
+            for entry in some.iter().flatten() {
+                if entry.slot.seq() <= listed.flushed_seq {
+                    self.adopt(&pool.record.disks, entry.number, entry.slot);
+                } else {
+                    listed.entries.push(*entry);
+                }
             }
-            listed.entries.push(Entry { number, slot, twin });
         }
     }
 

@@ -251,9 +251,10 @@ pub(crate) fn segments(
 ) -> Result<(), PoolError> {
     let count = device.prepared;
     let mut start = 0;
+    let mut buffer = vec![[0u8; BLOCK_BYTES]; 2 * AT_A_TIME.min(count) as usize];
     while start < count {
         let end = (start + AT_A_TIME).min(count);
-        let mut pages = vec![[0u8; BLOCK_BYTES]; 2 * (end - start) as usize];
+        let pages = &mut buffer[..2 * (end - start) as usize];
         let mut reads: Vec<PageRead<'_>> = pages
             .iter_mut()
             .enumerate()
@@ -268,14 +269,13 @@ pub(crate) fn segments(
         if let Some(offset) = gone.map(|r| r.offset_bytes) {
             return Err(io_error(media, device.index, offset, crate::media::IoFailure::Gone));
         }
-        for (at, pair) in pages.chunks_exact_mut(2).enumerate() {
+        for (at, pair) in pages.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             for copy in 0..2 {
                 if failed[2 * at + copy] {
                     pair[copy].fill(0xff);
                 }
             }
-            let pair: [[u8; BLOCK_BYTES]; 2] = [pair[0], pair[1]];
-            each(start + at as u32, segment(&pair, device, start + at as u32));
+            each(start + at as u32, segment(pair, device, start + at as u32));
         }
         progress.done_segments += u64::from(end - start);
         media.progress(*progress);

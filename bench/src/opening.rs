@@ -1,0 +1,144 @@
+//! Opening a full pool: what reading, checking and taking over its metadata costs. The pages are in memory, so no
+//! device limits it.
+
+use std::time::Instant;
+
+use haversack_core::format::geometry::{self, SLOTS_PER_SEGMENT};
+use haversack_core::format::page::{self, Header, Kind, Place};
+use haversack_core::format::record::{DeviceRecord, DeviceState, DiskRecord, PoolRecord};
+use haversack_core::{
+    Core, CoreConfig, Damage, Media, Moved, NullMemory, OpenOptions, OpenReport, Persistence, PoolConfig,
+    checksum, pool,
+};
+use haversack_model::{ArenaId, BLOCK_BYTES, DiskId, SECTORS_PER_BLOCK, Uuid};
+
+use crate::alloc;
+use crate::media::SparseMedia;
+use crate::table::{self, grouped, row};
+
+/// Segments of the pool: 10.4 million blocks.
+const SEGMENTS: u32 = 41_000;
+/// An odd factor that scatters the blocks.
+const SCATTER: u64 = 0x9E37_79B1;
+const FRAMES: u32 = 2048;
+const DEVICE: Uuid = Uuid([0xDE; 16]);
+const ROUNDS: usize = 5;
+
+/// Measures and prints.
+pub fn run() {
+    let mut media = full_pool();
+    let entries = u64::from(SEGMENTS * SLOTS_PER_SEGMENT);
+    let metadata_bytes = u64::from(SEGMENTS) * 2 * BLOCK_BYTES as u64;
+    let (mut seconds, mut peak_bytes, mut kept_bytes) = (Vec::new(), 0, 0);
+    for _ in 0..ROUNDS {
+        let mut memory = NullMemory::new(FRAMES, FRAMES);
+        let before = alloc::live_bytes();
+        alloc::reset_peak();
+        let start = Instant::now();
+        let (core, _) = open(&mut media, &mut memory);
+        seconds.push(start.elapsed().as_secs_f64());
+        assert_eq!(core.pool_stats().usage_blocks, entries, "every entry is cached");
+        (peak_bytes, kept_bytes) = (alloc::peak_bytes() - before, alloc::live_bytes() - before);
+    }
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds[ROUNDS / 2];
+    let each = |bytes: usize| format!("{:.2}", bytes as f64 / entries as f64);
+    let rows = [
+        row(["", "measured"]),
+        row(["seconds, median", &format!("{median:.2}")]),
+        row(["seconds, best and worst", &format!("{:.2}, {:.2}", seconds[0], seconds[ROUNDS - 1])]),
+        row(["ns for an entry", &format!("{:.0}", median * 1e9 / entries as f64)]),
+        row(["metadata, MB a second", &format!("{:.0}", metadata_bytes as f64 / 1e6 / median)]),
+        row(["bytes allocated for an entry, open", &each(kept_bytes)]),
+        row(["the most while it opens", &each(peak_bytes)]),
+    ];
+    let title = format!("opening: {} entries in {} segments, one arena", grouped(entries), SEGMENTS);
+    table::print(&title, &rows);
+}
+
+fn open(media: &mut SparseMedia, memory: &mut NullMemory) -> (Core, OpenReport) {
+    let opened = Core::open(media, memory, CoreConfig::default(), &OpenOptions::default(), 0);
+    opened.unwrap_or_else(|error| panic!("opening: {error}"))
+}
+
+/// Returns a device of a pool with one disk, whose every slot holds a clean block of it.
+fn full_pool() -> SparseMedia {
+    let mut media = SparseMedia::new(pool::device_bytes(SEGMENTS));
+    let arena = ArenaId::first(Uuid([0x70; 16]));
+    let config = PoolConfig {
+        arena,
+        arenas: 1,
+        device_ids: vec![DEVICE],
+        redundancy: false,
+        prepared_segments: u32::MAX,
+    };
+    pool::create(&mut media, &config).expect("a blank device becomes a pool");
+    let blocks = u64::from(SEGMENTS * SLOTS_PER_SEGMENT).next_power_of_two();
+    let record = record(blocks * SECTORS_PER_BLOCK).encode(arena);
+    let pages = record.len().next_multiple_of(BLOCK_BYTES);
+    let record = [record, vec![0; pages]].concat();
+    for copy in 0..2 {
+        media.write(0, geometry::record_bytes(copy), &record[..pages]).expect("memory does not fail");
+    }
+    let device_seed = checksum::device_seed(arena, DEVICE);
+    for segment in 0..SEGMENTS {
+        let content: Vec<u8> = (0..SLOTS_PER_SEGMENT)
+            .flat_map(|slot| {
+                let at = u64::from(segment * SLOTS_PER_SEGMENT + slot);
+                entry(at.wrapping_mul(SCATTER) % blocks, u64::from(segment) + 1)
+            })
+            .collect();
+        let header = Header {
+            generation: 2,
+            flushed_seq: u64::from(SEGMENTS),
+            owner: 0,
+            kind: Kind::Segment,
+            opening: 1,
+        };
+        let offset_bytes = geometry::metadata_bytes(segment, header.generation);
+        let mut sealed = [0; BLOCK_BYTES];
+        page::seal(&mut sealed, header, &content, Place { device_seed, offset_bytes });
+        media.write(0, offset_bytes, &sealed).expect("memory does not fail");
+    }
+    media
+}
+
+/// Returns the record of a pool with one disk that was stopped cleanly.
+fn record(sectors: u64) -> PoolRecord {
+    let device =
+        DeviceRecord { id: DEVICE, segments: SEGMENTS, prepared: SEGMENTS, state: DeviceState::Active };
+    let disk = DiskRecord {
+        id: DiskId([0xD1; 16]),
+        sectors,
+        phase: 0,
+        owned: true,
+        epoch: 1,
+        may_be_dirty: false,
+        origin_volatile: false,
+        damage: Damage::None,
+        persistence: Persistence::All,
+        since_seq: 0,
+        clean_seq: 0,
+        moved: Moved::No,
+    };
+    PoolRecord {
+        generation: 2,
+        openings: 1,
+        clean_stop: true,
+        flushed_seq: u64::from(SEGMENTS),
+        devices: vec![Some(device)],
+        disks: vec![Some(disk)],
+        ..PoolRecord::default()
+    }
+}
+
+/// Returns the listed entry of a clean block with all sectors valid (docs/format.md).
+fn entry(block: u64, seq: u64) -> [u8; 16] {
+    const LISTED: u64 = 1 << 55;
+    let every_sector = (1 << SECTORS_PER_BLOCK) - 1;
+    let words = [block | every_sector << 38 | (seq >> 32) << 46 | LISTED, seq << 32];
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+    bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+    bytes
+}

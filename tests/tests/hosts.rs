@@ -63,7 +63,7 @@ fn a_guest_moves_between_hosts_with_its_cache() {
             load.advance(100)?;
             if number == 1 {
                 daemons[to].wait_for_log(&[
-                    "what admission had learned was read",
+                    "the saved state of admission was read",
                     "alpha",
                     "resumed=true",
                 ])?;

@@ -383,7 +383,7 @@ fn what_was_measured_of_a_disk_moves_with_it() {
         wait_until_moved(&alpha, &beta, "vm1")?;
         client.verify_all()?;
         check(arrives()?, format!("when it has come: {:?}", decided(&beta, "vm1")?))?;
-        beta.wait_for_log(&["what the policy had measured was read", "alpha"])?;
+        beta.wait_for_log(&["the measurements of the policy were read", "alpha"])?;
         let log = beta.command(&["policy", "log", "-n", "20"])?;
         check(log.contains("arriving"), log)
     });

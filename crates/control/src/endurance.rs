@@ -49,7 +49,7 @@ impl FromStr for Endurance {
     fn from_str(text: &str) -> Result<Endurance, String> {
         let wrong = || {
             format!(
-                "'{text}' is no endurance: expected drive writes a day such as '1 DWPD', or bytes a day such as '500 GB/day'"
+                "'{text}' is not an endurance: expected drive writes a day such as '1 DWPD', or bytes a day such as '500 GB/day'"
             )
         };
         let trimmed = text.trim();

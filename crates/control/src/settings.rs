@@ -315,7 +315,7 @@ pub fn check_weights<'a>(pool: &str, disks: impl Iterator<Item = &'a DiskConfig>
 pub fn event(event: DiskEvent) -> Result<Event, String> {
     let DiskEvent { event, figures } = event;
     if figures.is_some() && event != DiskEventKind::MigratingIn {
-        return Err("figures come with migrating-in alone: leave them out".into());
+        return Err("figures are only for migrating-in: leave them out".into());
     }
     Ok(match event {
         DiskEventKind::New => Event::New,

@@ -636,7 +636,7 @@ impl Daemon {
         let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
         if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
             let what = format!(
-                "it was attached in pool '{pool}', which is not configured any more: what is dirty stays there"
+                "it was attached in pool '{pool}', which is no longer configured: its dirty data stays there"
             );
             tracing::warn!(disk = name, "{what}");
             self.events.add("left-dirty", &name, what);
@@ -661,7 +661,7 @@ impl Daemon {
         // An attempt to attach it may be under way.
         let _turn = self.store_turn(&config, disk.id);
         if !self.has(name, disk) || disk.with(|inner| inner.state != DiskState::Waiting) {
-            let what = format!("disk '{name}' does not wait to be attached any more");
+            let what = format!("disk '{name}' is no longer waiting to be attached");
             return Err(DaemonError::conflict(what, "see 'haversack disk show', and try again"));
         }
         // A pool that is not open may know the disk.

@@ -86,7 +86,7 @@ impl Budgets {
             tracing::warn!(pool = pool.name, "cannot set the price of flash writes: {error}");
         }
         if let Err(error) = daemon.state.keep_flash_account(&pool.name, kept.pacer.account()) {
-            tracing::warn!(pool = pool.name, "cannot keep the account of flash writes: {error}");
+            tracing::warn!(pool = pool.name, "cannot save the account of flash writes: {error}");
         }
         kept.tell(daemon, &pool.name);
     }

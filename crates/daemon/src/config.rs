@@ -299,7 +299,8 @@ impl TryFrom<String> for NbdListen {
     type Error = String;
 
     fn try_from(text: String) -> Result<NbdListen, String> {
-        let wrong = || format!("'{text}' is no place to listen: expected unix:/PATH or tcp:ADDRESS:PORT");
+        let wrong =
+            || format!("'{text}' is not an address to listen on: expected unix:/PATH or tcp:ADDRESS:PORT");
         match text.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => Ok(NbdListen::Unix(path.into())),
             Some(("tcp", address)) => address.parse().map(NbdListen::Tcp).map_err(|_| wrong()),
@@ -364,7 +365,7 @@ impl Config {
         let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
         if !text.is_empty() && !text.ends_with('\n') {
             let line = text.matches('\n').count() + 1;
-            let what = "the file ends in the midst of a line: is it complete? End its last line".into();
+            let what = "the file ends in the middle of a line: is it complete? End its last line".into();
             return Err(ConfigError::Contradiction { path: path.to_path_buf(), line, what });
         }
         let mut config: Config = toml::from_str(text).map_err(syntax)?;
@@ -388,7 +389,10 @@ impl Config {
         self.check_removed().map_err(|what| (start(&places.daemon), what))?;
         let mut taken = HashSet::new();
         if self.daemon.request_time.0.is_zero() {
-            return Err((0, "request_time = \"0s\" would let nobody ask: give a time such as 30s".into()));
+            return Err((
+                0,
+                "request_time = \"0s\" would refuse every request: give a time such as 30s".into(),
+            ));
         }
         claim(&mut taken, format!("path {}", self.daemon.control_socket().display()))
             .map_err(|what| (0, what))?;
@@ -543,10 +547,14 @@ impl NbdConfig {
             ("max_negotiations", self.max_negotiations),
         ];
         if let Some((key, _)) = limits.iter().find(|(_, most)| *most == 0) {
-            return Err(format!("{key} = 0 would let nobody connect: give at least 1, or leave [nbd] out"));
+            return Err(format!(
+                "{key} = 0 would refuse every connection: give at least 1, or leave [nbd] out"
+            ));
         }
         if self.negotiation_time.0.is_zero() {
-            return Err("negotiation_time = \"0s\" would let nobody connect: give a time such as 30s".into());
+            return Err(
+                "negotiation_time = \"0s\" would refuse every connection: give a time such as 30s".into()
+            );
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err("tls_certificate and tls_key belong together: give both or none".into());

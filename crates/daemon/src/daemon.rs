@@ -154,7 +154,7 @@ impl Daemon {
         let pools: BTreeMap<String, Pool> = pools.collect();
         let policy = Policy::new(&config);
         for pool in pools.values() {
-            policy.opened(&pool.name, pool.backend.clone()).expect("nothing is to be resumed yet");
+            policy.opened(&pool.name, pool.backend.clone()).expect("there is nothing to resume yet");
         }
         Arc::new(Daemon {
             policy,

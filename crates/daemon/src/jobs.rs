@@ -143,7 +143,10 @@ impl Jobs {
         let thread = std::thread::Builder::new().name(format!("job-{}", entry.id)).spawn(run);
         if let Err(error) = thread {
             self.list.locked().entries.remove(&entry.id);
-            return Err(DaemonError::conflict(format!("no thread for a job: {error}"), "try again later"));
+            return Err(DaemonError::conflict(
+                format!("cannot start a thread for a job: {error}"),
+                "try again later",
+            ));
         }
         Ok(entry.describe())
     }

@@ -96,7 +96,7 @@ impl Daemon {
             Err(error) => Err(error.to_string()),
         };
         match resumed {
-            Ok(resumed) => tracing::debug!(disk = name, resumed, "what admission had learned was read"),
+            Ok(resumed) => tracing::debug!(disk = name, resumed, "the saved state of admission was read"),
             Err(error) => {
                 let path = path_of(&self.config.state_dir, disk);
                 tracing::warn!(disk = name, "{}: admission starts learning again: {error}", path.display());

@@ -27,9 +27,9 @@ pub fn admission(figures: &Figures) -> String {
     );
     if (prices.strictness - 1.0).abs() > 0.01 {
         let than = if prices.strictness < 1.0 {
-            "what was kept out would have saved more than what was evicted"
+            "blocks that were kept out would have saved more than those that were evicted"
         } else {
-            "what was evicted would have saved more than what was kept out"
+            "blocks that were evicted would have saved more than those that were kept out"
         };
         // Writing to a string cannot fail.
         let _ =
@@ -42,7 +42,7 @@ pub fn admission(figures: &Figures) -> String {
         let of_these = || known.iter().filter(|category| category.admitted == admitted);
         let count = of_these().count();
         if count == 0 {
-            let _ = writeln!(text, "{what}: nothing of what was seen often enough.");
+            let _ = writeln!(text, "{what}: nothing that was seen often enough.");
             continue;
         }
         let kinds = if count == 1 { "kind of access" } else { "kinds of access, the most frequent first" };
@@ -126,7 +126,7 @@ mod tests {
         let expected = "\
 A block stays for 2048 blocks (8.0 MiB) of accesses to the pool after its last use. A read from the origin \
 takes 3.0 ms, a write 0.9 ms; a block written to flash must save 0.5 ms.
-The bounds for space are at 60 %, since what was kept out would have saved more than what was evicted.
+The bounds for space are at 60 %, since blocks that were kept out would have saved more than those that were evicted.
 Let in, 1 kind of access:
   writes of up to 16 KiB, blocks last used 0.5 to 1 stays ago, once before: 50 % used again within a stay, which saves 1.50 ms a block
 Kept out, 1 kind of access:

@@ -101,7 +101,7 @@ impl Server {
                 }
             };
             if let Some(count) = turned_away.count() {
-                tracing::warn!(count, "{}: closing connections at once: {why}", self.name);
+                tracing::warn!(count, "{}: closing new connections immediately: {why}", self.name);
             }
         }
     }
@@ -181,7 +181,7 @@ async fn with_body(request: Request, next: Next, time: Duration) -> Response {
     match timeout(time, to_bytes(body, MOST_BODY_BYTES)).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(head, bytes.into())).await,
         Ok(Err(_)) => {
-            let what = format!("the body is broken off, or longer than {MOST_BODY_BYTES} bytes");
+            let what = format!("the body is incomplete, or longer than {MOST_BODY_BYTES} bytes");
             closing(StatusCode::PAYLOAD_TOO_LARGE, "too-large", what)
         }
         Err(_) => {

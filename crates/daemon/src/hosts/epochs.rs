@@ -247,7 +247,7 @@ impl Daemon {
         while !is_recorded()? {
             if Instant::now() >= deadline || self.is_stopping() {
                 return Err(DaemonError::conflict(
-                    "it cannot be recorded that the disk was taken over",
+                    "the take-over of the disk cannot be recorded",
                     "see the log for what the disk waits for",
                 ));
             }

@@ -64,7 +64,7 @@ fn collect(mut ask: impl FnMut(u64) -> Result<Answer, String>) -> Result<Vec<u8>
         };
         let part = BASE64_STANDARD.decode(part).map_err(|error| error.to_string())?;
         if part.is_empty() && !is_last || file.len() + part.len() > MOST_BYTES {
-            return Err("the parts do not make a file".into());
+            return Err("the parts do not form a file".into());
         }
         file.extend(part);
         if is_last {
@@ -106,7 +106,7 @@ impl Daemon {
         let (host, file) = self.parts(hosts, id, Whose::Ours, |from| Question::Learned { from })?;
         let body = decode(id, file)?;
         let resumed = backend.resume_admission(handle, body).map_err(|error| error.to_string())?;
-        tracing::info!(disk = %id, host, resumed, "what admission had learned was read");
+        tracing::info!(disk = %id, host, resumed, "the saved state of admission was read");
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Daemon {
             Whose::Ours => Some(status.from),
             Whose::Theirs => status.owner_elsewhere(),
         };
-        let from = from.filter(|from| *from != hosts.me).ok_or("it is not known where the disk was")?;
+        let from = from.filter(|from| *from != hosts.me).ok_or("the disk's previous host is not known")?;
         let file = collect(|at| {
             let answers = hosts.ask_now(&[from], id, &question(at));
             let answer = answers.recv_timeout(PATIENCE).map_err(|error| error.to_string())?;

@@ -73,7 +73,12 @@ impl Daemon {
                 let count = windows.len();
                 let arrived = daemon.policy.arriving(&found.config().pool, &name, windows);
                 arrived.map_err(|error| error.to_string())?;
-                tracing::info!(disk = name, host, windows = count, "what the policy had measured was read");
+                tracing::info!(
+                    disk = name,
+                    host,
+                    windows = count,
+                    "the measurements of the policy were read"
+                );
                 Ok(())
             });
             if let Err(why) = taken {

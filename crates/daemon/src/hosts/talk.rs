@@ -179,7 +179,7 @@ impl Hosts {
                 {
                     // Whoever asked may have given up, or not have waited at all.
                     if let Err(SendError((_, answer))) = open.asker.send((from, answer)) {
-                        tracing::debug!(%disk, host = self.name_of(from), ?answer, "nobody waits for this answer");
+                        tracing::debug!(%disk, host = self.name_of(from), ?answer, "no request waits for this answer");
                     }
                 }
             }

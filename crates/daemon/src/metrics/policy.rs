@@ -48,9 +48,11 @@ fn figures(out: &mut Text, measured: &[(&str, &str, Measured)]) {
             "Blocks written in the last window that had been accessed before.",
             |m| m.overwrites as f64,
         ),
-        ("haversack_disk_lost_records", "Records of the last window that found no room.", |m| {
-            m.lost_records as f64
-        }),
+        (
+            "haversack_disk_lost_records",
+            "Records of the last window that were dropped because the buffer was full.",
+            |m| m.lost_records as f64,
+        ),
     ];
     for (name, help, value) in figures {
         out.head(name, "gauge", help);

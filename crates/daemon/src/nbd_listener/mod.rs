@@ -156,7 +156,7 @@ impl Listener {
                 }
             };
             if let Some(count) = turned_away.count() {
-                tracing::warn!(count, "NBD: closing connections at once: {why}");
+                tracing::warn!(count, "NBD: closing new connections immediately: {why}");
             }
         }
     }

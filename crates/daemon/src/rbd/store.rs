@@ -122,7 +122,7 @@ impl Daemon {
         if !lock.was_noted
             && let Err(error) = self.state.note_locked(id, false)
         {
-            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+            tracing::warn!(disk = config.name, "cannot release the lock of the origin: {error}");
             return;
         }
         self.release_store(pool, config, id);
@@ -153,7 +153,7 @@ impl Daemon {
         }
         // Before the lock: a crash in between leaves a lock that is found again.
         if let Err(error) = self.state.note_locked(id, false) {
-            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+            tracing::warn!(disk = config.name, "cannot release the lock of the origin: {error}");
             return;
         }
         self.release_store(pool, config, id);
@@ -167,7 +167,7 @@ impl Daemon {
     }
 
     fn tell_still_locked(&self, config: &DiskConfig, error: &dyn std::error::Error) {
-        tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+        tracing::warn!(disk = config.name, "cannot release the lock of the origin: {error}");
         self.events.add("still-locked", &config.name, error.to_string());
     }
 }

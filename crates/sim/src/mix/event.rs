@@ -56,7 +56,7 @@ impl TimedEvent {
                 Happening::Event(haversack_control::settings::event(event)?)
             }
             (None, Some(_)) if self.figures.is_some() => {
-                return Err("figures come with migrating-in alone: leave them out".into());
+                return Err("figures are only for migrating-in: leave them out".into());
             }
             (None, Some(change)) if !is_simulated(change) => {
                 return Err(

@@ -236,7 +236,8 @@ pub enum Event {
     /// and no device can record that. So writes wait until the caller has durably noted it outside the pool
     /// and called [`crate::Call::loss_recorded`]. From then on the pool is opened with `contents_void`.
     PoolLost,
-    /// A block read from flash failed its checksum.
+    /// A block read from flash failed its checksum, and no crash explains it (see
+    /// [`crate::DiskStats::crash_dropped_blocks`]).
     Corruption {
         /// The disk.
         disk: DiskNo,

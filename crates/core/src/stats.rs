@@ -61,6 +61,9 @@ pub struct DiskStats {
     pub corrupt_blocks: u64,
     /// Of these, dirty ones without a good mirrored copy.
     pub lost_blocks: u64,
+    /// Clean blocks from before a crash that failed their checksum: most likely a commit that the crash cut short wrote
+    /// over them. They do not count as corrupt.
+    pub crash_dropped_blocks: u64,
     /// Requests that failed.
     pub failed_requests: u64,
     /// Requests by their first sector modulo 8: shows the grid phase that would align the most.

@@ -111,6 +111,11 @@ impl World {
                         "the block at byte {offset_bytes} of {device:?}, {disk:?}, is lost although nothing unprotected was damaged"
                     );
                 }
+                if !self.plan.faults.of_devices() && !self.unprotected_fault {
+                    return violation!(
+                        "the block at byte {offset_bytes} of {device:?}, {disk:?}, is reported corrupt although nothing was damaged"
+                    );
+                }
                 if let Some(place) = self.disk_of.get(&disk).filter(|_| lost) {
                     let since = self.oracle.now();
                     self.disks[*place].damaged.push((sector.0, since));

@@ -15,6 +15,7 @@ struct Bug {
 }
 
 const CLEANING: &str = "tests/behaviour/cleaning.rs";
+const CUT_COMMIT: &str = "tests/behaviour/cut_commit.rs";
 const DAMAGE: &str = "tests/behaviour/damage.rs";
 const DEVICES: &str = "tests/behaviour/devices.rs";
 const JOBS: &str = "tests/behaviour/jobs.rs";
@@ -199,6 +200,14 @@ const BUGS: &[Bug] = &[
             (LEAVING, "only_the_dirty_sectors_of_a_block_are_lost_with_its_device"),
         ],
     },
+    Bug {
+        name: "a clean block that a commit cut short has overwritten is reported as corrupt",
+        seeds: &[65, 142, 181, 361],
+        replays: &[
+            (CUT_COMMIT, "a_block_that_a_commit_cut_short_has_overwritten_is_not_corrupt"),
+            (CUT_COMMIT, "it_is_not_corrupt_after_a_clean_stop_either"),
+        ],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.
@@ -247,6 +256,7 @@ const TWIN: &[(u64, &str)] = &[
     (2100502843, "the new owner borrows a clean block that the origin has not durably, and loses"),
     (3003014621, "over a link slower than expected, every answer is to a round of copies that is over"),
     (2000000310, "a late question of a dead host is answered with a release of the disk taken from it"),
+    (9104011667, "a clean block that a commit cut short has overwritten is reported as corrupt"),
 ];
 
 #[test]

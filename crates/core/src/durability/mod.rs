@@ -47,6 +47,8 @@ pub(crate) struct Durability {
     /// Flushes of the pool so far.
     flushes: u64,
     mark: FlushMark,
+    /// See [`PoolRecord::crashed_seq`].
+    crashed_seq: u64,
     /// The versions of the record.
     pub record: RecordWriter,
 }
@@ -92,6 +94,7 @@ impl Durability {
     pub fn after_recovery(flushed: u64, record: &PoolRecord) -> Durability {
         Durability {
             record: RecordWriter::after(record),
+            crashed_seq: record.crashed_seq,
             ..Durability::flushed_and_marked(flushed, record.flushed_seq)
         }
     }
@@ -106,8 +109,14 @@ impl Durability {
             flush: None,
             flushes: 0,
             mark: FlushMark { newest_commit: flushed, durable: marked, ..FlushMark::default() },
+            crashed_seq: 0,
             record: RecordWriter::default(),
         }
+    }
+
+    /// See [`PoolRecord::crashed_seq`].
+    pub fn crashed_seq(&self) -> u64 {
+        self.crashed_seq
     }
 
     /// Takes a new number for a write of `ios` I/Os. More may be added with [`Durability::expect_io`] in the

@@ -208,6 +208,7 @@ mod tests {
             flushed_seq: 0,
             devices: Vec::new(),
             disks: Vec::new(),
+            crashed_seq: 0,
         };
         let mut writer = RecordWriter::after(&record);
         let version = writer.change_devices();

@@ -296,9 +296,15 @@ impl<M: Memory> Call<'_, M> {
 
     /// Handles a live slot that turned out to be damaged, as did its mirrored copy, if it has one.
     pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
+        let slot = self.store.slot(slot_no);
         let lost = self.store.live(slot_no).is_some_and(|slot| slot.dirty());
         self.disk_mut(disk).stats.lost_blocks += u64::from(lost);
-        self.report_corruption(disk, slot_no, lost);
+        if !lost && slot.seq() <= self.durability.crashed_seq() {
+            // A commit of a process that died may have overwritten it. That is no fault of the device.
+            self.disk_mut(disk).stats.crash_dropped_blocks += 1;
+        } else {
+            self.report_corruption(disk, slot_no, lost);
+        }
         if lost {
             let block = self.store.slot(slot_no).block();
             self.note_damaged(disk, block);

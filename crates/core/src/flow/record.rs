@@ -40,6 +40,7 @@ impl<M: Memory> Call<'_, M> {
                 .slots()
                 .map(|d| d.filter(|d| !d.life.is_forgotten()).map(|d| d.record()))
                 .collect(),
+            crashed_seq: self.durability.crashed_seq(),
         }
     }
 

@@ -136,6 +136,10 @@ pub struct PoolRecord {
     pub devices: Vec<Option<DeviceRecord>>,
     /// By disk number; `None` where there is none.
     pub disks: Vec<Option<DiskRecord>>,
+    /// The highest sequence number on the devices when the pool was last opened after a stop that was not clean. A
+    /// commit that this stop cut short may have left its data, but not its page: then the slot of a clean block that a
+    /// commit up to this number wrote has other data.
+    pub crashed_seq: u64,
 }
 
 /// Returns the checksum of the body of an arena's record.
@@ -252,6 +256,7 @@ impl PoolRecord {
                 w.u64(d.since_seq).u64(d.clean_seq).u8(moved).u64(host).u64(holder);
             }
         }
+        w.u64(self.crashed_seq);
         let body = w.0;
         let mut out = Writer::default();
         out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, arena)).bytes(&body);
@@ -295,6 +300,8 @@ impl PoolRecord {
         for _ in 0..disks {
             record.disks.push(if r.flag()? { Some(Self::disk(&mut r)?) } else { None });
         }
+        // Records of earlier programs end here.
+        record.crashed_seq = r.u64().unwrap_or(0);
         Some(record)
     }
 
@@ -364,6 +371,7 @@ mod tests {
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
             generation: 5,
+            crashed_seq: 1 << 40,
             devices: (0..MAX_DEVICES)
                 .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
                 .collect(),

@@ -295,6 +295,9 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     let record = &mut pool.record;
     record.generation += 1;
     record.openings += 1;
+    if !record.clean_stop {
+        record.crashed_seq = r.last_seq;
+    }
     record.clean_stop = false;
     record.distrust_clean = r.distrust_clean;
     // The pages that say so may be replaced next.

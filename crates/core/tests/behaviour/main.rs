@@ -5,6 +5,7 @@ mod bad_input;
 mod cleaning;
 mod commits;
 mod common;
+mod cut_commit;
 mod damage;
 mod devices;
 mod handover;

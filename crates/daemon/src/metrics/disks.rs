@@ -11,7 +11,7 @@ use crate::status::flash_writes;
 
 /// Writes the figures of the attached disks.
 pub fn disks(out: &mut Text, seen: &[Seen]) {
-    let metrics: [Metric<DiskSnapshot>; 26] = [
+    let metrics: [Metric<DiskSnapshot>; 27] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
         ("haversack_disk_target_bytes", "gauge", "Target of the disk.", |d| d.usage.target_blocks * BLOCK),
         ("haversack_disk_usage_bytes", "gauge", "Cached bytes of the disk.", |d| {
@@ -74,6 +74,12 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
         ("haversack_disk_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |d| {
             d.stats.corrupt_blocks
         }),
+        (
+            "haversack_disk_crash_dropped_blocks_total",
+            "counter",
+            "Clean blocks from before a crash that other data was found in place of.",
+            |d| d.stats.crash_dropped_blocks,
+        ),
     ];
     for (name, kind, help, value) in metrics {
         out.head(name, kind, help);

@@ -65,7 +65,7 @@ pub use job::Job;
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
 pub use moving::{
-    HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, Receipt, RecordedDisk,
+    HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, ReadRefusal, Receipt, RecordedDisk,
     RoomForCopies, SendToHost, TakeoverLoss,
 };
 pub use open_pool::OpenPool;

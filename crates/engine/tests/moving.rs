@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::hosts::{Host, Network};
 use common::*;
-use haversack_engine::{EngineEvent, HostMessage, MoveStatus, OriginSpec};
+use haversack_engine::{EngineEvent, HostMessage, MOST_OBSERVED_SECTORS, MoveStatus, OriginSpec};
 use haversack_migrate::{Message, Method};
 use haversack_model::{DiskId, HostId};
 use haversack_nbd::{Command, CommandFlags};
@@ -120,6 +120,32 @@ fn a_disk_that_was_detached_at_the_source_comes_back() {
 #[test]
 fn a_network_that_loses_messages_only_costs_time() {
     there_and_back(false, true, 1);
+}
+
+/// More clients look at a disk before its guest comes than its owner reads for at a time: none is refused, and all are
+/// answered.
+#[test]
+fn clients_that_look_at_a_disk_wait_for_each_other() {
+    const READ: u64 = MOST_OBSERVED_SECTORS as u64;
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS, 1);
+    network.cut(true);
+    let client = |at: u64| {
+        let mut client = Client::new(&b.handle(), at_b, BYTES);
+        std::thread::spawn(move || client.read(at * READ, READ))
+    };
+    let clients: Vec<_> = (0..SECTORS / READ).map(client).collect();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    network.cut(false);
+    for (at, client) in clients.into_iter().enumerate() {
+        assert!(client.join().unwrap() == patterns(at as u64 * READ, READ, 1), "the read of client {at}");
+    }
+    assert_eq!(network.refused_reads(), 0);
 }
 
 /// Either host dies when the guest has moved and its dirty blocks have not: reads wait, and nothing is lost.

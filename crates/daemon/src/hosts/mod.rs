@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use haversack_api::{HostStatus, Method};
-use haversack_engine::{HostMessage, HostSettings, Receipt};
+use haversack_engine::{HostMessage, HostSettings, ReadRefusal, Receipt};
 use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
     Security, TlsFiles, host_id,
@@ -287,8 +287,24 @@ fn frame(disk: DiskId, message: HostMessage) -> Frame {
             Frame::ObserveRead { question, disk, sector: SectorNo(sector), sectors }
         }
         HostMessage::ReadDone { question, data } => {
-            Frame::Observed { question, disk, result: data.ok_or(ObserveError::NotOwner) }
+            Frame::Observed { question, disk, result: data.map_err(observe_error) }
         }
+    }
+}
+
+fn observe_error(why: ReadRefusal) -> ObserveError {
+    match why {
+        ReadRefusal::NotOwner => ObserveError::NotOwner,
+        ReadRefusal::Failed => ObserveError::Failed,
+        ReadRefusal::Busy => ObserveError::Busy,
+    }
+}
+
+fn read_refusal(why: ObserveError) -> ReadRefusal {
+    match why {
+        ObserveError::NotOwner => ReadRefusal::NotOwner,
+        ObserveError::OutOfRange | ObserveError::Failed => ReadRefusal::Failed,
+        ObserveError::Busy => ReadRefusal::Busy,
     }
 }
 
@@ -306,7 +322,7 @@ impl Daemon {
                 (disk, HostMessage::Read { question, sector: sector.0, sectors })
             }
             Frame::Observed { question, disk, result } => {
-                (disk, HostMessage::ReadDone { question, data: result.ok() })
+                (disk, HostMessage::ReadDone { question, data: result.map_err(read_refusal) })
             }
         };
         let mut pools = self.pools().peekable();

@@ -63,6 +63,14 @@ impl Copies {
         }
     }
 
+    /// Returns the bytes that are being read for a host that asked.
+    pub fn observed_bytes(&self, host: HostId) -> usize {
+        let slots = self.slots.iter().flatten();
+        let its =
+            slots.filter(|(purpose, _)| matches!(purpose, Purpose::Observe { from, .. } if *from == host));
+        its.map(|(_, bytes)| bytes.len()).sum()
+    }
+
     /// Notes that the core has ended a read.
     pub fn completed(&mut self, slot: u32, result: Result<(), RequestError>) {
         let (purpose, bytes) = self.slots[slot as usize].take().expect("a read ends once");

@@ -56,13 +56,24 @@ pub enum HostMessage {
         /// Number of sectors, at most [`MOST_OBSERVED_SECTORS`].
         sectors: u32,
     },
-    /// The answer: the data, or `None` if the disk is not served there or the read failed.
+    /// The answer.
     ReadDone {
         /// The question.
         question: u64,
         /// The data.
-        data: Option<Vec<u8>>,
+        data: std::result::Result<Vec<u8>, ReadRefusal>,
     },
+}
+
+/// Why a host does not read sectors for another one. The question may be repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadRefusal {
+    /// The disk is not served there.
+    NotOwner,
+    /// The read failed.
+    Failed,
+    /// As much as a host may have read at a time is being read for it.
+    Busy,
 }
 
 /// What is dropped when a message has been handled.
@@ -70,6 +81,9 @@ pub type Receipt = Arc<dyn Any + Send + Sync>;
 
 /// The most sectors that a host reads from another one at a time.
 pub const MOST_OBSERVED_SECTORS: u32 = 512;
+
+/// The most bytes that an arena reads for another host at a time.
+const MOST_OBSERVED_BYTES: usize = 1 << 20;
 
 /// Sends a message to a host. It may be lost.
 pub type SendToHost = Arc<dyn Fn(HostId, DiskId, HostMessage) + Send + Sync>;

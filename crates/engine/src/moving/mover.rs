@@ -50,7 +50,8 @@ impl MoveStatus {
 pub(super) struct Observation {
     pub client: u32,
     pub asked: Asked,
-    pub asked_us: Micros,
+    /// When the owner was asked last; `None` if it was not.
+    pub asked_us: Option<Micros>,
     pub first_us: Micros,
 }
 

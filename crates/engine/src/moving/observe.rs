@@ -1,13 +1,17 @@
 //! Reads of NBD clients that look at a disk before its guest has come: the host that owns the disk answers them.
+//!
+//! Invariant
+//! - At most [`MOST_OBSERVED_BYTES`] are being read for each host, whatever it asks for. A host has no more questions open
+//!   for a disk, so that it is refused only if it reads several disks.
 
 use haversack_core::{Op, Request, RequestError};
 use haversack_migrate::Message;
-use haversack_model::{HostId, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{DiskId, HostId, Micros, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{self as ownership, Record};
 
 use super::copies::Purpose;
 use super::mover::Observation;
-use super::{HostMessage, MOST_OBSERVED_SECTORS};
+use super::{HostMessage, MOST_OBSERVED_BYTES, MOST_OBSERVED_SECTORS, ReadRefusal};
 use crate::front::Asked;
 use crate::reactor::Reactor;
 
@@ -25,9 +29,26 @@ impl Reactor {
         }
         self.moving.questions += 1;
         let (question, now) = (self.moving.questions, self.now);
-        let observation = Observation { client, asked, asked_us: now, first_us: now };
+        let observation = Observation { client, asked, asked_us: None, first_us: now };
         self.moving.movers[at].observations.insert(question, observation);
-        self.ask_owner(at, question);
+        self.ask_more(at);
+    }
+
+    /// Asks what has not been asked yet, in order, as much as the owner reads for this host at a time.
+    fn ask_more(&mut self, at: usize) {
+        let mover = &mut self.moving.movers[at];
+        let (mut bytes, mut ask) = (0, Vec::new());
+        for (question, observation) in &mut mover.observations {
+            bytes += observation.asked.sectors as usize * SECTOR_BYTES;
+            if bytes > MOST_OBSERVED_BYTES {
+                break;
+            }
+            if observation.asked_us.is_none() {
+                observation.asked_us = Some(self.now);
+                ask.push(*question);
+            }
+        }
+        ask.into_iter().for_each(|question| self.ask_owner(at, question));
     }
 
     fn ask_owner(&self, at: usize, question: u64) {
@@ -56,11 +77,12 @@ impl Reactor {
             let Some(observation) = self.moving.movers[at].observations.get_mut(&question) else { continue };
             if now >= observation.first_us + PATIENCE_US {
                 self.give_up(at, question);
-            } else if now >= observation.asked_us + REPEAT_US {
-                observation.asked_us = now;
+            } else if observation.asked_us.is_some_and(|asked_us| now >= asked_us + REPEAT_US) {
+                observation.asked_us = Some(now);
                 self.ask_owner(at, question);
             }
         }
+        self.ask_more(at);
     }
 
     /// Fails a read that no host has answered.
@@ -78,7 +100,7 @@ impl Reactor {
     }
 
     /// Handles the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
-    pub(super) fn observed(&mut self, at: usize, question: u64, data: Option<Vec<u8>>) {
+    pub(super) fn observed(&mut self, at: usize, question: u64, data: Result<Vec<u8>, ReadRefusal>) {
         let mover = &mut self.moving.movers[at];
         let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
         let (client, asked) = (*client, *asked);
@@ -87,7 +109,7 @@ impl Reactor {
             mover.observations.remove(&question);
             return self.ask_again(client, asked);
         }
-        let Some(data) = data.filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES) else {
+        let Some(data) = data.ok().filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES) else {
             return;
         };
         mover.observations.remove(&question);
@@ -95,11 +117,12 @@ impl Reactor {
             client.give(asked.slot, 0, &data);
         }
         self.answer(client, asked, Ok(()));
+        self.ask_more(at);
     }
 
     /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has lost
     /// this fact in a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to
-    /// that host.
+    /// that host. No more is read for a host at a time than [`MOST_OBSERVED_BYTES`].
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());
@@ -115,15 +138,23 @@ impl Reactor {
             self.with_mover(at, |mover, call, now| mover.migration.message(call, now, from, ask));
         }
         let Some(disk) = number.filter(|_| is_owner && (1..=MOST_OBSERVED_SECTORS).contains(&sectors)) else {
-            return self.send_to(from, id, HostMessage::ReadDone { question, data: None });
+            return self.refuse_read(from, id, question, ReadRefusal::NotOwner);
         };
+        let bytes = sectors as usize * SECTOR_BYTES;
+        if self.memory.payloads.copies.observed_bytes(from) + bytes > MOST_OBSERVED_BYTES {
+            return self.refuse_read(from, id, question, ReadRefusal::Busy);
+        }
         let purpose = Purpose::Observe { disk: id, from, question };
-        let buffer = vec![0; sectors as usize * SECTOR_BYTES];
+        let buffer = vec![0; bytes];
         let tag = self.memory.payloads.copies.put(purpose, buffer);
         let request = Request { tag, disk, op: Op::Read, sector: SectorNo(sector), sectors };
         if self.core.with(&mut self.memory).submit(self.now, request).is_err() {
             self.memory.payloads.copies.drop_buffer(tag);
-            self.send_to(from, id, HostMessage::ReadDone { question, data: None });
+            self.refuse_read(from, id, question, ReadRefusal::Failed);
         }
+    }
+
+    fn refuse_read(&self, from: HostId, disk: DiskId, question: u64, why: ReadRefusal) {
+        self.send_to(from, disk, HostMessage::ReadDone { question, data: Err(why) });
     }
 }

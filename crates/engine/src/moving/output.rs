@@ -5,8 +5,8 @@ use haversack_migrate::{CopyTicket, Output};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
 use haversack_ownership::Record;
 
-use super::HostMessage;
 use super::copies::{Done, Purpose};
+use super::{HostMessage, ReadRefusal};
 use crate::event::EngineEvent;
 use crate::reactor::Reactor;
 
@@ -103,7 +103,7 @@ impl Reactor {
                 }
             }
             Purpose::Observe { disk, from, question } => {
-                let data = result.is_ok().then_some(bytes);
+                let data = result.map(|()| bytes).map_err(|_| ReadRefusal::Failed);
                 self.send_to(from, disk, HostMessage::ReadDone { question, data });
             }
             Purpose::Take => unreachable!("the core takes a copy at once"),

@@ -1,10 +1,10 @@
 //! Hosts between which a disk moves, and the network between them, which loses, repeats and reorders messages.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haversack_engine::{
-    DiskSpec, HostMessage, HostSettings, Moves, OpenPool, OriginSpec, PoolHandle, PoolSettings,
+    DiskSpec, HostMessage, HostSettings, Moves, OpenPool, OriginSpec, PoolHandle, PoolSettings, ReadRefusal,
 };
 use haversack_migrate::Method;
 use haversack_model::random::Random;
@@ -21,13 +21,20 @@ pub struct Network {
     late: Mutex<(Random, Vec<Letter>)>,
     faults: bool,
     is_cut: AtomicBool,
+    refused_reads: AtomicU32,
 }
 
 impl Network {
     /// With `faults`, one message in a hundred is lost, late or repeated.
     pub fn new(faults: bool, seed: u64) -> Arc<Network> {
         let late = Mutex::new((Random::scrambled(seed), Vec::new()));
-        Arc::new(Network { hosts: Mutex::default(), late, faults, is_cut: AtomicBool::new(false) })
+        Arc::new(Network {
+            hosts: Mutex::default(),
+            late,
+            faults,
+            is_cut: AtomicBool::new(false),
+            refused_reads: AtomicU32::new(0),
+        })
     }
 
     /// Has all messages lost, or none any more.
@@ -35,7 +42,15 @@ impl Network {
         self.is_cut.store(is_cut, Ordering::Release);
     }
 
+    /// Returns how many reads for another host were refused because too much was being read for it.
+    pub fn refused_reads(&self) -> u32 {
+        self.refused_reads.load(Ordering::Relaxed)
+    }
+
     fn send(&self, letter: Letter) {
+        if let HostMessage::ReadDone { data: Err(ReadRefusal::Busy), .. } = letter.3 {
+            self.refused_reads.fetch_add(1, Ordering::Relaxed);
+        }
         if self.is_cut.load(Ordering::Acquire) {
             return;
         }

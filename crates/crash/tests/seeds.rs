@@ -256,6 +256,7 @@ const TWIN: &[(u64, &str)] = &[
     (2100502843, "the new owner borrows a clean block that the origin has not durably, and loses"),
     (3003014621, "over a link slower than expected, every answer is to a round of copies that is over"),
     (2000000310, "a late question of a dead host is answered with a release of the disk taken from it"),
+    (9104026942, "a bug of the simulator: a loss recorded before a crash counted as accepted after it"),
     (9104011667, "a clean block that a commit cut short has overwritten is reported as corrupt"),
 ];
 

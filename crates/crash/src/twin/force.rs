@@ -205,7 +205,8 @@ impl Twin {
             })?;
             self.post();
             if begun == Some(true) {
-                (kept, was_recorded) = (here, loss == PeerLoss::Recorded);
+                kept = here;
+                was_recorded |= loss == PeerLoss::Recorded;
                 for _ in 0..apart.skewed(60) {
                     self.step(false)?;
                 }

@@ -13,6 +13,11 @@ use crate::remains::Remains;
 /// Maximum number of pools and devices kept.
 const MOST_KEPT: usize = 2048;
 
+/// Devices of two hosts are kept at indices from this on.
+const FIRST_OF_HOSTS: usize = 1 << 16;
+/// Maximum number of devices of one of two hosts.
+const MOST_OF_A_HOST: usize = 8;
+
 /// The parameters that determine the contents.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
@@ -26,6 +31,17 @@ pub enum Shape {
         prepared: u32,
         /// What was on the devices before.
         remains: Remains,
+    },
+    /// A new pool of one of two hosts.
+    Host {
+        /// Which one.
+        place: usize,
+        /// Segments of each device.
+        segments: Vec<u32>,
+        /// Dirty blocks on two devices.
+        redundancy: bool,
+        /// Segments of each device that are prepared at once.
+        prepared: u32,
     },
     /// A device that is to join the pool.
     Device {
@@ -66,6 +82,7 @@ impl Kept {
     fn keep(&mut self, shape: Shape, devices: &mut [Created]) {
         let first = match shape {
             Shape::Pool { .. } => 0,
+            Shape::Host { place, .. } => FIRST_OF_HOSTS + MOST_OF_A_HOST * place,
             Shape::Device { place, .. } => place,
         };
         for (at, device) in devices.iter_mut().enumerate() {

@@ -5,13 +5,14 @@ use std::collections::BinaryHeap;
 
 use haversack_core::{
     Action, Call, Copied, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig,
-    RequestTag, pool,
+    PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
 use haversack_ownership::Record;
 
 use super::plan::Plan;
+use crate::created::{self, Created, Shape};
 use crate::device::{Payload, Store, Tear};
 use crate::media::FakeMedia;
 use crate::memory::{Buffer, SimMemory};
@@ -115,28 +116,24 @@ pub fn host_id(place: usize) -> HostId {
 impl Host {
     /// Makes a host with a new pool. It is down.
     pub fn new(place: usize, shared: &mut Shared) -> Flow<Host> {
-        let plan = &shared.plan;
-        let device = |(at, segments): (usize, &u32)| Device {
-            store: device_store(*segments),
+        let (plan, unit) = (&shared.plan, shared.plan.tear_unit);
+        let shape = Shape::Host {
+            place,
+            segments: plan.devices[place].clone(),
+            redundancy: plan.redundancy[place],
+            prepared: plan.prepared,
+        };
+        let created = match created::devices(shape, || create(place, plan)) {
+            Ok(created) => created,
+            Err(error) => return violation!("creating a pool failed: {error}"),
+        };
+        let device = |(at, created): (usize, Created)| Device {
+            store: created.store,
             id: device_id(at + 8 * place),
             no: None,
             plugged: true,
         };
-        let mut devices: Vec<Device> = plan.devices[place].iter().enumerate().map(device).collect();
-        let ids = devices.iter().map(|d| d.id).collect();
-        let config = PoolConfig {
-            arena: ArenaId::first(Uuid([place as u8 + 1; 16])),
-            arenas: 1,
-            device_ids: ids,
-            redundancy: plan.redundancy[place],
-            prepared_segments: plan.prepared,
-        };
-        let order = (0..devices.len()).collect();
-        let unit = plan.tear_unit;
-        let mut media = FakeMedia::new(&mut devices, order, None, Random::scrambled(0), unit);
-        if let Err(error) = pool::create(&mut media, &config) {
-            return violation!("creating a pool failed: {error}");
-        }
+        let devices = created.into_iter().enumerate().map(device).collect();
         let down = Some((0, None));
         let frames = plan.frames;
         Ok(Host {
@@ -551,6 +548,28 @@ impl Host {
         };
         self.down = Some((until, memory));
     }
+}
+
+/// Creates the pool of a host.
+fn create(place: usize, plan: &Plan) -> Result<Vec<Created>, PoolError> {
+    let device = |(at, segments): (usize, &u32)| Device {
+        store: device_store(*segments),
+        id: device_id(at + 8 * place),
+        no: None,
+        plugged: true,
+    };
+    let mut devices: Vec<Device> = plan.devices[place].iter().enumerate().map(device).collect();
+    let config = PoolConfig {
+        arena: ArenaId::first(Uuid([place as u8 + 1; 16])),
+        arenas: 1,
+        device_ids: devices.iter().map(|d| d.id).collect(),
+        redundancy: plan.redundancy[place],
+        prepared_segments: plan.prepared,
+    };
+    let order = (0..devices.len()).collect();
+    let mut media = FakeMedia::new(&mut devices, order, None, Random::scrambled(0), plan.tear_unit);
+    pool::create(&mut media, &config)?;
+    Ok(devices.into_iter().map(|device| Created { store: device.store, joins: None }).collect())
 }
 
 fn write_origin(shared: &mut Shared, sector: u64, payload: Payload, durable: bool) {

@@ -9,6 +9,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::process::Process;
+use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::{self, PATIENCE, wait_until};
 use haversack_e2e::{Error, Place, Result, image, test};
 
@@ -215,6 +216,28 @@ fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock
             place.say("its successor has written");
         }
         Ok(())
+    });
+}
+
+/// An operator keeps the helper out to use the image with a program of this host. Its lock says nothing of that.
+#[test]
+fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the_image_open() {
+    test("a blocklisted client and a program", |place| {
+        let ceph = Ceph::start(place)?;
+        let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
+        let own = place.host("a")?;
+        let daemon = Haversack::start(&own, Settings::new(32, vec![disk]))?;
+        client(&daemon)?.fill_durably(0..BLOCKS, 1)?;
+        daemon.command(&["disk", "flush", "vm1"])?;
+        client(&daemon)?.fill_durably(0..BLOCKS, 2)?;
+        ceph.block_clients("vm1")?;
+        let program = StorageDaemon::start(place, "program", ceph.node("vm1"))?;
+        let mut flush = Process::start(&own, "flush", &daemon.command_line(&["disk", "flush", "vm1"])?)?;
+        daemon.wait_for_log(&["is not used: RBD image vms/vm1 is open on"])?;
+        check_image(place, &ceph, 0..BLOCKS, 1)?;
+        drop(program);
+        check(flush.wait(PATIENCE)?.success(), "the flush has failed")?;
+        check_image(place, &ceph, 0..BLOCKS, 2)
     });
 }
 

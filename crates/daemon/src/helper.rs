@@ -235,7 +235,7 @@ pub struct Helper {
 }
 
 /// What a helper's thread shares with its owner.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     /// The current process.
     pid: Mutex<Option<u32>>,
@@ -446,6 +446,7 @@ fn stop(child: &mut Child) {
 mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::process::ExitStatusExt;
+    use std::sync::atomic::AtomicU32;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
@@ -641,6 +642,54 @@ mod tests {
                 assert!(helper.refusal().unwrap().contains("the door is closed"));
             }
         }
+    }
+
+    /// Admits every helper. While it looks at the second, it is said once more that the first is cut off.
+    #[derive(Debug, Default)]
+    struct LateWord {
+        helper: Mutex<Option<Arc<Shared>>>,
+        admitted: AtomicU32,
+        confirmed: AtomicU32,
+    }
+
+    impl Gate for LateWord {
+        fn prepare(&self) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn admit(&self) -> Result<(), Refusal> {
+            if self.admitted.fetch_add(1, Relaxed) == 1 {
+                self.helper.locked().as_ref().unwrap().is_cut_off.store(true, Relaxed);
+            }
+            Ok(())
+        }
+
+        fn confirm(&self) -> Result<(), Refusal> {
+            self.confirmed.fetch_add(1, Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_helper_that_was_cut_off_does_not_stop_its_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = Arc::<LateWord>::default();
+        let spec = HelperSpec {
+            gate: Some(gate.clone()),
+            confirm_every: Duration::from_millis(500),
+            ..qcow2(dir.path())
+        };
+        let helper = Helper::start(spec).unwrap();
+        *gate.helper.locked() = Some(helper.shared.clone());
+        let first = helper.pid().unwrap();
+        assert!(helper.replace());
+        wait_until("it still runs", || kill(Pid::from_raw(first as i32), None).is_err());
+        wait_until("no other one is admitted", || gate.admitted.load(Relaxed) == 2);
+        // At each confirmation it is looked at what was said before.
+        let confirmed = gate.confirmed.load(Relaxed);
+        wait_until("it is not confirmed", || gate.confirmed.load(Relaxed) >= confirmed + 3);
+        assert_eq!(gate.admitted.load(Relaxed), 2, "another one was started");
+        assert_eq!(helper.refusal(), None);
     }
 
     #[test]

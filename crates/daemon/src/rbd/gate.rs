@@ -7,8 +7,8 @@
 //! - No request is sent through a helper that has opened an image after the pool's lock of it was taken away.
 //! - If the disk moves between hosts, the helper's client is in the image's register before that is looked at
 //!   ([`super::register`]). If it does not, whoever takes the lock away finds the client among those that have the image open.
-//! - If the disk does not move, no client on another host has an image open when a helper is admitted: whoever blocklists a helper
-//!   by hand, and opens the image elsewhere, is not disturbed by its successor.
+//! - If the disk does not move, no other client has an image open when a helper is admitted that replaces another one: whoever
+//!   blocklists a helper by hand, and opens the image, is not disturbed by its successor ([`super::own`]).
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -17,6 +17,7 @@ use haversack_model::DiskId;
 
 use super::Image;
 use super::lock::{self, Holder, LockError};
+use super::own::Helpers;
 use super::register::Register;
 use super::watchers::{self, WatchError};
 use crate::daemon::Daemon;
@@ -30,10 +31,18 @@ use crate::origin::BlockDevice;
 struct RbdGate {
     device: BlockDevice,
     holder: Holder,
-    /// Set if the disk moves, with the clients before the helper was started.
-    register: Option<(Register, Mutex<Vec<String>>)>,
+    clients: Clients,
     disk: String,
     daemon: DaemonRef,
+}
+
+/// Who may have the images open.
+#[derive(Debug)]
+enum Clients {
+    /// The disk moves: clients of all its hosts, in the register, which had these before the helper was started.
+    Registered(Register, Mutex<Vec<String>>),
+    /// The disk's helpers, by image.
+    Own(Mutex<Vec<(Image, Helpers)>>),
 }
 
 struct DaemonRef(Weak<Daemon>);
@@ -46,16 +55,28 @@ impl std::fmt::Debug for DaemonRef {
 
 impl Gate for RbdGate {
     fn prepare(&self) -> std::result::Result<(), Refusal> {
-        let Some((register, earlier)) = &self.register else { return Ok(()) };
-        *earlier.locked() = register.clients().map_err(|error| refusal(&error))?;
+        match &self.clients {
+            Clients::Registered(register, earlier) => {
+                *earlier.locked() = register.clients().map_err(|error| refusal(&error))?;
+            }
+            Clients::Own(images) => {
+                let local = watchers::local_addresses();
+                for (image, helpers) in images.locked().iter_mut() {
+                    helpers.starting(&clients_of(image)?, &local);
+                }
+            }
+        }
         Ok(())
     }
 
     fn admit(&self) -> std::result::Result<(), Refusal> {
-        let checked = match &self.register {
-            Some((register, earlier)) => register.admit(&earlier.locked().clone()),
-            None => {
-                self.refuse_other_hosts()?;
+        let checked = match &self.clients {
+            Clients::Registered(register, earlier) => register.admit(&earlier.locked().clone()),
+            Clients::Own(images) => {
+                let local = watchers::local_addresses();
+                for (image, helpers) in images.locked().iter_mut() {
+                    refuse_others(image, helpers.started(&clients_of(image)?, &local))?;
+                }
                 lock::check_held(&self.device, &self.holder)
             }
         };
@@ -63,21 +84,31 @@ impl Gate for RbdGate {
     }
 
     fn confirm(&self) -> std::result::Result<(), Refusal> {
-        let checked = match &self.register {
-            Some((register, _)) => register.confirm(),
-            None => lock::check_held(&self.device, &self.holder),
+        let checked = match &self.clients {
+            Clients::Registered(register, _) => register.confirm(),
+            Clients::Own(_) => lock::check_held(&self.device, &self.holder),
         };
         checked.map_err(|error| self.told(&error))
     }
 }
 
-impl RbdGate {
-    /// Clients on this host may be what is left of earlier helpers.
-    fn refuse_other_hosts(&self) -> std::result::Result<(), Refusal> {
-        let refused = |error: WatchError| Refusal { why: error.to_string(), is_final: false };
-        watchers::refuse_other_clients(&self.device, &self.holder, true).map_err(refused)
-    }
+fn for_now(error: &WatchError) -> Refusal {
+    Refusal { why: error.to_string(), is_final: false }
+}
 
+/// Returns the clients that have an image open for writing.
+fn clients_of(image: &Image) -> std::result::Result<Vec<String>, Refusal> {
+    watchers::clients_of(image).map_err(|why| for_now(&WatchError::Unknown { image: image.path(), why }))
+}
+
+fn refuse_others(image: &Image, clients: Vec<String>) -> std::result::Result<(), Refusal> {
+    match clients.is_empty() {
+        true => Ok(()),
+        false => Err(for_now(&WatchError::InUse { image: image.path(), clients })),
+    }
+}
+
+impl RbdGate {
     /// Returns the refusal for an error, and adds an event if it is final.
     fn told(&self, error: &LockError) -> Refusal {
         let refusal = refusal(error);
@@ -107,8 +138,13 @@ impl Daemon {
             return Ok(None);
         }
         let holder = self.holder(self.pool(&config.pool)?, config, id, device);
-        let register = Register::of(device, &holder).map(|register| (register, Mutex::default()));
+        let own = || {
+            let images = Image::all_of(device).into_iter();
+            Clients::Own(Mutex::new(images.map(|image| (image, Helpers::default())).collect()))
+        };
+        let registered = |register| Clients::Registered(register, Mutex::default());
+        let clients = Register::of(device, &holder).map_or_else(own, registered);
         let (disk, daemon) = (config.name.clone(), DaemonRef(Arc::downgrade(self)));
-        Ok(Some(Arc::new(RbdGate { device: device.clone(), holder, register, disk, daemon })))
+        Ok(Some(Arc::new(RbdGate { device: device.clone(), holder, clients, disk, daemon })))
     }
 }

@@ -8,6 +8,7 @@
 mod fenced;
 mod gate;
 pub mod lock;
+mod own;
 mod rados;
 mod register;
 mod store;

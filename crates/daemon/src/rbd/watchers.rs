@@ -113,7 +113,7 @@ fn address(watcher: &str) -> Option<IpAddr> {
     bare.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-fn is_local(watcher: &str, local: &[IpAddr]) -> bool {
+pub(super) fn is_local(watcher: &str, local: &[IpAddr]) -> bool {
     address(watcher).is_some_and(|ip| local.contains(&ip))
 }
 
@@ -133,7 +133,8 @@ fn others(
     elsewhere.into_iter().chain(here.into_iter().filter(|_| is_second)).cloned().collect()
 }
 
-fn local_addresses() -> Vec<IpAddr> {
+/// Returns the addresses of this host.
+pub(super) fn local_addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let ip = |address: nix::sys::socket::SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));

@@ -188,8 +188,14 @@ fn hit_ratio_text(found: &[Prediction]) -> String {
     let Some((mean, largest)) = predictions::errors(found) else {
         return "no hit ratio was predicted: disks without targets have no prediction\n".into();
     };
+    let moved = found.iter().filter(|one| one.has_moved).count();
+    let moved = if moved == 0 {
+        String::new()
+    } else {
+        format!("* {moved} in windows in which the target or the mode changed: means over time\n")
+    };
     let mut out = format!(
-        "{} predictions: off by {:.3} on average, by {largest:.3} at most\n{:>12} {:<20} {:>10} {:>9} {:>9}\n",
+        "{} predictions: off by {:.3} on average, by {largest:.3} at most\n{moved}{:>12} {:<20} {:>10}  {:>9} {:>9}\n",
         found.len(),
         mean,
         "WINDOW END s",
@@ -202,10 +208,11 @@ fn hit_ratio_text(found: &[Prediction]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{:>12.3} {:<20} {:>10} {:>9.3} {:>9.3}",
+            "{:>12.3} {:<20} {:>10}{} {:>9.3} {:>9.3}",
             one.time_us as f64 / 1e6,
             one.disk,
             Size(one.target_blocks * BLOCK_BYTES as u64).rounded(),
+            if one.has_moved { '*' } else { ' ' },
             one.predicted,
             one.real
         );

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use haversack_model::Micros;
-use haversack_policy::{Config, DiskInput, DiskState};
+use haversack_policy::{Config, DiskInput};
 use serde::Serialize;
 
 use crate::control::Decision;
 use crate::error::ControlError;
 use crate::log::Entry;
-use crate::predictions::has_ended;
+use crate::predictions::{has_ended, is_observed};
 use crate::recall::WINDOW;
 
 /// A forecast, and what became of it.
@@ -73,8 +73,6 @@ fn forecast_in(decision: &Decision) -> BTreeMap<String, (u64, String)> {
 
 fn compared(config: &Config, made: &BTreeMap<String, (u64, String)>, after: &Decision) -> Vec<Forecast> {
     let model = config.demand.model();
-    // In other states a disk was not observed in this window.
-    let is_observed = |disk: &&DiskInput| matches!(disk.state, DiskState::Active | DiskState::Idle);
     let ended = after.inputs.disks.iter().filter(|disk| has_ended(after, disk));
     let forecast = |disk: &DiskInput| {
         let (forecast_blocks, method) = made.get(&disk.name)?.clone();
@@ -86,7 +84,7 @@ fn compared(config: &Config, made: &BTreeMap<String, (u64, String)>, after: &Dec
             observed_blocks: model.blocks(disk.window.as_ref()?),
         })
     };
-    ended.filter(is_observed).filter_map(forecast).collect()
+    ended.filter(|disk| is_observed(disk)).filter_map(forecast).collect()
 }
 
 /// Returns the mean of the relative errors; none of nothing.

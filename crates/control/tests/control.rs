@@ -37,6 +37,9 @@ struct Pair {
     read: u64,
     /// The window that the scanning disk asks for.
     scan_window_us: Option<u64>,
+    /// The same of the other disk, and the size that the operator gave it.
+    local_window_us: Option<u64>,
+    local_blocks: Option<u64>,
 }
 
 impl Pair {
@@ -46,7 +49,7 @@ impl Pair {
         for disk in ["local", "scan"] {
             assert_eq!(control.event(0, disk, 1 << 20, &Counters::default(), Event::New), Ok(true));
         }
-        Pair { control, now_us: 0, read: 0, scan_window_us: None }
+        Pair { control, now_us: 0, read: 0, scan_window_us: None, local_window_us: None, local_blocks: None }
     }
 
     fn reports(&self) -> Vec<DiskReport> {
@@ -54,6 +57,8 @@ impl Pair {
             Counters { read_hits: self.read / 2, read_misses: self.read / 2, ..Counters::default() };
         let mut reports = vec![report("local", counters), report("scan", counters)];
         reports[1].facts.window_us = self.scan_window_us;
+        reports[0].facts.window_us = self.local_window_us;
+        reports[0].facts.fixed_blocks = self.local_blocks;
         reports
     }
 
@@ -142,6 +147,41 @@ fn predictions_are_compared_with_the_window_that_follows() {
     assert_eq!(predictions::errors(&[]), None);
 }
 
+/// The local disk cycles through 200 blocks: with 300 all its reads hit, with 100 none. Its window is two of the pool.
+#[test]
+fn windows_in_which_the_target_moves_are_predicted_by_the_time_at_each_size() {
+    let mut pair = Pair::new("static");
+    pair.local_window_us = Some(2 * MINUTE_US);
+    for blocks in [300, 300, 100, 300, 300, 300, 300, 300] {
+        pair.local_blocks = Some(blocks);
+        pair.window();
+    }
+    let log = lines(&pair.control.take_log());
+    let found = predictions::predictions(log.iter().map(String::as_str)).unwrap();
+    let local: Vec<_> = found.iter().filter(|one| one.disk == "local").collect();
+    let figures: Vec<_> = local.iter().map(|one| (one.target_blocks, one.has_moved)).collect();
+    assert_eq!(figures, [(200, true), (300, false), (300, false)]);
+    // In the first window the first read of each block did not hit: 5 %.
+    assert!((local[0].predicted - 0.475).abs() < 0.01, "{local:?}");
+    assert!(local[1..].iter().all(|one| one.predicted > 0.85), "{local:?}");
+}
+
+/// Nothing is predicted of a disk's window by a window that it brought along and that is shown again while it is awaited.
+#[test]
+fn an_awaited_disk_has_no_real_hit_ratio() {
+    let mut pair = Pair::new("utility");
+    (0..2).for_each(|_| drop(pair.window()));
+    let travelled: Vec<_> = pair.control.kept_windows("local").cloned().collect();
+    let mut control = Control::new(pair.control.config().clone(), 0).unwrap();
+    control.event(0, "local", 1 << 20, &Counters::default(), Event::Arriving(travelled)).unwrap();
+    for minute in 1..4 {
+        let reports = [report("local", Counters::default())];
+        control.close(minute * MINUTE_US, 1000, &reports).unwrap();
+    }
+    let log = lines(&control.take_log());
+    assert_eq!(predictions::predictions(log.iter().map(String::as_str)), Ok(vec![]));
+}
+
 /// The local disk uses 200 blocks in each window, and once 300 more.
 #[test]
 fn forecasts_are_compared_with_the_window_that_follows() {
@@ -192,7 +232,7 @@ fn each_disk_is_measured_over_its_own_window() {
     let of = |disk| forecasts.iter().filter(move |one| one.disk == disk);
     let figures: Vec<_> = of("scan").map(|one| (one.forecast_blocks, one.observed_blocks)).collect();
     assert_eq!((of("local").count(), figures), (8, vec![(6000, 6000); 2]));
-    // A prediction is compared with the window that follows it, while target and mode stay.
+    // A prediction is compared with the window that follows it.
     let predictions = predictions::predictions(log.iter().map(String::as_str)).unwrap();
     assert_eq!(predictions.iter().filter(|one| one.disk == "scan").count(), 2);
 }

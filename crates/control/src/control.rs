@@ -82,7 +82,7 @@ impl Control {
     ///
     /// # Errors
     /// The configuration contradicts itself.
-    pub fn recall<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Result<(), ControlError> {
+    pub fn recall(&mut self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), ControlError> {
         self.recalled = Some(recall(self.config(), lines)?);
         Ok(())
     }

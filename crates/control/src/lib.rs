@@ -33,5 +33,5 @@ pub use error::ControlError;
 pub use log::Entry;
 pub use observer::{Observer, ObserverConfig};
 pub use port::{Cause, Port};
-pub use recall::RECALLED_LINES;
+pub use recall::{MOST_RECALLED_LINES, recalled_lines};
 pub use wishes::{Wishes, measures};

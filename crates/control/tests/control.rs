@@ -1,7 +1,8 @@
 //! The loop from records to decisions, and its replay from the log.
 
 use haversack_control::{
-    Control, ControlError, Counters, DiskReport, Entry, explain, forecasts, log, predictions,
+    Control, ControlError, Counters, DiskReport, Entry, MOST_RECALLED_LINES, explain, forecasts, log,
+    predictions, recalled_lines,
 };
 use haversack_core::Records;
 use haversack_core::monitor::Kind;
@@ -351,7 +352,7 @@ fn after_a_restart_decisions_go_on_from_the_log() {
         written.insert(3, "{\"torn".into());
         let reports = pair.reports();
         let mut next = Control::new(pair.control.config().clone(), pair.now_us).unwrap();
-        next.recall(written.iter().map(String::as_str)).unwrap();
+        next.recall(&written).unwrap();
         for disk in ["local", "scan"] {
             next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
         }
@@ -362,11 +363,35 @@ fn after_a_restart_decisions_go_on_from_the_log() {
         // A third loop learns the same from the log of the second one.
         written.extend(lines(&next.take_log()));
         let mut third = Control::new(next.config().clone(), pair.now_us).unwrap();
-        third.recall(written.iter().map(String::as_str)).unwrap();
+        third.recall(&written).unwrap();
         third.begin(pair.now_us, "local", 1 << 20, &Counters::default()).unwrap();
         third.begin(pair.now_us, "scan", 1 << 20, &Counters::default()).unwrap();
         assert_eq!(decide(&mut third), decide(&mut pair.control), "{system}");
     }
+}
+
+/// A window of twelve hours is 720 of the pool: more than any fixed number of lines that suits short ones.
+#[test]
+fn a_restart_looks_back_over_the_windows_of_each_disk() {
+    let config = Config { window_us: MINUTE_US, disk_window_us: 10 * MINUTE_US, ..named("wss").unwrap() };
+    assert_eq!(recalled_lines(&Config { disk_window_us: 0, ..config.clone() }, []), 256);
+    assert_eq!(recalled_lines(&config, [None, Some(MINUTE_US)]), 2560);
+    assert_eq!(recalled_lines(&Config { history_windows: 300, ..config.clone() }, []), 3000);
+    assert_eq!(recalled_lines(&config, [Some(720 * MINUTE_US)]), MOST_RECALLED_LINES as usize);
+    assert_eq!(recalled_lines(&config, [Some(u64::MAX)]), MOST_RECALLED_LINES as usize);
+    // Of a window of the disk of 300 minutes, three have ended and a fourth goes on.
+    let mut pair = Pair::new("wss");
+    pair.scan_window_us = Some(300 * MINUTE_US);
+    (0..950).for_each(|_| drop(pair.window()));
+    let written = lines(&pair.control.take_log());
+    let mut next = Control::new(pair.control.config().clone(), pair.now_us).unwrap();
+    let most = recalled_lines(next.config(), [pair.scan_window_us]);
+    next.recall(&written[written.len().saturating_sub(most)..]).unwrap();
+    for disk in ["local", "scan"] {
+        next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
+    }
+    assert_eq!(next.kept_windows("scan").count(), 3);
+    assert_eq!(next.forecast_error("scan"), pair.control.forecast_error("scan"));
 }
 
 #[test]
@@ -377,7 +402,7 @@ fn a_restart_by_another_policy_keeps_what_was_shown_and_one_that_left_is_new() {
     let written = lines(&pair.control.take_log());
     let config = Config { window_us: MINUTE_US, ..named("urd").unwrap() };
     let mut next = Control::new(config, pair.now_us).unwrap();
-    next.recall(written.iter().map(String::as_str)).unwrap();
+    next.recall(&written).unwrap();
     for disk in ["local", "scan"] {
         next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
     }

@@ -5,6 +5,7 @@
 //! - Each file begins with the heading, so it can be read on its own.
 //! - The files together never exceed the size limit times the number of files kept, plus one line.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -94,29 +95,44 @@ impl LineLog {
     /// # Errors
     /// An existing file cannot be read.
     pub fn newest(&self, most: usize, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, StateError> {
-        let mut lines = Vec::new();
-        let files = std::iter::once(self.path.clone()).chain((1..KEPT_LOGS).map(|number| self.aside(number)));
-        for path in files {
-            let file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(at("open", &path)(error)),
-            };
-            let mut older = Vec::new();
-            for line in BufReader::new(file).lines() {
-                let line = line.map_err(at("read", &path))?;
-                if wanted(&line) {
-                    older.push(line);
-                }
-            }
-            older.append(&mut lines);
-            lines = older;
-            if lines.len() >= most {
+        self.newest_lines(most, wanted)?.collect()
+    }
+
+    /// Returns the same lines one at a time, so that they need not all be in memory.
+    ///
+    /// # Errors
+    /// An existing file cannot be read: at once, or with the line at which it failed, the last one.
+    pub fn newest_lines(
+        &self,
+        most: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<impl Iterator<Item = Result<String, StateError>>, StateError> {
+        let (mut files, mut count) = (VecDeque::new(), 0);
+        for path in std::iter::once(self.path.clone()).chain((1..KEPT_LOGS).map(|number| self.aside(number)))
+        {
+            if count >= most {
                 break;
             }
+            for line in lines_of(path.clone()) {
+                count += usize::from(wanted(&line?));
+            }
+            files.push_front(path);
         }
-        Ok(lines.split_off(lines.len().saturating_sub(most)))
+        let is_shown =
+            move |line: &Result<String, StateError>| line.as_ref().map_or(true, |line| wanted(line));
+        Ok(files.into_iter().flat_map(lines_of).filter(is_shown).skip(count.saturating_sub(most)))
     }
+}
+
+/// Returns the lines of a file, if it is there; an error that it cannot be opened is the only one.
+fn lines_of(path: PathBuf) -> impl Iterator<Item = Result<String, StateError>> {
+    let (file, failed) = match File::open(&path) {
+        Ok(file) => (Some(file), None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (None, None),
+        Err(error) => (None, Some(at("open", &path)(error))),
+    };
+    let lines = file.into_iter().flat_map(|file| BufReader::new(file).lines());
+    failed.into_iter().map(Err).chain(lines.map(move |line| line.map_err(at("read", &path))))
 }
 
 fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use haversack_api::{Admission, DiskConfig, Mode, Size};
+use haversack_api::{Admission, DiskConfig, Mode, Size, Span};
 use haversack_control::{
-    Cause, Control, ControlError, Counters, DiskReport, Port, RECALLED_LINES, actuate, disk, log, measures,
+    Cause, Control, ControlError, Counters, DiskReport, Port, actuate, disk, log, measures, recalled_lines,
 };
 use haversack_core::{AdmissionConfig, DiskUsage, MonitorConfig, Records, Target};
 use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTORS_PER_BLOCK, WriteMode};
@@ -239,7 +239,8 @@ impl Governor {
         let config = self.control.config().clone();
         let mut control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
         let log = &self.outcome.log;
-        let newest = log[log.len().saturating_sub(RECALLED_LINES)..].iter().map(String::as_str);
+        let own_us = self.disks.iter().map(|disk| disk.config.window.map(Span::as_micros));
+        let newest = &log[log.len().saturating_sub(recalled_lines(control.config(), own_us))..];
         control.recall(newest).map_err(|error| unfit(&error))?;
         self.control = control;
         // What was measured since the last window belongs to the daemon that has ended.

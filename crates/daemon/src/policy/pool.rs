@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy};
-use haversack_control::{Cause, Control, ControlError, RECALLED_LINES, measures};
+use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy, Span};
+use haversack_control::{Cause, Control, ControlError, measures, recalled_lines};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{Micros, SECTOR_BYTES};
 use haversack_policy::{Config, DiskWindow, Event};
@@ -26,6 +26,7 @@ use super::show;
 use crate::backend::Backend;
 use crate::error::{DaemonError, Result};
 use crate::line_log::LineLog;
+use crate::state::StateError;
 
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
@@ -118,12 +119,21 @@ impl PoolLoop {
     pub fn resume(&mut self, config: &Config) -> Result<()> {
         let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         let mut control = Control::new(config.clone(), now_us)?;
-        match self.log.newest(RECALLED_LINES, |_| true) {
-            Ok(lines) => control.recall(lines.iter().map(String::as_str))?,
+        let own_us = self.disks.values().map(|disk| disk.window.map(Span::as_micros));
+        // One line at a time: together they may be as large as the logs that are kept.
+        match self.log.newest_lines(recalled_lines(config, own_us), |_| true) {
+            Ok(lines) => control.recall(lines.map_while(|line| self.recalled(line)))?,
             Err(error) => tracing::warn!(pool = self.name, "the policy starts without its history: {error}"),
         }
         self.control = Some(control);
         self.take_part(now_us, &snapshot)
+    }
+
+    /// Returns a line of the log, if it could be read.
+    fn recalled(&self, line: std::result::Result<String, StateError>) -> Option<String> {
+        let failed =
+            |error| tracing::warn!(pool = self.name, "the policy starts with a part of its history: {error}");
+        line.map_err(failed).ok()
     }
 
     /// Makes all attached disks take part in the policy that was set.

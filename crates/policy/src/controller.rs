@@ -178,7 +178,9 @@ impl Tracked {
             return;
         }
         self.state = match self.state {
-            DiskState::New | DiskState::Idle if window.accesses() > 0 => DiskState::Active,
+            DiskState::New | DiskState::Idle | DiskState::MigratedIn if window.accesses() > 0 => {
+                DiskState::Active
+            }
             DiskState::New => DiskState::Idle,
             state => state,
         };

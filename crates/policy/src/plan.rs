@@ -25,7 +25,8 @@ pub enum DiskState {
     Active,
     /// It had no access in the last window: hits have no value for it; its demand is the forecast.
     Idle,
-    /// Migrated from another host: it takes part with the figures measured there.
+    /// Migrated from another host, and not used here in any window of the pool: it takes part with the figures measured
+    /// there.
     MigratedIn,
     /// Stunned or suspended for a moment: its share is locked.
     Stunned,

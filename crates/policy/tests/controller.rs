@@ -402,6 +402,35 @@ fn a_disk_that_arrives_keeps_its_share_until_its_vm_has_come() {
     assert_eq!(controller.state("b"), Some(DiskState::Idle), "nobody comes");
 }
 
+/// Its own window is long. Its VM has come when it is first used; until the window has ended, what was measured at the
+/// source is still all that is known of its demand, but for intensity.
+#[test]
+fn a_disk_that_arrived_is_active_from_its_first_use_on() {
+    let mut controller = controller("utility", &["a"]);
+    controller.event("b", Event::Arriving(vec![window(300)])).unwrap();
+    let used = |accesses: u64| DiskWindow {
+        length_us: WINDOW_US,
+        reads: accesses,
+        intensity: Intensity { length_us: WINDOW_US, read_blocks: accesses, unique_read_blocks: accesses },
+        ..DiskWindow::default()
+    };
+    let mut look = |accesses| {
+        let facts = [
+            facts("a", Some(window(300))),
+            DiskFacts { goes_on: true, ..facts("b", Some(used(accesses))) },
+        ];
+        let (inputs, _) = controller.close_window(0, 1000, &facts).unwrap();
+        let b = inputs.disks.into_iter().find(|disk| disk.name == "b").unwrap();
+        let known = b.window.unwrap();
+        (b.state, b.window_stage, known.wss_blocks, known.intensity.read_blocks)
+    };
+    let travelled = (window(300).wss_blocks, window(300).intensity.read_blocks);
+    assert_eq!(look(0), (DiskState::MigratedIn, WindowStage::Ended, travelled.0, travelled.1));
+    assert_eq!(look(7), (DiskState::Active, WindowStage::GoesOn, travelled.0, 7));
+    // A window of the pool without a use is not the end of it.
+    assert_eq!(look(0), (DiskState::Active, WindowStage::GoesOn, travelled.0, 0));
+}
+
 #[test]
 fn windows_of_another_host_that_make_no_sense_change_nothing() {
     let mut controller = controller("rwss", &["a"]);

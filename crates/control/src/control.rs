@@ -317,11 +317,18 @@ impl Control {
         }
     }
 
-    /// Switches to another configuration. Disks keep their states and their last windows, from which forecasts start again.
+    /// Switches to another configuration, by which a window begins now. Disks keep their states and their last windows, from
+    /// which forecasts start again. All records so far must have been noted. `counters` returns a disk's counters as they are
+    /// now: the new window counts from there. A disk without them is counted from the start of the window that ends here.
     ///
     /// # Errors
     /// The configuration contradicts itself; the previous one stays in effect.
-    pub fn reconfigure(&mut self, now_us: Micros, config: Config) -> Result<(), ControlError> {
+    pub fn reconfigure(
+        &mut self,
+        now_us: Micros,
+        config: Config,
+        counters: impl Fn(&str) -> Option<Counters>,
+    ) -> Result<(), ControlError> {
         let mut next = Control::new(config, now_us)?;
         for (disk, observed) in &self.observed {
             let state = self.controller.state(disk);
@@ -334,8 +341,9 @@ impl Control {
                 Some(DiskState::StorageMigrating) => Some(Event::StorageMigrating),
                 _ => None,
             };
+            let earlier = || observed.observer.as_ref().map(Observer::counters).unwrap_or_default();
+            let counters = counters(disk).unwrap_or_else(earlier);
             for event in [Some(begin), then].into_iter().flatten() {
-                let counters = observed.observer.as_ref().map(Observer::counters).unwrap_or_default();
                 next.event(now_us, disk, observed.disk_blocks, &counters, event)?;
             }
         }

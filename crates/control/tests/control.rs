@@ -208,7 +208,7 @@ fn forecasts_are_compared_with_the_window_that_follows() {
 fn each_disk_is_measured_over_its_own_window() {
     let mut pair = Pair::new("wss");
     let config = Config { sample_blocks: 0, ..pair.control.config().clone() };
-    pair.control.reconfigure(0, config).unwrap();
+    pair.control.reconfigure(0, config, |_| None).unwrap();
     pair.scan_window_us = Some(2 * MINUTE_US + 1);
     let mut found = Vec::new();
     for _ in 0..9 {
@@ -332,7 +332,7 @@ fn another_configuration_keeps_what_is_known() {
     pair.window();
     pair.window();
     let next = Config { window_us: 2 * MINUTE_US, ..named("rwss").unwrap() };
-    pair.control.reconfigure(pair.now_us, next).unwrap();
+    pair.control.reconfigure(pair.now_us, next, |_| None).unwrap();
     assert_eq!(pair.control.kept_windows("local").count(), 2, "they travel with the disk");
     assert_eq!(pair.control.state("local"), Some(DiskState::Active), "it has not come from another host");
     let reports = pair.reports();
@@ -340,6 +340,25 @@ fn another_configuration_keeps_what_is_known() {
     assert_eq!(decision.plan.disks["local"].demand_blocks, 200);
     let found = replayed(&lines(&pair.control.take_log())).unwrap();
     assert_eq!((found.decisions, found.differences), (3, vec![]));
+}
+
+/// A configuration changes within a window: what was counted in it before is not of the window that begins.
+#[test]
+fn the_first_window_of_another_configuration_counts_from_the_change() {
+    let mut pair = Pair::new("wss");
+    pair.window();
+    pair.now_us += MINUTE_US / 2;
+    pair.read += 700;
+    let next = Config { window_us: MINUTE_US, ..named("rwss").unwrap() };
+    let now: Vec<_> = pair.reports();
+    let counters =
+        |disk: &str| now.iter().find(|report| report.facts.name == disk).map(|report| report.counters);
+    pair.control.reconfigure(pair.now_us, next, counters).unwrap();
+    pair.window();
+    for disk in ["local", "scan"] {
+        let window = pair.control.window(disk).unwrap();
+        assert_eq!((window.reads, window.length_us), (2000, MINUTE_US), "{disk}");
+    }
 }
 
 #[test]

@@ -415,10 +415,8 @@ fn a_disk_that_arrived_is_active_from_its_first_use_on() {
         ..DiskWindow::default()
     };
     let mut look = |accesses| {
-        let facts = [
-            facts("a", Some(window(300))),
-            DiskFacts { goes_on: true, ..facts("b", Some(used(accesses))) },
-        ];
+        let facts =
+            [facts("a", Some(window(300))), DiskFacts { goes_on: true, ..facts("b", Some(used(accesses))) }];
         let (inputs, _) = controller.close_window(0, 1000, &facts).unwrap();
         let b = inputs.disks.into_iter().find(|disk| disk.name == "b").unwrap();
         let known = b.window.unwrap();

@@ -102,11 +102,20 @@ impl PoolLoop {
     /// # Errors
     /// The policy contradicts itself, or the pool has stopped.
     pub fn set(&mut self, config: Option<&Config>) -> Result<()> {
-        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
+        let now_us = self.now_us();
+        // What was recorded so far belongs to the policy that ends.
+        self.take(now_us);
+        let snapshot = self.backend.snapshot()?;
         match (config, &mut self.control) {
             (None, None) => return Ok(()),
             (None, Some(_)) => self.end(&snapshot),
-            (Some(config), Some(control)) => control.reconfigure(now_us, config.clone())?,
+            (Some(config), Some(control)) => {
+                let counters = |name: &str| {
+                    let disk = snapshot.disks.iter().find(|disk| disk.name == name)?;
+                    Some(self.latencies.counters(&snapshot, disk))
+                };
+                control.reconfigure(now_us, config.clone(), counters)?;
+            }
             (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
         }
         self.take_part(now_us, &snapshot)

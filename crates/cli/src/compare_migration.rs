@@ -12,7 +12,7 @@ use haversack_sim::migration::link::Speed;
 use haversack_sim::migration::{MigrationTable, Outcome, Role, Setup, VmSetup, simulate};
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Tape;
-use haversack_sim::{Pool, Settings, Sizes, Stage};
+use haversack_sim::{Settings, Sizes, Stage};
 use haversack_trace::{OpenOptions, Source, open};
 
 use crate::error::{CliError, Result};
@@ -200,7 +200,7 @@ pub fn simulate_one(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
 }
 
 fn of_mix(arguments: &Sim, at: Span, path: &Path, as_json: bool) -> Result<()> {
-    let mix: Mix = crate::compare::read_mix(path)?.with_seed(arguments.common.seed);
+    let mix = arguments.common.mix(path)?;
     let first = mix.disks.first().map_or("", |load| load.name());
     let table = table(&arguments.migration, at, mix.migration.as_ref(), first)?;
     let settings = settings_of(arguments, &mix)?;
@@ -220,7 +220,7 @@ fn settings_of(arguments: &Sim, mix: &Mix) -> Result<Settings> {
     Ok(Settings {
         sizes: arguments.common.sizes().unwrap_or(of_mix.sizes),
         traffic: of_mix.traffic,
-        pool: Pool { disks: of_mix.pool.disks, ..arguments.common.pool.settings() },
+        pool: arguments.common.pool_of_mix(of_mix.pool),
         ..arguments.common.settings_without_control(Sizes::Fractions(Vec::new()))
     })
 }
@@ -272,9 +272,23 @@ fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
     }
     let latency = common.latency.over(table.latency.model());
     let setup = Setup { vms, survey: &all, settings: &settings, latency: &latency };
-    let plan = table.plan(arguments.migration.method, common.speed_up);
+    let plan = table.plan(arguments.migration.method, common.speed_up.unwrap_or(1.0));
     let outcome = simulate(&setup, &plan, common.seed).map_err(refused)?;
     print(&format!("Migration of {}", table.disk), &outcome, arguments, as_json)
+}
+
+/// What a mix with a migration would be simulated with, in words.
+#[cfg(test)]
+pub(crate) fn told(arguments: &Sim, path: &Path) -> Result<String> {
+    check(arguments)?;
+    let mix = arguments.common.mix(path)?;
+    let at = arguments.migration.migrate_at.expect("it is a migration");
+    let table = table(&arguments.migration, at, mix.migration.as_ref(), "a")?;
+    // A move has latencies of its own.
+    let settings = Settings { latency: None, ..settings_of(arguments, &mix)? };
+    let method = arguments.migration.method;
+    let latency = arguments.common.latency.over(table.latency.model());
+    Ok(format!("{:?}", (mix, settings, table, latency, method)))
 }
 
 fn print(title: &str, outcome: &Outcome, arguments: &Sim, as_json: bool) -> Result<()> {

@@ -12,6 +12,7 @@ mod flush_offline;
 mod follow;
 mod generate;
 mod migrate;
+mod mix_options;
 mod offline;
 mod output;
 mod own;

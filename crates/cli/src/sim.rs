@@ -99,9 +99,9 @@ pub struct Common {
     /// writes. [default: wb, or as the allocator's system does]
     #[arg(long, visible_alias = "write-mode")]
     pub mode: Option<Mode>,
-    /// Speed up the trace by this factor.
-    #[arg(long, default_value_t = 1.0)]
-    pub speed_up: f64,
+    /// Speed up the trace by this factor. [default: 1, or the mix's]
+    #[arg(long)]
+    pub speed_up: Option<f64>,
     /// Fixed time between requests, instead of the times in the trace.
     #[arg(long)]
     pub interval: Option<Span>,
@@ -111,7 +111,7 @@ pub struct Common {
     /// Number of samples over the trace, for the time series in the JSON output and on the page.
     #[arg(long, default_value_t = 0)]
     pub samples: u32,
-    /// Seed of all random numbers.
+    /// Seed of all random numbers, also of the loads of a mix, which with seed 1 are its own.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Number of caches simulated in parallel; 0 for the number of processors.
@@ -164,12 +164,12 @@ pub struct PoolArguments {
     /// Keep disks with targets within them, even if no other disk needs the space.
     #[arg(long)]
     pub no_spare: bool,
-    /// Target of a disk; the others share one pool. May be repeated.
+    /// Target of a disk; the others share one pool. May be repeated. With a mix: of allocator static, or in a migration.
     #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
     pub target: Vec<(String, Size)>,
-    /// Blocks that survive a restart.
-    #[arg(long, value_enum, default_value = "all")]
-    pub persistence: Survives,
+    /// Blocks that survive a restart. [default: all, or the mix's]
+    #[arg(long, value_enum)]
+    pub persistence: Option<Survives>,
     /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
     /// address(N), data(N), hybrid(N). [default: learned, or as the allocator's system does]
     #[arg(long)]
@@ -190,12 +190,12 @@ pub struct PoolArguments {
     /// What a burst may use of this budget, as time in which it accrues.
     #[arg(long, default_value = "24h", requires = "endurance")]
     pub burst: Span,
-    /// Sequential runs longer than this bypass the cache; 0 for never.
-    #[arg(long, default_value = "0")]
-    pub sequential_cutoff: Size,
-    /// First sector of the guests' partitions, modulo 8.
-    #[arg(long, default_value_t = 0)]
-    pub phase: u8,
+    /// Sequential runs longer than this bypass the cache; 0 for never. [default: 0, or the mix's]
+    #[arg(long)]
+    pub sequential_cutoff: Option<Size>,
+    /// First sector of the guests' partitions, modulo 8. [default: 0, or the mix's]
+    #[arg(long)]
+    pub phase: Option<u8>,
     #[command(flatten)]
     pub cleaning: CleanerSettings,
     /// Time between restarts of the cache.
@@ -360,9 +360,9 @@ impl PoolArguments {
             share_spare: !self.no_spare,
             targets: self.target.iter().map(|(name, size)| (name.clone(), blocks(*size))).collect(),
             persistence: match self.persistence {
-                Survives::All => Persistence::All,
-                Survives::Dirty => Persistence::Dirty,
-                Survives::None => Persistence::None,
+                None | Some(Survives::All) => Persistence::All,
+                Some(Survives::Dirty) => Persistence::Dirty,
+                Some(Survives::None) => Persistence::None,
             },
             admission: match self.admission {
                 Some(AdmissionArgument::Fixed(Admission::Reuse { n, addresses })) => {
@@ -373,7 +373,7 @@ impl PoolArguments {
                 }
                 Some(_) => AdmissionConfig::Always,
             },
-            sequential_cutoff_bytes: self.sequential_cutoff.0,
+            sequential_cutoff_bytes: self.sequential_cutoff.map_or(0, |size| size.0),
             cleaner: CleanerConfig {
                 low_watermark: self.cleaning.low_watermark.unwrap_or(default.low_watermark),
                 high_watermark: self.cleaning.high_watermark.unwrap_or(default.high_watermark),
@@ -384,7 +384,7 @@ impl PoolArguments {
                     rate.0.div_ceil(haversack_model::BLOCK_BYTES as u64).min(u64::from(u32::MAX)) as u32
                 }),
             },
-            phase: self.phase,
+            phase: self.phase.unwrap_or(0),
             endurance: self.endurance,
             burst_us: self.burst.as_micros(),
             restarts: self.restart_every.map(|every| Restarts {
@@ -426,6 +426,17 @@ impl LatencyArguments {
         model.network_round_trip_us =
             self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
         model
+    }
+}
+
+impl Sim {
+    /// Whether a file is to hold the results.
+    fn writes_a_file(&self) -> bool {
+        #[cfg(feature = "parquet")]
+        let parquet = self.parquet.is_some();
+        #[cfg(not(feature = "parquet"))]
+        let parquet = false;
+        parquet || [&self.csv, &self.html, &self.decisions].into_iter().any(Option::is_some)
     }
 }
 
@@ -482,11 +493,18 @@ impl Common {
 
     /// Returns the settings of a mix, with what was asked for here.
     fn settings_of_mix(&self, mix: &Mix) -> Result<Settings> {
-        let of_mix = mix.settings(self.pool.control(self.mode, Some(mix))?).map_err(refused)?;
-        let pool =
-            Pool { disks: of_mix.pool.disks, happenings: of_mix.pool.happenings, ..self.pool.settings() };
+        let control = self.pool.control(self.mode, Some(mix))?;
+        self.check_targets(control.as_ref())?;
+        let of_mix = mix.settings(control).map_err(refused)?;
+        let pool = self.pool_of_mix(of_mix.pool);
         let settings = self.with_control(self.sizes().unwrap_or(of_mix.sizes), pool, of_mix.control);
         Ok(Settings { traffic: Traffic { speed_up: mix.speed_up, ..settings.traffic }, ..settings })
+    }
+
+    /// Returns the pool of a mix, whose disks have their settings themselves, with what was asked for here.
+    pub(crate) fn pool_of_mix(&self, of_mix: Pool) -> Pool {
+        let Pool { disks, happenings, .. } = of_mix;
+        Pool { disks, happenings, targets: Vec::new(), ..self.pool.settings() }
     }
 
     fn with_control(&self, sizes: Sizes, pool: Pool, control: Option<Config>) -> Settings {
@@ -494,7 +512,7 @@ impl Common {
             sizes,
             mode: self.mode.unwrap_or_default().at_first(),
             traffic: Traffic {
-                speed_up: self.speed_up,
+                speed_up: self.speed_up.unwrap_or(1.0),
                 interval_ns: self.interval.map(|span| span.as_micros().saturating_mul(1000)),
                 warm_up: self.warm_up,
                 samples: self.samples,
@@ -630,7 +648,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
         let title = format!("Simulation of {}", arguments.common.title());
         return simulate(arguments, settings, &|| arguments.common.open(), &title, as_json);
     };
-    let mut mixes = crate::compare::read_mix(path)?.by_pool();
+    let mut mixes = arguments.common.mix(path)?.by_pool();
     if let Some(pool) = &arguments.pool {
         let known: Vec<String> = mixes.iter().flat_map(Mix::pools).collect();
         mixes.retain(|mix| mix.pools().contains(pool));
@@ -638,8 +656,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
             return Err(CliError::Usage(format!("no pool '{pool}' in the mix: it has {}", known.join(", "))));
         }
     }
-    let files = [&arguments.csv, &arguments.html, &arguments.decisions];
-    if mixes.len() > 1 && (as_json || files.into_iter().any(Option::is_some)) {
+    if mixes.len() > 1 && (as_json || arguments.writes_a_file()) {
         let why = "the mix has several pools, but a file or JSON holds only one: select it with --pool";
         return Err(CliError::Usage(why.into()));
     }
@@ -669,6 +686,11 @@ fn simulate(
         replacement: arguments.replacement,
         ..settings
     };
+    if arguments.decisions.is_some() && !(settings.control.is_some() && policies.contains(&PolicyName::Core))
+    {
+        let why = "--decisions: only policy core decides, and only with a control loop: add --allocator, or give a mix";
+        return Err(CliError::Usage(why.into()));
+    }
     let shown = |policy: &PolicyName| match policy {
         PolicyName::Core => arguments.replacement.policy(),
         policy => *policy,
@@ -695,4 +717,13 @@ fn simulate(
         print!("{}", haversack_sim::show::table(&report, arguments.speed).to_text());
     }
     Ok(())
+}
+
+/// What a mix would be simulated with, in words.
+#[cfg(test)]
+pub(crate) fn told(arguments: &Sim, path: &std::path::Path) -> Result<String> {
+    let mix = arguments.common.mix(path)?;
+    let settings = Settings { threads: 0, ..arguments.common.settings_of_mix(&mix)? };
+    let Sim { policy, block_size, pool, replacement, .. } = arguments;
+    Ok(format!("{:?}", (mix, settings, policy, block_size, pool, replacement)))
 }

@@ -62,6 +62,8 @@ quantities! {
     Usage = "usage", "cache in use", Unit::Bytes, "less", "more";
     /// Bytes of the targets, the mean over the decisions.
     Allocated = "allocated", "cache allocated", Unit::Bytes, "less", "more";
+    /// Bytes of the targets by the last decision: at the end of a phase, what is allocated for what follows.
+    AllocatedAtEnd = "allocated-at-end", "cache allocated at the end", Unit::Bytes, "less", "more";
     /// A disk's part of all targets, the mean over the decisions.
     Share = "share", "share of the targets", Unit::Share, "smaller", "larger";
     /// Requests per second of one client, which is one over the mean latency, for each GiB allocated.

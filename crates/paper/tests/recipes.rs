@@ -121,6 +121,26 @@ fn a_page_has_the_plots_of_every_kind() {
     }
 }
 
+/// ECI-Cache's corner case C.2: the disk's own hits after the change, and what it has at the end of a part. The other disk
+/// goes on hitting all the time.
+#[test]
+fn a_phase_has_the_hits_of_each_disk_and_the_shares_at_its_end() {
+    let papers = find(&["eci-cache/C.2".to_string()]).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], None, &|_, _| {}).unwrap();
+    let at = |phase: &str, measure: &str| {
+        let value = result.outcome.value(&format!("ECI-Cache, {phase}"), None, &measure.parse().unwrap());
+        value.unwrap_or_else(|| panic!("{phase}: no {measure}"))
+    };
+    assert!(at("first part", "read-hits:case") > 0.5);
+    assert_eq!(at("last part, first 2 s", "read-hits:case"), 0.0);
+    assert!(at("last part, first 2 s", "read-hits:other") > 0.5);
+    assert!(at("last part, first 2 s", "hits") < at("last part, first 2 s", "read-hits:other"));
+    // In the last part its first window has nothing, the second one has what the first one showed.
+    let (mean, end) = (at("last part", "allocated:case"), at("last part", "allocated-at-end:case"));
+    assert!(end > mean && mean > 0.0, "{mean} {end}");
+    assert_eq!(at("second part", "allocated-at-end:case"), 0.0);
+}
+
 #[test]
 fn names_select_figures() {
     let count = |names: &[&str]| {

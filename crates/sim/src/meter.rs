@@ -21,6 +21,53 @@ pub struct Sample {
     pub usage_blocks: Vec<u64>,
     /// Blocks that the origin does not have; 0 if unknown.
     pub dirty_blocks: u64,
+    /// Of each volume, since the last sample. Volumes without an access yet may be missing at the end.
+    pub volumes: Vec<VolumeSample>,
+}
+
+/// Hits and accesses of a volume, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct VolumeSample {
+    /// Blocks read that were cached.
+    pub read_hits: u64,
+    /// Blocks read.
+    pub reads: u64,
+    /// Blocks written that were cached.
+    pub write_hits: u64,
+    /// Blocks written.
+    pub writes: u64,
+}
+
+impl VolumeSample {
+    fn of(counts: &Counts) -> VolumeSample {
+        VolumeSample {
+            read_hits: counts.read_hits,
+            reads: counts.blocks_read(),
+            write_hits: counts.write_hits,
+            writes: counts.blocks_written(),
+        }
+    }
+
+    /// Hits.
+    pub fn hits(&self) -> u64 {
+        self.read_hits + self.write_hits
+    }
+
+    /// Accesses.
+    pub fn accesses(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(&self, other: &VolumeSample) -> VolumeSample {
+        VolumeSample {
+            read_hits: self.read_hits + other.read_hits,
+            reads: self.reads + other.reads,
+            write_hits: self.write_hits + other.write_hits,
+            writes: self.writes + other.writes,
+        }
+    }
 }
 
 /// The extent of measurement.
@@ -38,7 +85,7 @@ pub struct Meter {
     counts: Vec<Counts>,
     warm: Vec<Counts>,
     requests: u64,
-    last: (u64, u64),
+    last: Vec<Counts>,
     next_sample_ns: u64,
     series: Vec<Sample>,
     latencies: Latencies,
@@ -65,7 +112,7 @@ impl Meter {
             counts: Vec::new(),
             warm: Vec::new(),
             requests: 0,
-            last: (0, 0),
+            last: Vec::new(),
             next_sample_ns: settings.sample_ns,
             series: Vec::new(),
             latencies: Latencies::default(),
@@ -106,19 +153,22 @@ impl Meter {
 
     /// Takes a sample.
     pub fn sample(&mut self, now_ns: u64, usage_blocks: Vec<u64>, dirty_blocks: u64) {
-        let total = self.counts.iter().fold((0, 0), |(hits, accesses), c| {
-            (hits + c.read_hits + c.write_hits, accesses + c.blocks_read() + c.blocks_written())
-        });
+        self.last.resize(self.counts.len(), Counts::default());
+        let volumes =
+            self.counts.iter().zip(&self.last).map(|(now, last)| VolumeSample::of(&now.since(last)));
+        let volumes: Vec<VolumeSample> = volumes.collect();
+        let all = volumes.iter().fold(VolumeSample::default(), |sum, one| sum.and(one));
         let at_ns = now_ns - now_ns % self.settings.sample_ns.max(1);
         self.next_sample_ns = at_ns + self.settings.sample_ns;
         self.series.push(Sample {
             time_seconds: at_ns as f64 / 1e9,
-            hits: total.0 - self.last.0,
-            accesses: total.1 - self.last.1,
+            hits: all.hits(),
+            accesses: all.accesses(),
             usage_blocks,
             dirty_blocks,
+            volumes,
         });
-        self.last = total;
+        self.last.clone_from(&self.counts);
     }
 
     /// Notes the latency of a request to a volume.

@@ -9,6 +9,7 @@ use haversack_policy::AllocatorRule;
 use haversack_sim::counts::{Counts, ratio};
 use haversack_sim::governor::TargetSample;
 use haversack_sim::latency::LatencyModel;
+use haversack_sim::meter::VolumeSample;
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::{Survey, Tape};
 use haversack_sim::{Pool, Progress, RestartKind, Restarts, Row, Settings, SimError, Sizes, Stage, Traffic};
@@ -167,9 +168,18 @@ impl<'a> Case<'a> {
             targets.iter().filter(|sample| within(sample.time_seconds)).cloned().collect();
         add_shares(&mut point, names, &some, pool_bytes, self.divides());
         let series = || row.series.iter().filter(|sample| within(sample.time_seconds));
-        let (hits, accesses) =
-            series().fold((0, 0), |sums, sample| (sums.0 + sample.hits, sums.1 + sample.accesses));
-        point.set(Quantity::Hits, (accesses > 0).then(|| ratio(hits, accesses)));
+        let sum = |samples: &mut dyn Iterator<Item = &VolumeSample>| {
+            samples.fold(VolumeSample::default(), |sum, one| sum.and(one))
+        };
+        let all = sum(&mut series().flat_map(|sample| &sample.volumes));
+        let known = |hits, accesses| (accesses > 0).then(|| ratio(hits, accesses));
+        point.set(Quantity::Hits, known(all.hits(), all.accesses()));
+        point.set(Quantity::ReadHits, known(all.read_hits, all.reads));
+        for (disk, name) in names.iter().enumerate() {
+            let own = sum(&mut series().filter_map(|sample| sample.volumes.get(disk)));
+            point.set_of(name, Quantity::Hits, known(own.hits(), own.accesses()));
+            point.set_of(name, Quantity::ReadHits, known(own.read_hits, own.reads));
+        }
         point
     }
 
@@ -252,6 +262,8 @@ fn add_shares(point: &mut Point, names: &[&str], samples: &[TargetSample], pool_
     let targets = mean(&|sample| sample.target_blocks.iter().sum());
     let allocated = if divides { targets.min(pool_bytes) } else { pool_bytes };
     point.set(Quantity::Allocated, allocated);
+    let last = samples.last().filter(|_| divides);
+    point.set(Quantity::AllocatedAtEnd, last.map(|sample| bytes(sample.target_blocks.iter().sum())));
     let read_only = |sample: &TargetSample| {
         sample.write_modes.iter().filter(|mode| matches!(mode.as_str(), "wi" | "ro")).count() as f64
     };
@@ -264,6 +276,7 @@ fn add_shares(point: &mut Point, names: &[&str], samples: &[TargetSample], pool_
         }
         let target = mean(&|sample| at(&sample.target_blocks));
         point.set_of(name, Quantity::Allocated, target);
+        point.set_of(name, Quantity::AllocatedAtEnd, last.map(|sample| bytes(at(&sample.target_blocks))));
         point.set_of(name, Quantity::Share, (targets > 0.0).then(|| target / targets));
     }
 }

@@ -64,6 +64,8 @@ pub enum Number {
     Less,
     /// More than the other, without a number.
     More,
+    /// At least as much as the other, without a number.
+    NoLess,
 }
 
 /// What came of a claim.
@@ -129,7 +131,7 @@ impl Claim {
             outcome.value(system, self.against_x.or(self.x), measure)
         };
         match self.paper {
-            Number::Change(_) | Number::ChangeAtMost(_) | Number::Less | Number::More => {
+            Number::Change(_) | Number::ChangeAtMost(_) | Number::Less | Number::More | Number::NoLess => {
                 other().map(|other| change(value, other))
             }
             Number::Points(_) => other().map(|other| value - other),
@@ -144,10 +146,11 @@ impl Claim {
             Number::Change(theirs) | Number::Points(theirs) => direction(ours, theirs, self.within),
             Number::Less => sign(ours, -1.0, self.within),
             Number::More => sign(ours, 1.0, self.within),
+            Number::NoLess if ours > -self.within => (Verdict::Same, "holds"),
             Number::Value(theirs) => values(ours, theirs),
             Number::AtMost(bound) | Number::ChangeAtMost(bound) if ours <= bound => (Verdict::Same, "holds"),
             Number::AtLeast(bound) if ours >= bound => (Verdict::Same, "holds"),
-            Number::AtMost(_) | Number::ChangeAtMost(_) | Number::AtLeast(_) => {
+            Number::AtMost(_) | Number::ChangeAtMost(_) | Number::AtLeast(_) | Number::NoLess => {
                 (Verdict::Other, "does not hold")
             }
         };
@@ -157,7 +160,12 @@ impl Claim {
     /// Our number in words.
     fn number(&self, ours: f64) -> String {
         match self.paper {
-            Number::Change(_) | Number::ChangeAtMost(_) | Number::Points(_) | Number::Less | Number::More => {
+            Number::Change(_)
+            | Number::ChangeAtMost(_)
+            | Number::Points(_)
+            | Number::Less
+            | Number::More
+            | Number::NoLess => {
                 format!("{}, {}", self.measure.title(), self.difference(ours))
             }
             _ => format!("{} {}", self.measure.title(), self.measure.format(ours)),
@@ -174,6 +182,7 @@ impl Claim {
             Number::ChangeAtMost(bound) => format!("at most {}", self.difference(bound)),
             Number::Less => self.measure.quantity.fewer().into(),
             Number::More => self.measure.quantity.more().into(),
+            Number::NoLess => format!("not {}", self.measure.quantity.fewer()),
         }
     }
 
@@ -316,6 +325,20 @@ mod tests {
         assert_eq!(
             (verdict, text.as_str()),
             (Verdict::Same, "same direction: here cache in use, more, from none; paper: more")
+        );
+    }
+
+    #[test]
+    fn at_least_as_much_holds_without_a_difference() {
+        for (ours, verdict) in
+            [(120.0, Verdict::Same), (100.0, Verdict::Same), (99.7, Verdict::Same), (90.0, Verdict::Other)]
+        {
+            let (found, text) = words(Number::NoLess, ours, 100.0);
+            assert_eq!(found, verdict, "{text}");
+        }
+        assert_eq!(
+            words(Number::NoLess, 90.0, 100.0).1,
+            "does not hold: here cache in use, 10 % less; paper: not less"
         );
     }
 

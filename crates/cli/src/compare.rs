@@ -139,7 +139,8 @@ fn kept(path: Option<&Path>) -> Result<Kept> {
 }
 
 fn text(comparisons: &[Comparison], verdict: Option<&Verdict>) -> Result<String> {
-    let value = serde_json::json!({ "comparisons": comparisons, "verdict": verdict });
+    let rankings: Vec<_> = comparisons.iter().map(compare::rankings).collect();
+    let value = serde_json::json!({ "comparisons": comparisons, "rankings": rankings, "verdict": verdict });
     serde_json::to_string_pretty(&value).map_err(|error| CliError::Failed(error.to_string()))
 }
 
@@ -147,6 +148,10 @@ fn print(comparisons: &[Comparison], verdict: Option<&Verdict>) {
     for comparison in comparisons {
         println!("{}\n", comparison.mix.title);
         println!("{}", compare::table(comparison).to_text());
+        let rankings = compare::rankings(comparison);
+        if !rankings.is_empty() {
+            println!("{}", compare::ranking_table(&rankings).to_text());
+        }
         println!("{}", compare::bounds_table(comparison).to_text());
     }
     if let Some(verdict) = verdict {

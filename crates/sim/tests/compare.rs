@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use haversack_sim::compare::verdict::verdict;
-use haversack_sim::compare::{Choices, Comparison, Kept, System, compare, page};
+use haversack_sim::compare::{
+    Choices, Comparison, Kept, RankedBy, System, compare, page, ranking_table, rankings,
+};
 use haversack_sim::mix::{Load, Mix};
 use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
 
@@ -74,6 +76,38 @@ fn every_system_stays_within_the_bounds() {
     let html = page(&[comparison], None).to_html();
     assert!(html.contains("best static split") && html.contains("urd") && html.contains("scan"));
     assert!(html.contains("Mean latency and 95th percentile of each disk"));
+}
+
+/// Three systems; with another seed the first and the second change places by hits.
+#[test]
+fn a_ranking_names_the_pairs_that_change_their_order() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+    let some = Choices { admissions: names(&["always"]), write_modes: names(&["wb"]), ..choices() };
+    let mut comparison = compared(&some);
+    assert!(rankings(&comparison).is_empty(), "one seed shows no stability");
+    comparison.mix.fractions = vec![0.1];
+    comparison.combinations.retain(|row| row.fraction == 0.1);
+    assert_eq!(comparison.combinations.len(), 3);
+    let mut again = comparison.combinations.clone();
+    for (at, (row, hits)) in comparison.combinations.iter_mut().zip([0.6, 0.5, 0.4]).enumerate() {
+        (row.hit_ratio, row.mean_us) = (hits, 100.0 * (at + 1) as f64);
+    }
+    for (at, (row, hits)) in again.iter_mut().zip([0.58, 0.61, 0.4]).enumerate() {
+        (row.seed, row.hit_ratio, row.mean_us) = (2, hits, 110.0 * (at + 1) as f64);
+    }
+    comparison.combinations.extend(again);
+    let found = rankings(&comparison);
+    assert_eq!(found.iter().map(|ranking| ranking.by).collect::<Vec<_>>(), RankedBy::ALL);
+    let [by_hits, by_latency] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((by_hits.systems, by_hits.seeds, by_hits.swaps.len()), (3, 2, 1));
+    // Two of three pairs agree.
+    assert!((by_hits.least_tau - 1.0 / 3.0).abs() < 1e-9, "{by_hits:?}");
+    let swap = &by_hits.swaps[0];
+    assert_eq!((swap.one.allocator.as_str(), swap.other.allocator.as_str()), ("none", "rwss"));
+    assert!((swap.largest_difference - 0.1).abs() < 1e-9);
+    assert_eq!((by_latency.least_tau, by_latency.swaps.len()), (1.0, 0));
+    let text = ranking_table(&found).to_text();
+    assert!(text.contains("none, always, wb (5 s) and rwss, always, wb (5 s): 10.0 points"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod bounds;
 pub mod csv;
 mod kept;
 mod picture;
+mod ranking;
 mod row;
 mod show;
 mod statistics;
@@ -32,8 +33,9 @@ use crate::tape::{Survey, Tape};
 
 pub use bounds::{Bounds, StaticSplit};
 pub use kept::Kept;
+pub use ranking::{RankedBy, Ranking, Swap, rankings};
 pub use row::{Combination, DiskRow};
-pub use show::{bounds_table, page, table, verdict_table};
+pub use show::{bounds_table, page, ranking_table, table, verdict_table};
 pub use statistics::Estimate;
 pub use summary::{Summary, summaries};
 pub use system::{OWN, System};

@@ -3,6 +3,7 @@
 use haversack_model::BLOCK_BYTES;
 use haversack_report::{Axis, Page, Section, StackedArea, Table, Unit};
 
+use super::ranking::{RankedBy, Ranking, Swap, rankings};
 use super::summary::{Summary, mean_bounds, summaries};
 use super::verdict::{Point, Verdict};
 use super::{Combination, Comparison, DiskRow, picture};
@@ -50,6 +51,51 @@ pub fn table(comparison: &Comparison) -> Table {
         ]);
     }
     table
+}
+
+/// The most pairs that a cell names.
+const NAMED_PAIRS: usize = 8;
+
+/// Whether each ranking is the same with all seeds, and which pairs change their order.
+pub fn ranking_table(rankings: &[Ranking]) -> Table {
+    let head = [
+        "pool",
+        "ranked by",
+        "systems",
+        "seeds",
+        "stable",
+        "least tau",
+        "pairs that change order, by at most",
+    ];
+    let mut table = Table::new(head).words(1).words(4).words(6);
+    for ranking in rankings {
+        table.row([
+            percent(ranking.fraction),
+            ranking.by.title().into(),
+            ranking.systems.to_string(),
+            ranking.seeds.to_string(),
+            if ranking.swaps.is_empty() { "yes" } else { "no" }.into(),
+            format!("{:.3}", ranking.least_tau),
+            swaps(ranking),
+        ]);
+    }
+    table
+}
+
+fn swaps(ranking: &Ranking) -> String {
+    let unit = if ranking.by == RankedBy::Hits { "points" } else { "%" };
+    let name = |system: &super::System, window_s: f64| {
+        format!("{} ({})", system.label(), Unit::Seconds.format(window_s))
+    };
+    let told = |swap: &Swap| {
+        let (one, other) = (name(&swap.one, swap.one_window_s), name(&swap.other, swap.other_window_s));
+        format!("{one} and {other}: {:.1} {unit}", swap.largest_difference * 100.0)
+    };
+    let mut parts: Vec<String> = ranking.swaps.iter().take(NAMED_PAIRS).map(told).collect();
+    if ranking.swaps.len() > NAMED_PAIRS {
+        parts.push(format!("{} more", ranking.swaps.len() - NAMED_PAIRS));
+    }
+    if parts.is_empty() { "-".into() } else { parts.join("; ") }
 }
 
 /// The subject's result for each measure.
@@ -218,9 +264,18 @@ fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] 
         .table(of_disks(comparison, |disk| percent(disk.read_hit_ratio)))
         .text("Mean latency and 95th percentile of each disk, in microseconds.")
         .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)));
-    let systems = Section::new("All systems")
+    let mut systems = Section::new("All systems")
         .text("Means over seeds with 95 % confidence intervals. Flash writes are blocks for each block accessed.")
         .table(table(comparison));
+    let rankings = rankings(comparison);
+    if !rankings.is_empty() {
+        systems = systems
+            .text(
+                "Whether the systems have the same order with every seed. Recorded loads are the same for all seeds; latencies \
+                 are not. Tau is Kendall's, the least of two seeds: 1 for the same order.",
+            )
+            .table(ranking_table(&rankings));
+    }
     let head = pictures(comparison, verdict);
     [Section::new(&comparison.mix.title).text(&lead), head, bounds(comparison), systems, disks]
 }

@@ -63,6 +63,11 @@ impl Summary {
 
 /// The results of a mix over all seeds, in the order in which they were simulated.
 pub fn summaries(comparison: &Comparison) -> Vec<Summary> {
+    groups(comparison).iter().map(|rows| Summary::of(rows)).collect()
+}
+
+/// The results of each system in each setting, which differ only in the seed.
+pub(super) fn groups(comparison: &Comparison) -> Vec<Vec<&Combination>> {
     let mut groups: Vec<Vec<&Combination>> = Vec::new();
     let alike = |a: &Combination, b: &Combination| {
         a.system == b.system
@@ -76,7 +81,7 @@ pub fn summaries(comparison: &Comparison) -> Vec<Summary> {
             None => groups.push(vec![row]),
         }
     }
-    groups.iter().map(|rows| Summary::of(rows)).collect()
+    groups
 }
 
 /// The bounds of a size over all seeds: hits, and the flash writes of one LRU cache.

@@ -84,6 +84,8 @@ pub enum Recipe {
     Distances(Distances),
     /// Lengths of windows of each disk of the mix.
     Windows(Windows),
+    /// Rings of several sizes that estimate the hits of a disk.
+    Rings(Rings),
     /// Methods of moving a VM with its cache.
     Moves(Moves),
     /// Weights of tenants from given factors.
@@ -180,6 +182,18 @@ pub struct Windows {
     pub real_lengths: Vec<Span>,
     /// Reuses of a block that count as demand.
     pub reuses: u8,
+}
+
+/// Rings that hold a disk's last accesses.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rings {
+    /// Sizes of the rings. Each is a system, by its size.
+    pub rings: Vec<Size>,
+    /// Size of an entry.
+    pub entry: Size,
+    /// Sizes of the cache for which hits are estimated. Each is an x of the plots.
+    pub caches: Vec<Size>,
 }
 
 /// Methods of moving a VM.

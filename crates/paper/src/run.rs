@@ -12,7 +12,7 @@ use crate::claim::Judged;
 use crate::error::{Failure, PaperError};
 use crate::outcome::Outcome;
 use crate::recipe::{Figure, Paper, Recipe};
-use crate::recipes::{clients, distances, moves, pools, weights, windows};
+use crate::recipes::{clients, distances, moves, pools, rings, weights, windows};
 use crate::workload::Workload;
 
 /// A figure that was made.
@@ -95,6 +95,7 @@ fn make(figure: &Figure, load: Option<&Workload>, progress: &Progress<'_>) -> Re
         Recipe::Pools(recipe) => pools::run(recipe, mix()?, progress),
         Recipe::Distances(recipe) => distances::run(recipe, mix()?, progress),
         Recipe::Windows(recipe) => windows::run(recipe, mix()?, load()?.is_real, progress),
+        Recipe::Rings(recipe) => rings::run(recipe, mix()?, progress),
         Recipe::Moves(recipe) => moves::run(recipe, mix()?, progress),
         Recipe::Weights(recipe) => weights::run(recipe),
         Recipe::Clients(recipe) => clients::run(recipe, mix()?, progress),

@@ -25,6 +25,7 @@ fn systems(figure: &Figure, mix: Option<&Mix>) -> BTreeSet<String> {
         }
         Recipe::Distances(_) => disks().chain(["all".into()]).collect(),
         Recipe::Windows(_) => disks().collect(),
+        Recipe::Rings(rings) => rings.rings.iter().map(ToString::to_string).collect(),
         Recipe::Moves(moves) => moves.methods.iter().map(|named| named.name.clone()).collect(),
         Recipe::Clients(_) => ["without flash", "cache-unaware", "cache-aware"].map(String::from).into(),
         Recipe::Weights(weights) => weights.tenants.keys().cloned().collect(),
@@ -80,6 +81,7 @@ fn a_page_has_the_plots_of_every_kind() {
     let names = [
         "cloudcache/3.7",
         "eci-cache/C.1",
+        "vcacheshare/2",
         "vcacheshare/3",
         "vcacheshare/6",
         "cloudcache/3.3",

@@ -4,5 +4,6 @@ pub mod clients;
 pub mod distances;
 pub mod moves;
 pub mod pools;
+pub mod rings;
 pub mod weights;
 pub mod windows;

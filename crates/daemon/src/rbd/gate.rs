@@ -40,7 +40,7 @@ struct RbdGate {
 #[derive(Debug)]
 enum Clients {
     /// The disk moves: clients of all its hosts, in the register, which had these before the helper was started.
-    Registered(Register, Mutex<Vec<String>>),
+    Registered(Box<Register>, Mutex<Vec<String>>),
     /// The disk's helpers, by image.
     Own(Mutex<Vec<(Image, Helpers)>>),
 }
@@ -142,7 +142,7 @@ impl Daemon {
             let images = Image::all_of(device).into_iter();
             Clients::Own(Mutex::new(images.map(|image| (image, Helpers::default())).collect()))
         };
-        let registered = |register| Clients::Registered(register, Mutex::default());
+        let registered = |register| Clients::Registered(Box::new(register), Mutex::default());
         let clients = Register::of(device, &holder).map_or_else(own, registered);
         let (disk, daemon) = (config.name.clone(), DaemonRef(Arc::downgrade(self)));
         Ok(Some(Arc::new(RbdGate { device: device.clone(), holder, clients, disk, daemon })))

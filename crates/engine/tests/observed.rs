@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::departing::Departing;
 use common::*;
@@ -13,6 +14,7 @@ use haversack_engine::{
 };
 use haversack_migrate::Method;
 use haversack_model::{DiskId, HostId};
+use haversack_nbd::Command;
 
 const MIBS: u64 = 16;
 const DISK: DiskId = DiskId([1; 16]);
@@ -23,17 +25,25 @@ const AT_A_TIME: usize = 4;
 type Answer = (HostId, u64, Result<Vec<u8>, ReadRefusal>);
 type Answers = Arc<Mutex<Vec<Answer>>>;
 
+/// Another disk of the same host.
+const OTHER: DiskId = DiskId([2; 16]);
+
 /// Makes this pool one of a host whose answers are collected.
 fn join(handle: &PoolHandle, answers: &Answers) {
     let answers = answers.clone();
-    let send = move |to, _, message| {
+    join_as(handle, 1, move |to, message| {
         if let HostMessage::ReadDone { question, data } = message {
             answers.lock().unwrap().push((to, question, data));
         }
-    };
+    });
+}
+
+/// Makes this pool one of a host that was started this often.
+fn join_as(handle: &PoolHandle, starts: u64, send: impl Fn(HostId, HostMessage) + Send + Sync + 'static) {
+    let send = move |to, _, message| send(to, message);
     let host = HostSettings {
         me: HostId(1),
-        incarnation: 1 << 32,
+        incarnation: starts << 32,
         method: Method::PreCopy,
         fetched_a_period: None,
         send: Arc::new(send),
@@ -43,9 +53,13 @@ fn join(handle: &PoolHandle, answers: &Answers) {
 }
 
 fn ask(handle: &PoolHandle, from: HostId, question: u64) {
+    ask_of(handle, DISK, from, question);
+}
+
+fn ask_of(handle: &PoolHandle, disk: DiskId, from: HostId, question: u64) {
     let sector = question * u64::from(MOST_OBSERVED_SECTORS) % (MIBS * MIB / 512);
     let read = HostMessage::Read { question, sector, sectors: MOST_OBSERVED_SECTORS };
-    handle.host_said(from, DISK, read, Arc::new(()));
+    handle.host_said(from, disk, read, Arc::new(()));
 }
 
 #[test]
@@ -83,4 +97,62 @@ fn no_host_has_more_read_at_a_time_than_its_room() {
     wait_until("there is room again", || !answers.lock().unwrap().is_empty());
     let bytes = MOST_OBSERVED_SECTORS as usize * 512;
     assert!(answers.lock().unwrap()[0] == (HostId(2), 7, Ok(data[7 * bytes..8 * bytes].to_vec())));
+}
+
+/// A host repeats its questions while the origin of one disk is away. They take the room of one read, and none of that of
+/// another disk.
+#[test]
+fn reads_of_a_disk_whose_origin_is_away_do_not_hold_up_others() {
+    let place = Place::new("observed-two");
+    let data = patterns(0, MIBS * MIB / 512, 0);
+    let server = Departing::serve(data.clone(), &place.path("nbd"));
+    let (open, _) = start(&place.pool(&[64], false));
+    let (handle, answers) = (open.handle(), Answers::default());
+    join(&handle, &answers);
+    let uri = format!("nbd+unix:///disk?socket={}", place.path("nbd").display());
+    let away = OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() };
+    let moves = Some(Moves { from: None });
+    let file = OriginSpec::File { path: place.origin("origin", MIBS) };
+    for spec in [spec(1, MIBS, away), spec(2, MIBS, file)] {
+        handle.attach(DiskSpec { moves, ..spec }).unwrap().1.wait().unwrap();
+    }
+    server.leaves.store(true, Ordering::Relaxed);
+    let from = HostId(2);
+    for _ in 0..20 {
+        ask_of(&handle, DISK, from, 7);
+    }
+    ask_of(&handle, OTHER, from, 8);
+    wait_until("the other disk is read", || !answers.lock().unwrap().is_empty());
+    let bytes = MOST_OBSERVED_SECTORS as usize * 512;
+    assert!(answers.lock().unwrap()[..] == [(from, 8, Ok(data[8 * bytes..9 * bytes].to_vec()))]);
+    server.leaves.store(false, Ordering::Relaxed);
+    wait_until("the question is answered", || answers.lock().unwrap().len() > 1);
+    ask_of(&handle, DISK, from, 9);
+    wait_until("the next is answered", || answers.lock().unwrap().iter().any(|answer| answer.1 == 9));
+    let of_7 = answers.lock().unwrap().iter().filter(|answer| answer.1 == 7).count();
+    assert_eq!(of_7, 1, "a question is answered once, however often it was repeated");
+}
+
+/// The answer to a question of an earlier start may come late, and must not pass for that to one of this start.
+#[test]
+fn questions_have_other_numbers_after_a_restart() {
+    let place = Place::new("observed-again");
+    let file = OriginSpec::File { path: place.origin("origin", MIBS) };
+    let first_question = |starts: u64| {
+        let pool = place.pool(&[64], false);
+        let (open, _) = start(&pool);
+        let handle = open.handle();
+        let (asked, questions) = std::sync::mpsc::channel();
+        let asked = Mutex::new(asked);
+        join_as(&handle, starts, move |_, message| {
+            if let HostMessage::Read { question, .. } = message {
+                let _ = asked.lock().unwrap().send(question);
+            }
+        });
+        let moves = Some(Moves { from: Some(HostId(2)) });
+        let disk = attach(&open, DiskSpec { moves, ..spec(1, MIBS, file.clone()) });
+        let _client = Client::new(&handle, disk, MIBS * MIB).ask_only(Command::Read, 0, 8, &[]);
+        questions.recv_timeout(Duration::from_secs(60)).expect("the owner is asked")
+    };
+    assert_ne!(first_question(1), first_question(2));
 }

@@ -63,12 +63,20 @@ impl Copies {
         }
     }
 
-    /// Returns the bytes that are being read for a host that asked.
-    pub fn observed_bytes(&self, host: HostId) -> usize {
-        let slots = self.slots.iter().flatten();
-        let its =
-            slots.filter(|(purpose, _)| matches!(purpose, Purpose::Observe { from, .. } if *from == host));
-        its.map(|(_, bytes)| bytes.len()).sum()
+    /// Returns the bytes of a disk that are being read for a host that asked; `None` if this question is among them.
+    pub fn observed_bytes(&self, disk: DiskId, host: HostId, question: u64) -> Option<usize> {
+        let mut bytes = 0;
+        for (purpose, buffer) in self.slots.iter().flatten() {
+            let Purpose::Observe { disk: of, from, question: other } = purpose else { continue };
+            if (*of, *from) != (disk, host) {
+                continue;
+            }
+            if *other == question {
+                return None;
+            }
+            bytes += buffer.len();
+        }
+        Some(bytes)
     }
 
     /// Notes that the core has ended a read.

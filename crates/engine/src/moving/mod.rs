@@ -82,7 +82,7 @@ pub type Receipt = Arc<dyn Any + Send + Sync>;
 /// The most sectors that a host reads from another one at a time.
 pub const MOST_OBSERVED_SECTORS: u32 = 512;
 
-/// The most bytes that an arena reads for another host at a time.
+/// The most bytes of a disk that are read for another host at a time.
 const MOST_OBSERVED_BYTES: usize = 1 << 20;
 
 /// Sends a message to a host. It may be lost.
@@ -122,6 +122,7 @@ pub(crate) struct Moving {
     movers: Vec<Mover>,
     /// The change count of the front ends' clients when they were last checked.
     seen_changes: u64,
+    /// The number of the last read that another host was asked for.
     questions: u64,
 }
 
@@ -143,6 +144,9 @@ impl Moving {
 impl Reactor {
     /// Makes this host known, and resumes what earlier migrations have left to do.
     pub(crate) fn join_hosts(&mut self, host: HostSettings) {
+        // An answer to a question of an earlier start of this host, which may still come, must not pass for the answer to
+        // one of this start.
+        self.moving.questions = host.incarnation;
         self.moving.host = Some(host);
         let known: Vec<_> =
             self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();

@@ -52,7 +52,10 @@ pub(super) struct Observation {
     pub asked: Asked,
     /// When the owner was asked last; `None` if it was not.
     pub asked_us: Option<Micros>,
-    pub first_us: Micros,
+    /// When the owner was asked first; until then, when it last answered another read, or when the client asked.
+    pub since_us: Micros,
+    /// The last answer was a refusal, so nothing is being read for it.
+    pub refused: bool,
 }
 
 /// See the module documentation.

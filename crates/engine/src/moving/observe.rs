@@ -1,8 +1,10 @@
 //! Reads of NBD clients that look at a disk before its guest has come: the host that owns the disk answers them.
 //!
-//! Invariant
-//! - At most [`MOST_OBSERVED_BYTES`] are being read for each host, whatever it asks for. A host has no more questions open
-//!   for a disk, so that it is refused only if it reads several disks.
+//! Invariants
+//! - At most [`MOST_OBSERVED_BYTES`] of a disk are being read for each host, whatever it asks for, and each question once.
+//!   So reads of a disk whose origin is away do not prevent those of others.
+//! - A host has no more questions open for a disk, apart from those that were refused, so that others need not wait for
+//!   these.
 
 use haversack_core::{Op, Request, RequestError};
 use haversack_migrate::Message;
@@ -17,7 +19,7 @@ use crate::reactor::Reactor;
 
 /// A question is repeated after this time.
 const REPEAT_US: Micros = 1_000_000;
-/// A read fails if no host has answered it for this long.
+/// A read fails if no host answers it for this long. While it waits for its turn, answers to others count.
 const PATIENCE_US: Micros = 20_000_000;
 
 impl Reactor {
@@ -28,8 +30,8 @@ impl Reactor {
             return self.answer(client, asked, Err(RequestError::NotOwner));
         }
         self.moving.questions += 1;
-        let (question, now) = (self.moving.questions, self.now);
-        let observation = Observation { client, asked, asked_us: None, first_us: now };
+        let (question, since_us) = (self.moving.questions, self.now);
+        let observation = Observation { client, asked, asked_us: None, since_us, refused: false };
         self.moving.movers[at].observations.insert(question, observation);
         self.ask_more(at);
     }
@@ -38,13 +40,13 @@ impl Reactor {
     fn ask_more(&mut self, at: usize) {
         let mover = &mut self.moving.movers[at];
         let (mut bytes, mut ask) = (0, Vec::new());
-        for (question, observation) in &mut mover.observations {
+        for (question, observation) in mover.observations.iter_mut().filter(|(_, its)| !its.refused) {
             bytes += observation.asked.sectors as usize * SECTOR_BYTES;
             if bytes > MOST_OBSERVED_BYTES {
                 break;
             }
             if observation.asked_us.is_none() {
-                observation.asked_us = Some(self.now);
+                (observation.asked_us, observation.since_us) = (Some(self.now), self.now);
                 ask.push(*question);
             }
         }
@@ -75,7 +77,7 @@ impl Reactor {
         let all: Vec<u64> = self.moving.movers[at].observations.keys().copied().collect();
         for question in all {
             let Some(observation) = self.moving.movers[at].observations.get_mut(&question) else { continue };
-            if now >= observation.first_us + PATIENCE_US {
+            if now >= observation.since_us + PATIENCE_US {
                 self.give_up(at, question);
             } else if observation.asked_us.is_some_and(|asked_us| now >= asked_us + REPEAT_US) {
                 observation.asked_us = Some(now);
@@ -102,17 +104,21 @@ impl Reactor {
     /// Handles the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
     pub(super) fn observed(&mut self, at: usize, question: u64, data: Result<Vec<u8>, ReadRefusal>) {
         let mover = &mut self.moving.movers[at];
-        let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
-        let (client, asked) = (*client, *asked);
-        if mover.is_guests() {
+        let is_guests = mover.is_guests();
+        let Some(observation) = mover.observations.get_mut(&question) else { return };
+        let (client, asked) = (observation.client, observation.asked);
+        if is_guests {
             // What the other host has read may be old.
             mover.observations.remove(&question);
             return self.ask_again(client, asked);
         }
         let Some(data) = data.ok().filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES) else {
-            return;
+            observation.refused = true;
+            return self.ask_more(at);
         };
         mover.observations.remove(&question);
+        let waiting = mover.observations.values_mut().filter(|its| its.asked_us.is_none());
+        waiting.for_each(|its| its.since_us = self.now);
         if let Some(client) = self.memory.payloads.get_mut(client) {
             client.give(asked.slot, 0, &data);
         }
@@ -122,7 +128,7 @@ impl Reactor {
 
     /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has lost
     /// this fact in a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to
-    /// that host. No more is read for a host at a time than [`MOST_OBSERVED_BYTES`].
+    /// that host. No more of a disk is read for a host at a time than [`MOST_OBSERVED_BYTES`].
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());
@@ -141,7 +147,11 @@ impl Reactor {
             return self.refuse_read(from, id, question, ReadRefusal::NotOwner);
         };
         let bytes = sectors as usize * SECTOR_BYTES;
-        if self.memory.payloads.copies.observed_bytes(from) + bytes > MOST_OBSERVED_BYTES {
+        let Some(others_bytes) = self.memory.payloads.copies.observed_bytes(id, from, question) else {
+            // It is being read, and will be answered.
+            return;
+        };
+        if others_bytes + bytes > MOST_OBSERVED_BYTES {
             return self.refuse_read(from, id, question, ReadRefusal::Busy);
         }
         let purpose = Purpose::Observe { disk: id, from, question };

@@ -200,6 +200,9 @@ pub fn disk(d: &DiskStatus) -> String {
     row("failed requests", d.errors.failed_requests.to_string());
     row("origin", d.errors.origin_errors.to_string());
     row("corrupt blocks", d.errors.corrupt_blocks.to_string());
+    if d.errors.crash_dropped_blocks > 0 {
+        row("dropped after a crash", format!("{} blocks", d.errors.crash_dropped_blocks));
+    }
     row("lost blocks", d.errors.lost_blocks.to_string());
     row("[latency]", String::new());
     for (name, latency) in
@@ -248,7 +251,7 @@ pub fn raw(status: &Status) -> String {
              reads={} writes={} flushes={} zeroes={} read_hits={} read_misses={} write_hits={} write_misses={} \
              read_bytes={} written_bytes={} origin_read_bytes={} origin_written_bytes={} cleaned_bytes={} \
              origin_up={} clients={} failed_requests={} origin_errors={} corrupt_blocks={} lost_blocks={} \
-             wss_bytes={} rwss_bytes={} intensity_per_s={:.3}\n",
+             wss_bytes={} rwss_bytes={} intensity_per_s={:.3} crash_dropped_blocks={}\n",
             d.name,
             d.pool,
             word(d.state),
@@ -278,7 +281,8 @@ pub fn raw(status: &Status) -> String {
             e.lost_blocks,
             m.map_or(0, |m| m.wss_bytes),
             m.and_then(|m| m.rwss_bytes.first().copied()).unwrap_or(0),
-            m.map_or(0.0, |m| m.intensity_per_s)
+            m.map_or(0.0, |m| m.intensity_per_s),
+            e.crash_dropped_blocks
         )
     };
     status.disks.iter().map(line).collect()

@@ -155,6 +155,7 @@ fn named(name: &str, disk: &Disk, known: Option<KnownDisk>, shown: Option<&DiskS
             failed_requests: shown.stats.failed_requests,
             origin_errors: shown.origin_errors,
             corrupt_blocks: shown.stats.corrupt_blocks,
+            crash_dropped_blocks: shown.stats.crash_dropped_blocks,
             lost_blocks: shown.stats.lost_blocks,
         };
         status.vhost_user_latency = latencies(&shown.vhost_user_latency);

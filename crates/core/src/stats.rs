@@ -57,7 +57,7 @@ pub struct DiskStats {
     pub not_admitted: u64,
     /// Blocks written past the cache because the limit of dirty blocks was reached.
     pub overflowed_blocks: u64,
-    /// Blocks read from flash that failed their checksum.
+    /// Blocks read from flash that failed their checksum, without those of [`Self::crash_dropped_blocks`].
     pub corrupt_blocks: u64,
     /// Of these, dirty ones without a good mirrored copy.
     pub lost_blocks: u64,

@@ -71,9 +71,12 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
         ("haversack_disk_cleaned_bytes_total", "counter", "Bytes written back.", |d| d.stats.cleaned_bytes),
         ("haversack_disk_origin_errors_total", "counter", "Failed I/Os of the origin.", |d| d.origin_errors),
         ("haversack_disk_failed_requests_total", "counter", "Failed requests.", |d| d.stats.failed_requests),
-        ("haversack_disk_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |d| {
-            d.stats.corrupt_blocks
-        }),
+        (
+            "haversack_disk_corrupt_blocks_total",
+            "counter",
+            "Blocks that failed their checksum, without clean ones from before a crash (see crash_dropped_blocks).",
+            |d| d.stats.corrupt_blocks,
+        ),
         (
             "haversack_disk_crash_dropped_blocks_total",
             "counter",

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use haversack_core::{CacheState, Damage, Op, PeerLoss};
 use haversack_model::random::Random;
-use haversack_model::{Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
 use haversack_ownership::Record;
 
 use super::host::host_id;
@@ -23,10 +23,8 @@ const PATIENCE: u32 = 20_000;
 
 /// A take-over that has been carried out.
 struct Forced {
-    /// It began with losses that are recorded.
-    was_recorded: bool,
-    /// They still are: nothing was accepted.
-    is_recorded: bool,
+    /// What may count as lost although that was accepted. `None`: nothing was accepted.
+    recorded: Option<BTreeSet<u64>>,
     /// The sectors that were here and count.
     kept: BTreeSet<u64>,
 }
@@ -60,7 +58,7 @@ impl Twin {
         }
         let is_listed = self.is_attached(heir);
         let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
-        let Some(Forced { was_recorded, is_recorded, kept }) = self.force(heir, loss, apart)? else {
+        let Some(Forced { recorded, kept }) = self.force(heir, loss, apart)? else {
             // All had been moved by then.
             self.arrive(heir, dead)?;
             self.settle()?;
@@ -72,10 +70,9 @@ impl Twin {
         if let Some(sector) = lost.iter().find(|sector| !only_there.contains(sector)) {
             return violation!("sector {sector} counts as lost, and not only the dead host had it");
         }
-        if !is_recorded {
-            // Blocks of which a part is newer stay lost after a restart, if they were recorded so before it.
-            if !was_recorded && !lost.is_empty() {
-                return violation!("{} sectors count as lost although that was accepted", lost.len());
+        if let Some(recorded) = recorded {
+            if let Some(sector) = lost.iter().find(|sector| !recorded.contains(sector)) {
+                return violation!("sector {sector} counts as lost although that was accepted");
             }
             only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));
         }
@@ -161,6 +158,17 @@ impl Twin {
         runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
     }
 
+    /// Returns the lost sectors of a host that has just started again. The rest of blocks of which a part is newer stays lost
+    /// when the loss is accepted; others are forgotten with the process.
+    fn lost_beside_newer(&self, at: usize) -> BTreeSet<u64> {
+        let before = (SECTORS_PER_BLOCK - u64::from(self.shared.plan.disk.phase)) % SECTORS_PER_BLOCK;
+        let block = |sector: &u64| (sector + before) / SECTORS_PER_BLOCK;
+        let newer: BTreeSet<u64> = self.sectors_of(at, |state| state.dirty).iter().map(block).collect();
+        let mut lost = self.lost_sectors(at);
+        lost.retain(|sector| newer.contains(&block(sector)));
+        lost
+    }
+
     fn die_for_good(&mut self, dead: usize, apart: &mut Random) {
         let kind = apart.pick(&[CrashKind::Kill, CrashKind::Power]);
         let power = kind == CrashKind::Power;
@@ -184,16 +192,20 @@ impl Twin {
     /// was nothing left to take over.
     fn force(&mut self, heir: usize, mut loss: PeerLoss, apart: &mut Random) -> Flow<Option<Forced>> {
         let mut crashes = apart.one_in(3);
-        let (mut kept, mut was_recorded) = (BTreeSet::new(), false);
+        let mut kept = BTreeSet::new();
+        let mut recorded = (loss == PeerLoss::Accepted).then(BTreeSet::new);
         for _ in 0..MOST_STEPS {
+            let runs = self.hosts[heir].running.is_some();
+            if runs && loss == PeerLoss::Accepted && recorded.is_none() {
+                recorded = Some(self.lost_beside_newer(heir));
+            }
             if let Some(Record::Owner { epoch, peers }) = self.record(heir)
                 && peers.is_empty()
             {
                 if loss == PeerLoss::Accepted {
                     self.attach_damaged(heir)?;
                 }
-                let is_recorded = loss == PeerLoss::Recorded;
-                return Ok((epoch >= FORCED).then_some(Forced { was_recorded, is_recorded, kept }));
+                return Ok((epoch >= FORCED).then_some(Forced { recorded, kept }));
             }
             // A late question of the dead host may have been answered with a release: the disk is taken over once more.
             let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
@@ -206,7 +218,6 @@ impl Twin {
             self.post();
             if begun == Some(true) {
                 kept = here;
-                was_recorded |= loss == PeerLoss::Recorded;
                 for _ in 0..apart.skewed(60) {
                     self.step(false)?;
                 }

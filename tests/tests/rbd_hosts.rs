@@ -234,6 +234,9 @@ fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the
         let program = StorageDaemon::start(place, "program", ceph.node("vm1"))?;
         let mut flush = Process::start(&own, "flush", &daemon.command_line(&["disk", "flush", "vm1"])?)?;
         daemon.wait_for_log(&["is not used: RBD image vms/vm1 is open on"])?;
+        let events = daemon.command(&["events", "vm1", "--last", "100"])?;
+        let told = events.lines().filter(|line| line.contains("helper-kept-out")).count();
+        check(told == 1, format!("told {told} times that the helper is kept out:\n{events}"))?;
         check_image(place, &ceph, 0..BLOCKS, 1)?;
         drop(program);
         check(flush.wait(PATIENCE)?.success(), "the flush has failed")?;

@@ -32,6 +32,7 @@ struct RbdGate {
     device: BlockDevice,
     holder: Holder,
     clients: Clients,
+    admission: Mutex<Admission>,
     disk: String,
     daemon: DaemonRef,
 }
@@ -43,6 +44,37 @@ enum Clients {
     Registered(Box<Register>, Mutex<Vec<String>>),
     /// The disk's helpers, by image.
     Own(Mutex<Vec<(Image, Helpers)>>),
+}
+
+/// What came of the last helper's start, if the disk does not move.
+#[derive(PartialEq, Eq, Debug)]
+enum Admission {
+    /// None has been admitted yet. Who attaches the disk is told why.
+    NotYet,
+    /// It was admitted.
+    Done,
+    /// Other clients keep it out, for this reason.
+    KeptOut(String),
+}
+
+impl Admission {
+    /// Notes what was found when a helper had opened the images. Returns why it is kept out, if that is to be told: another
+    /// one is started every few seconds, and meets the same clients.
+    fn found(&mut self, found: &std::result::Result<(), WatchError>) -> Option<String> {
+        let now = match found {
+            Ok(()) => Admission::Done,
+            Err(error @ WatchError::InUse { .. }) if *self != Admission::NotYet => {
+                Admission::KeptOut(error.to_string())
+            }
+            Err(_) => return None,
+        };
+        let is_new = *self != now;
+        *self = now;
+        match self {
+            Admission::KeptOut(why) if is_new => Some(why.clone()),
+            _ => None,
+        }
+    }
 }
 
 struct DaemonRef(Weak<Daemon>);
@@ -62,7 +94,7 @@ impl Gate for RbdGate {
             Clients::Own(images) => {
                 let local = watchers::local_addresses();
                 for (image, helpers) in images.locked().iter_mut() {
-                    helpers.starting(&clients_of(image)?, &local);
+                    helpers.starting(&clients_of(image).map_err(|error| for_now(&error))?, &local);
                 }
             }
         }
@@ -73,10 +105,9 @@ impl Gate for RbdGate {
         let checked = match &self.clients {
             Clients::Registered(register, earlier) => register.admit(&earlier.locked().clone()),
             Clients::Own(images) => {
-                let local = watchers::local_addresses();
-                for (image, helpers) in images.locked().iter_mut() {
-                    refuse_others(image, helpers.started(&clients_of(image)?, &local))?;
-                }
+                let found = refuse_others(&mut images.locked());
+                self.tell_if_kept_out(&found);
+                found.map_err(|error| for_now(&error))?;
                 lock::check_held(&self.device, &self.holder)
             }
         };
@@ -97,15 +128,20 @@ fn for_now(error: &WatchError) -> Refusal {
 }
 
 /// Returns the clients that have an image open for writing.
-fn clients_of(image: &Image) -> std::result::Result<Vec<String>, Refusal> {
-    watchers::clients_of(image).map_err(|why| for_now(&WatchError::Unknown { image: image.path(), why }))
+fn clients_of(image: &Image) -> std::result::Result<Vec<String>, WatchError> {
+    watchers::clients_of(image).map_err(|why| WatchError::Unknown { image: image.path(), why })
 }
 
-fn refuse_others(image: &Image, clients: Vec<String>) -> std::result::Result<(), Refusal> {
-    match clients.is_empty() {
-        true => Ok(()),
-        false => Err(for_now(&WatchError::InUse { image: image.path(), clients })),
+/// Refuses a helper that has opened the images if any of them is open for writing elsewhere.
+fn refuse_others(images: &mut [(Image, Helpers)]) -> std::result::Result<(), WatchError> {
+    let local = watchers::local_addresses();
+    for (image, helpers) in images {
+        let clients = helpers.started(&clients_of(image)?, &local);
+        if !clients.is_empty() {
+            return Err(WatchError::InUse { image: image.path(), clients });
+        }
     }
+    Ok(())
 }
 
 impl RbdGate {
@@ -116,6 +152,15 @@ impl RbdGate {
             daemon.events.add("lock-lost", &self.disk, refusal.why.clone());
         }
         refusal
+    }
+
+    /// Adds an event if other clients keep a helper out, once for each reason.
+    fn tell_if_kept_out(&self, found: &std::result::Result<(), WatchError>) {
+        let Some(why) = self.admission.locked().found(found) else { return };
+        if let Some(daemon) = self.daemon.0.upgrade() {
+            let message = format!("its helper has ended, and no other one is used for now: {why}");
+            daemon.events.add("helper-kept-out", &self.disk, message);
+        }
     }
 }
 
@@ -145,6 +190,32 @@ impl Daemon {
         let registered = |register| Clients::Registered(Box::new(register), Mutex::default());
         let clients = Register::of(device, &holder).map_or_else(own, registered);
         let (disk, daemon) = (config.name.clone(), DaemonRef(Arc::downgrade(self)));
-        Ok(Some(Arc::new(RbdGate { device: device.clone(), holder, clients, disk, daemon })))
+        let (device, admission) = (device.clone(), Mutex::new(Admission::NotYet));
+        Ok(Some(Arc::new(RbdGate { device, holder, clients, admission, disk, daemon })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_helper_out_is_told_once_until_another_one_was_admitted() {
+        let is_open = |client: &str| {
+            Err(WatchError::InUse { image: "vms/vm1".into(), clients: vec![client.to_string()] })
+        };
+        let unknown = Err(WatchError::Unknown { image: "vms/vm1".into(), why: "no monitor".into() });
+        let mut admission = Admission::NotYet;
+        let mut is_told = |found: &std::result::Result<(), WatchError>| admission.found(found).is_some();
+        assert!(!is_told(&is_open("10.0.0.1:0/1")), "who attaches it has the error");
+        assert!(!is_told(&Ok(())));
+        assert!(!is_told(&unknown));
+        assert!(is_told(&is_open("10.0.0.1:0/1")));
+        assert!(!is_told(&is_open("10.0.0.1:0/1")));
+        assert!(!is_told(&unknown));
+        assert!(!is_told(&is_open("10.0.0.1:0/1")), "it is still open there");
+        assert!(is_told(&is_open("10.0.0.1:0/2")));
+        assert!(!is_told(&Ok(())));
+        assert!(is_told(&is_open("10.0.0.1:0/2")));
     }
 }

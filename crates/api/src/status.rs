@@ -333,11 +333,11 @@ pub struct ErrorCounters {
     pub origin_errors: u64,
     /// Blocks read from flash that failed their checksum, and no crash explains it.
     pub corrupt_blocks: u64,
+    /// Dirty blocks among them without a valid second copy.
+    pub lost_blocks: u64,
     /// Clean blocks from before a crash that failed their checksum: writes to the cache that it cut short explain it.
     #[serde(default)]
     pub crash_dropped_blocks: u64,
-    /// Dirty blocks among them without a valid second copy.
-    pub lost_blocks: u64,
 }
 
 /// Latencies of one kind of request.

@@ -246,7 +246,7 @@ fn a_file_that_is_cut_short_changes_nothing() {
         has_all(
             "a refusal",
             &refusals(&daemon).join("\n"),
-            &["disk 'vm2', has no nbd any more", "in the midst of a line"],
+            &["disk 'vm2', has no nbd any more", "in the middle of a line"],
         )?;
 
         // Nor does a daemon start with it, unless a line's end is where it was cut; then it says what is different.
@@ -260,7 +260,7 @@ fn a_file_that_is_cut_short_changes_nothing() {
         };
         let cut = start(&whole[..whole.len() - 1])?;
         check(!cut.status.success(), "a cut file is taken for a whole one")?;
-        has_all("the refusal", &cut.stderr, &["cut.toml", "in the midst of a line", "complete"])?;
+        has_all("the refusal", &cut.stderr, &["cut.toml", "in the middle of a line", "complete"])?;
         let at = whole.rfind("mode = ").unwrap_or_default();
         check(start(&whole[..at])?.status.success(), "a file that ends with a line's end is refused")?;
         daemon.settings().disks[1].mode = "auto".into();

@@ -190,7 +190,10 @@ fn disk_in_api_words(stats: &DiskStats, usage: &DiskUsage, counts: &Counts) -> V
                 "intent_page_bytes": stats.flash_intent_pages * BLOCK,
             },
         },
-        "errors": { "failed_requests": 0, "origin_errors": 0, "corrupt_blocks": 0, "lost_blocks": 0 },
+        "errors": {
+            "failed_requests": 0, "origin_errors": 0, "corrupt_blocks": 0, "lost_blocks": 0,
+            "crash_dropped_blocks": stats.crash_dropped_blocks,
+        },
         "origin_reads": counts.origin_reads,
         "origin_writes": counts.origin_writes,
     })

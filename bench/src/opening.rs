@@ -74,11 +74,10 @@ fn full_pool() -> SparseMedia {
     };
     pool::create(&mut media, &config).expect("a blank device becomes a pool");
     let blocks = u64::from(SEGMENTS * SLOTS_PER_SEGMENT).next_power_of_two();
-    let record = record(blocks * SECTORS_PER_BLOCK).encode(arena);
-    let pages = record.len().next_multiple_of(BLOCK_BYTES);
-    let record = [record, vec![0; pages]].concat();
+    let mut record = record(blocks * SECTORS_PER_BLOCK).encode(arena);
+    record.resize(record.len().next_multiple_of(BLOCK_BYTES), 0);
     for copy in 0..2 {
-        media.write(0, geometry::record_bytes(copy), &record[..pages]).expect("memory does not fail");
+        media.write(0, geometry::record_bytes(copy), &record).expect("memory does not fail");
     }
     let device_seed = checksum::device_seed(arena, DEVICE);
     for segment in 0..SEGMENTS {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::departing::Departing;
 use common::*;
 use haversack_engine::{
-    DiskSpec, HostMessage, HostSettings, MOST_OBSERVED_SECTORS, Moves, OriginSpec, PoolHandle, ReadRefusal,
-    TlsFiles,
+    DiskSpec, HostMessage, HostSettings, MOST_OBSERVED_SECTORS, Moves, OpenPool, OriginSpec, PoolHandle,
+    ReadRefusal, TlsFiles,
 };
 use haversack_migrate::Method;
 use haversack_model::{DiskId, HostId};
@@ -62,19 +62,31 @@ fn ask_of(handle: &PoolHandle, disk: DiskId, from: HostId, question: u64) {
     handle.host_said(from, disk, read, Arc::new(()));
 }
 
-#[test]
-fn no_host_has_more_read_at_a_time_than_its_room() {
-    let place = Place::new("observed");
+/// A host with a pool, and a server of an origin that may be away, with its data.
+fn owner(place: &Place) -> (OpenPool, Arc<Departing>, Vec<u8>) {
     let data = patterns(0, MIBS * MIB / 512, 0);
     let server = Departing::serve(data.clone(), &place.path("nbd"));
     let (open, _) = start(&place.pool(&[64], false));
+    (open, server, data)
+}
+
+fn server_of(place: &Place) -> OriginSpec {
+    let uri = format!("nbd+unix:///disk?socket={}", place.path("nbd").display());
+    OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() }
+}
+
+/// Attaches a disk that may move, and that no host has had.
+fn attach_moving(open: &OpenPool, spec: DiskSpec) {
+    attach(open, DiskSpec { moves: Some(Moves { from: None }), ..spec });
+}
+
+#[test]
+fn no_host_has_more_read_at_a_time_than_its_room() {
+    let place = Place::new("observed");
+    let (open, server, data) = owner(&place);
     let (handle, answers) = (open.handle(), Answers::default());
     join(&handle, &answers);
-    let uri = format!("nbd+unix:///disk?socket={}", place.path("nbd").display());
-    let origin = OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() };
-    let spec = DiskSpec { moves: Some(Moves { from: None }), ..spec(1, MIBS, origin) };
-    let (_, job) = handle.attach(spec).unwrap();
-    job.wait().unwrap();
+    attach_moving(&open, spec(1, MIBS, server_of(&place)));
 
     // Nothing is read while the origin is away.
     server.leaves.store(true, Ordering::Relaxed);
@@ -104,18 +116,11 @@ fn no_host_has_more_read_at_a_time_than_its_room() {
 #[test]
 fn reads_of_a_disk_whose_origin_is_away_do_not_hold_up_others() {
     let place = Place::new("observed-two");
-    let data = patterns(0, MIBS * MIB / 512, 0);
-    let server = Departing::serve(data.clone(), &place.path("nbd"));
-    let (open, _) = start(&place.pool(&[64], false));
+    let (open, server, data) = owner(&place);
     let (handle, answers) = (open.handle(), Answers::default());
     join(&handle, &answers);
-    let uri = format!("nbd+unix:///disk?socket={}", place.path("nbd").display());
-    let away = OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() };
-    let moves = Some(Moves { from: None });
-    let file = OriginSpec::File { path: place.origin("origin", MIBS) };
-    for spec in [spec(1, MIBS, away), spec(2, MIBS, file)] {
-        handle.attach(DiskSpec { moves, ..spec }).unwrap().1.wait().unwrap();
-    }
+    attach_moving(&open, spec(1, MIBS, server_of(&place)));
+    attach_moving(&open, spec(2, MIBS, OriginSpec::File { path: place.origin("origin", MIBS) }));
     server.leaves.store(true, Ordering::Relaxed);
     let from = HostId(2);
     for _ in 0..20 {

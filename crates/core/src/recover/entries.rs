@@ -171,16 +171,14 @@ impl Recovered {
         listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
         self.store.segments[segment].generation = header.generation;
         let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
-        let mut read = [None; SLOTS_PER_SEGMENT as usize];
-        let mut count = 0;
+        let mut read = Vec::with_capacity(SLOTS_PER_SEGMENT as usize);
         for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
             let decoded = Slot::decode(entry.try_into().expect("an entry's bytes"));
             let Some((slot, twin)) = decoded else { continue };
             self.last_seq = self.last_seq.max(slot.seq());
-            read[count] = Some(Entry { number, slot, twin });
-            count += 1;
+            read.push(Entry { number, slot, twin });
         }
-        if count == 0 {
+        if read.is_empty() {
             return;
         }
         if !known || header.owner == NO_OWNER {
@@ -188,19 +186,19 @@ impl Recovered {
             return;
         }
         self.store.adopt_segment(segment, DiskNo(header.owner));
-        self.adopt_flushed(pool, &read[..count], listed);
+        self.adopt_flushed(pool, &read, listed);
     }
 
     /// Adds the entries of a segment that are known to be flushed, and puts the others aside. They are taken over as
     /// they are read, since a list of all would be twice as large as the store itself.
-    fn adopt_flushed(&mut self, pool: &Pool, read: &[Option<Entry>], listed: &mut Listed) {
+    fn adopt_flushed(&mut self, pool: &Pool, read: &[Entry], listed: &mut Listed) {
         for some in read.chunks(PREFETCH_TOGETHER) {
             let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
-            for (to, entry) in blocks.iter_mut().zip(some.iter().flatten()) {
+            for (to, entry) in blocks.iter_mut().zip(some) {
                 *to = (self.store.owner_of(entry.number), entry.slot.block());
             }
             self.store.prefetch(&blocks[..some.len()]);
-            for entry in some.iter().flatten() {
+            for entry in some {
                 if entry.slot.seq() <= listed.flushed_seq {
                     self.adopt(&pool.record.disks, entry.number, entry.slot);
                 } else {

@@ -80,7 +80,7 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
         (
             "haversack_disk_crash_dropped_blocks_total",
             "counter",
-            "Clean blocks from before a crash that other data was found in place of.",
+            "Clean blocks from before a crash that failed their checksum and were dropped.",
             |d| d.stats.crash_dropped_blocks,
         ),
     ];

@@ -72,7 +72,7 @@ pub enum ReadRefusal {
     NotOwner,
     /// The read failed.
     Failed,
-    /// As much as a host may have read at a time is being read for it.
+    /// As much of the disk as a host may have read at a time is being read for it.
     Busy,
 }
 

@@ -48,7 +48,7 @@ fn bytes(blocks: u64) -> f64 {
     blocks as f64 * BLOCK_BYTES as f64
 }
 
-/// A ring of entries, which is evaluated whenever it is full, and then begins anew.
+/// A ring of entries, which is evaluated and emptied whenever it is full.
 struct Ring {
     entries: u64,
     held: u64,

@@ -56,6 +56,10 @@ pub enum Bug {
     MergeOldOverNew,
     /// A fill from the origin does not lock out writes to the block.
     FillWithoutLock,
+    /// A block that was written is still read from the base.
+    ShareWritten,
+    /// A block that is dirty when sharing with the base begins is shared.
+    ShareDirty,
     /// The write-intent bitmap is cleared without flushing the origin and rewriting stale pages.
     ClearIntentEarly,
     /// Recovery ignores the staging area.
@@ -186,6 +190,8 @@ pub const ALL: &[Bug] = &[
     Bug::FlashOverStaging,
     Bug::MergeOldOverNew,
     Bug::FillWithoutLock,
+    Bug::ShareWritten,
+    Bug::ShareDirty,
     Bug::ClearIntentEarly,
     Bug::IgnoreStaging,
     Bug::TrustTornCommit,

@@ -6,6 +6,7 @@ use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
 use crate::MAX_DISK_SECTORS;
+use crate::base::Base;
 use crate::checksum;
 use crate::config::{AdmissionConfig, DiskConfig, Persistence, Target, Tuning};
 use crate::damaged::DamagedBlocks;
@@ -78,6 +79,10 @@ pub(crate) struct Disk {
     pub moved: Moved,
     /// The state of a migration: rarely there, so that others pay for one test.
     pub moving: Option<Box<Moving>>,
+    /// What it shares with its base.
+    pub base: Option<Box<Base>>,
+    /// Other disks may share its blocks.
+    pub is_base: bool,
     /// What was sent to the origin, and how much of it may be volatile.
     pub origin: OriginAccount,
     /// How long the origin takes.
@@ -133,6 +138,8 @@ impl Disk {
             restaging: 0,
             moved: record.moved,
             moving: None,
+            base: None,
+            is_base: false,
             origin: OriginAccount::new(record.origin_volatile),
             origin_latency: OriginLatency::default(),
             requests: 0,
@@ -168,9 +175,10 @@ impl Disk {
         }
     }
 
-    /// Returns the bytes of memory for admission and monitor.
+    /// Returns the bytes of memory for admission, monitor, and what is shared with a base.
     pub fn side_bytes(&self) -> usize {
-        self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes)
+        let base_bytes = self.base.as_ref().map_or(0, |base| base.bytes());
+        self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes) + base_bytes
     }
 
     /// Whether everything staged is to be committed now. Writes that wait for the cleaner need that: staged

@@ -7,6 +7,7 @@
 //! Start at [`Core`]. [`pool::create`] creates a pool, [`Core::open`] opens one, [`Core::with`] calls it.
 
 pub mod action;
+mod base;
 pub mod bugs;
 mod call;
 pub mod checksum;
@@ -53,12 +54,14 @@ mod versions;
 pub use haversack_admission::{Figures as AdmissionFigures, Malformed as MalformedAdmission};
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
+pub use base::BaseBlocks;
 pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
     MAX_REQUEST_SECTORS, PREPARED_AT_FORMAT, Persistence, PoolConfig, StagingKind, Target, Tuning,
 };
 pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};
+pub use flow::base::BaseUsage;
 pub use flow::device::NewDevice;
 pub use flow::export::{CachedBlock, Copied, ListCursor};
 pub use flow::job::Progress;

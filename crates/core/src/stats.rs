@@ -29,6 +29,8 @@ pub struct DiskStats {
     pub write_misses: u64,
     /// Bytes read from the origin.
     pub origin_read_bytes: u64,
+    /// Blocks read from the disk's base, which counts them as its own reads.
+    pub base_blocks: u64,
     /// Blocks read from the host that owned the disk before.
     pub peer_read_blocks: u64,
     /// Clean blocks that followed the disk here, from that host or the origin.

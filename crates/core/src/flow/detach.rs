@@ -88,6 +88,7 @@ impl<M: Memory> Call<'_, M> {
         self.attached(disk)?;
         self.idle(disk)?;
         let total = self.dirty_blocks(disk);
+        self.end_sharing_of_base(disk);
         let d = self.disk_mut(disk);
         d.life.happened(Event::Detach);
         d.cleaner.clean_all();

@@ -1,6 +1,7 @@
 //! The data paths of the core, one file each: the steps that requests and background work go through.
 
 mod around;
+pub mod base;
 pub mod clean;
 pub mod commit;
 mod common;

@@ -167,7 +167,7 @@ impl<M: Memory> Call<'_, M> {
         (d.damage, d.loss_version) = (Damage::None, None);
         d.lost.clear();
         d.given_up.clear();
-        d.monitor = None;
+        (d.monitor, d.base, d.is_base) = (None, None, false);
         d.last_request_us = now;
         self.staging.drop_all_data(disk);
         self.change_target(disk, config.target);

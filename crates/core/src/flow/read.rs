@@ -23,6 +23,7 @@ use crate::action::{Action, Event, IoId, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::core::Call;
+use crate::flow::base::Shared;
 use crate::flow::request::Park;
 use crate::io::{FlashPart, Io, OriginPart, Purpose};
 use crate::locks::LockKind;
@@ -55,6 +56,11 @@ impl<M: Memory> Call<'_, M> {
             let (block, mask) = match retry {
                 Some(part) => part,
                 None if self.requests[number].next < self.requests[number].end => {
+                    match self.read_shared(number) {
+                        Shared::No => {}
+                        Shared::Started => continue,
+                        Shared::Wait => break,
+                    }
                     let block = BlockNo(self.requests[number].next);
                     (block, self.part(number, block))
                 }
@@ -367,9 +373,11 @@ impl<M: Memory> Call<'_, M> {
         self.read_on(number);
     }
 
-    /// Continues a read after one of its I/Os has ended.
-    fn read_on(&mut self, number: u32) {
-        if self.requests[number].retries.is_empty() {
+    /// Continues a read after one of its I/Os, or of its children, has ended.
+    pub(crate) fn read_on(&mut self, number: u32) {
+        let request = &self.requests[number];
+        let is_started = request.next == request.end || request.error.is_some();
+        if request.retries.is_empty() && is_started {
             self.finish_if_done(number);
         } else if self.requests[number].park == Park::None && !self.requests[number].queued {
             self.pump_read(number);

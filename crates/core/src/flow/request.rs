@@ -28,7 +28,10 @@ impl Core {
             (next, end) = (first.0, last.0 + 1);
             disk.stats.start_phases[(sector % 8) as usize] += 1;
         }
-        disk.record_request(self.now, request.op, sector, sectors);
+        match request.op {
+            Op::Read if disk.base.is_some() => disk.record_own_parts(self.now, sector, sectors),
+            op => disk.record_request(self.now, op, sector, sectors),
+        }
         let stages = matches!(request.op, Op::Write { .. }) && disk.mode.defers_origin();
         let bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         match request.op {
@@ -48,6 +51,9 @@ impl Core {
             }
             Op::Flush => disk.stats.flushes += 1,
             Op::Discard | Op::WriteZeroes => disk.stats.zeroes += 1,
+        }
+        if !matches!(request.op, Op::Read | Op::Flush) {
+            self.note_change(request.disk, next..end);
         }
         let state = &mut self.requests[number];
         state.retries.clear();
@@ -171,6 +177,7 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn answer(&mut self, number: u32) {
         let request = &self.requests[number];
         let (tag, disk, error) = (request.tag, request.disk, request.error);
+        let (parent, end) = (request.parent, request.end);
         self.requests.put(number);
         let d = self.disk_mut(disk);
         d.requests -= 1;
@@ -179,7 +186,10 @@ impl<M: Memory> Call<'_, M> {
         if awaited {
             self.queue(disk);
         }
-        self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });
+        match parent {
+            Some(parent) => self.child_done(parent, end, error),
+            None => self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) }),
+        }
     }
 
     /// Copies sectors of a block from a frame to the reader.

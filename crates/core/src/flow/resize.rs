@@ -32,6 +32,7 @@ impl<M: Memory> Call<'_, M> {
         self.idle(disk)?;
         DiskConfig::new(id, sectors).check().map_err(ManageError::BadConfig)?;
         self.end_late_copies(disk);
+        self.share_less(disk, sectors);
         let kind = JobKind::Resize { before: self.disk(disk).sectors, sectors, stage: ResizeStage::Requests };
         Ok(self.start_job(disk, kind, None))
     }

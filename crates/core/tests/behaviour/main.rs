@@ -21,6 +21,7 @@ mod origin_away;
 mod overflow;
 mod prepare;
 mod released_detached;
+mod shared_base;
 mod shares;
 mod status;
 mod takeover;

@@ -3,6 +3,7 @@
 use haversack_model::{BlockNo, DiskNo};
 
 use crate::action::{Op, RequestError};
+use crate::flow::base::Parent;
 use crate::memory::RequestTag;
 
 /// What a request waits for.
@@ -53,6 +54,8 @@ pub(crate) struct RequestState {
     pub bypass: bool,
     /// It bypasses the cache up to this block, because too much is dirty.
     pub overflow_end: Option<u64>,
+    /// The request of another disk that it is a part of.
+    pub parent: Option<Parent>,
     /// It reads a copy of one block for another host.
     pub is_copy: bool,
     /// It continues an earlier one. Recorded only for admission filters that use this.
@@ -87,6 +90,7 @@ impl Default for RequestState {
             fetched: None,
             bypass: false,
             overflow_end: None,
+            parent: None,
             is_copy: false,
             continues: false,
             durable: false,

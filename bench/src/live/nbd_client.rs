@@ -81,7 +81,7 @@ impl NbdClient {
                 Event::Zero { offset, .. } => {
                     return Err(io::Error::other(format!("zeroes were read at {offset}")));
                 }
-                Event::Error { .. } => {}
+                Event::Extent { .. } | Event::Error { .. } => {}
                 Event::Done { cookie, result } => {
                     result.map_err(|e| io::Error::other(format!("the server answers {e}")))?;
                     done.push(self.requests[cookie.slot()].0);

@@ -123,7 +123,8 @@ pub fn nbd_client_bytes(data: &[u8]) -> bool {
         return false;
     };
     let (piece, policy) = plan(*choice);
-    let mut negotiation = ClientNegotiation::new("disk", policy).expect("a short name");
+    let negotiation = ClientNegotiation::new("disk", policy);
+    let mut negotiation = negotiation.and_then(|n| n.with_context("base:allocation")).expect("short names");
     let mut output = Vec::new();
     'negotiate: for mut input in data.chunks(piece) {
         while !input.is_empty() {
@@ -142,19 +143,20 @@ pub fn nbd_client_bytes(data: &[u8]) -> bool {
         flags: ALL_FEATURES,
         block_size: BlockSize::CLIENT_DEFAULT,
         structured_replies: choice & 1 == 0,
+        context_id: Some(7),
         tls: false,
     };
     replies(&connected, data, piece)
 }
 
 fn replies(connected: &Connected, data: &[u8], piece: usize) -> bool {
-    let mut session = ClientSession::new(connected, 3);
-    let ranges = [(0, 4096), (4096, 512), (8192, 65536)];
-    for ((offset, length), command) in ranges.into_iter().zip([Command::Read, Command::Write, Command::Read])
-    {
+    let mut session = ClientSession::new(connected, 4);
+    let ranges = [(0, 4096), (4096, 512), (8192, 65536), (0, 1 << 20)];
+    let commands = [Command::Read, Command::Write, Command::Read, Command::BlockStatus];
+    for ((offset, length), command) in ranges.into_iter().zip(commands) {
         session.start(command, CommandFlags::NONE, offset, length).expect("a free slot");
     }
-    let mut came = [0; 3];
+    let mut came = [0; 4];
     for mut input in data.chunks(piece) {
         loop {
             let before = input.len();
@@ -178,10 +180,11 @@ fn replies(connected: &Connected, data: &[u8], piece: usize) -> bool {
                     check_range(ranges[cookie.slot()], offset, length);
                     came[cookie.slot()] += length;
                 }
+                Event::Extent { cookie, length, .. } => assert!(cookie.slot() == 3 && length > 0),
                 Event::Error { .. } => assert!(session.message().len() <= 256),
                 Event::Done { cookie, result } => {
                     let (_, length) = ranges[cookie.slot()];
-                    assert!(result.is_err() || cookie.slot() == 1 || came[cookie.slot()] == length);
+                    assert!(result.is_err() || cookie.slot() % 2 == 1 || came[cookie.slot()] == length);
                 }
             }
             assert!(input.len() < before || !matches!(event, Event::Data { .. }));

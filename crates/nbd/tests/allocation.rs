@@ -79,6 +79,7 @@ fn requests_allocate_nothing() {
         flags,
         block_size: BlockSize::CLIENT_DEFAULT,
         structured_replies: true,
+        context_id: None,
         tls: false,
     };
     let mut session = ClientSession::new(&connected, 4);

@@ -149,6 +149,45 @@ fn qemu_nbd() {
     assert!(error.contains("export \"other\"") && error.contains("no such export"), "{error}");
 }
 
+/// Returns the extents of the first MiB: lengths and flags.
+fn status(client: &mut Client) -> Vec<(u32, u32)> {
+    let answer = client.request(Command::BlockStatus, 0, MIB as u32, b"").expect("it is answered");
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+    answer.chunks(8).map(|extent| (number(&extent[..4]), number(&extent[4..]))).collect()
+}
+
+#[test]
+fn qemu_tells_how_deep_in_its_chain_data_is() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path(name).to_str().unwrap().to_owned();
+    run("qemu-img", &["create", "-q", "-f", "raw", &path("base"), "16M"]);
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", &path("base"), "-F", "raw", &path("image")]);
+    run("qemu-io", &["-f", "qcow2", "-c", "write -P 1 128k 64k", &path("image")]);
+    let arguments = ["-t", "-e", "4", "-k", "SOCKET", "-x", "disk", "-f", "qcow2", "-A", "IMAGE"];
+    let (_peer, socket) = start("qemu-nbd", &arguments, &scratch);
+    let mut client = Client::with_context(&socket, "disk", "qemu:allocation-depth").unwrap();
+    assert_eq!(status(&mut client), [(128 << 10, 2), (64 << 10, 1), (832 << 10, 2)]);
+    exercise(client);
+    let without = connect(&socket, "disk");
+    assert_eq!(without.connected.context_id, None);
+    let unknown = Client::with_context(&socket, "disk", "other:context").unwrap();
+    assert_eq!(unknown.connected.context_id, None);
+}
+
+#[test]
+fn without_structured_replies_there_is_no_context() {
+    let scratch = Scratch::new();
+    let (_peer, socket) = start("nbdkit", &["-f", "--no-sr", "-U", "SOCKET", "memory", "16M"], &scratch);
+    let client = Client::with_context(&socket, "", "base:allocation").unwrap();
+    assert_eq!(client.connected.context_id, None);
+    let (_peer, socket) = {
+        std::fs::remove_file(&socket).unwrap();
+        start("nbdkit", &["-f", "-U", "SOCKET", "memory", "16M"], &scratch)
+    };
+    let mut client = Client::with_context(&socket, "", "base:allocation").unwrap();
+    assert_eq!(status(&mut client), [(1 << 20, 3)], "a hole that reads as zeroes");
+}
+
 #[test]
 fn qemu_storage_daemon() {
     let scratch = Scratch::new();

@@ -10,7 +10,7 @@ const FEATURES: TransmissionFlags = TransmissionFlags::from_bits(0b1110_1101);
 fn connected(structured_replies: bool) -> Connected {
     let flags = if structured_replies { FEATURES } else { FEATURES.without(TransmissionFlags::SEND_DF) };
     let block_size = BlockSize::new(512, 4096, 1 << 17).unwrap();
-    Connected { size_bytes: SIZE_BYTES, flags, block_size, structured_replies, tls: false }
+    Connected { size_bytes: SIZE_BYTES, flags, block_size, structured_replies, context_id: None, tls: false }
 }
 
 fn chunk(kind: u16, done: bool, cookie: u64, payload: &[u8]) -> Vec<u8> {
@@ -165,7 +165,7 @@ fn a_server_that_breaks_the_protocol_is_found_out() {
                 .concat(),
             "part of which was received before",
         ),
-        (chunk(c::REPLY_TYPE_BLOCK_STATUS, true, 0, &[0; 12]), "unknown or was not asked for"),
+        (chunk(c::REPLY_TYPE_BLOCK_STATUS, true, 0, &[0; 12]), "it answers BLOCK_STATUS only"),
         (chunk(77, true, 0, b""), "unknown or was not asked for"),
         (chunk(c::REPLY_TYPE_ERROR, true, 0, &[0; 5]), "at least 6"),
         (chunk(c::REPLY_TYPE_ERROR, true, 0, &[0; 8193]), "at most 8192"),
@@ -185,6 +185,48 @@ fn a_server_that_breaks_the_protocol_is_found_out() {
     assert_eq!(found, ClientError::TooFragmented { cookie: 0, limit: 64 });
     let found = events(&mut session(false).0, &chunk(c::REPLY_TYPE_NONE, true, 1, b"")).unwrap_err();
     assert_eq!(found, ClientError::UnexpectedChunk { cookie: 1 });
+}
+
+/// A session with a BLOCK_STATUS in flight. The context's number is 7.
+fn status_session() -> (ClientSession, Cookie) {
+    let mut session = ClientSession::new(&Connected { context_id: Some(7), ..connected(true) }, 1);
+    let (status, _) = session.start(Command::BlockStatus, CommandFlags::NONE, 0, 4096).unwrap();
+    (session, status)
+}
+
+fn extents(context_id: u32, extents: &[(u32, u32)]) -> Vec<u8> {
+    let words = extents.iter().flat_map(|(length, flags)| [*length, *flags]);
+    std::iter::once(context_id).chain(words).flat_map(u32::to_be_bytes).collect()
+}
+
+#[test]
+fn extents_are_events() {
+    let (mut session, cookie) = status_session();
+    let stream = chunk(c::REPLY_TYPE_BLOCK_STATUS, true, 0, &extents(7, &[(512, 1), (65536, 3)]));
+    let expected = [
+        Event::Extent { cookie, length: 512, flags: 1 },
+        Event::Extent { cookie, length: 65536, flags: 3 },
+        Event::Done { cookie, result: Ok(()) },
+    ];
+    assert_eq!(events(&mut session, &stream).unwrap(), expected);
+}
+
+#[test]
+fn malformed_extents_are_reported() {
+    let kind = c::REPLY_TYPE_BLOCK_STATUS;
+    let none_empty =
+        [chunk(kind, false, 0, &extents(7, &[(512, 1)])), chunk(kind, true, 0, &extents(7, &[(0, 1)]))];
+    let cases = [
+        (chunk(kind, true, 0, &extents(8, &[(512, 1)])), "was not requested"),
+        (chunk(kind, true, 0, &extents(7, &[])), "8 for each of 1 to"),
+        (chunk(kind, true, 0, &extents(7, &[(512, 1)])[..11]), "8 for each of 1 to"),
+        (chunk(c::REPLY_TYPE_OFFSET_DATA, true, 0, &data(0, &[0; 512])), "it answers reads only"),
+        (none_empty.concat(), "an extent is not empty"),
+    ];
+    for (stream, expected) in cases {
+        let found = events(&mut status_session().0, &stream).unwrap_err().to_string();
+        assert!(found.contains(expected), "{found}, expected {expected}");
+    }
 }
 
 #[test]
@@ -368,6 +410,7 @@ fn run(structured: bool, wishes: &[Wish], pieces: &[usize], seed: u64) {
                     let at = (offset - starts[cookie.slot()]) as usize;
                     memory[cookie.slot()][at..at + length as usize].fill(0);
                 }
+                Event::Extent { .. } => panic!("nothing asks for extents"),
                 Event::Error { errno, .. } => {
                     assert_eq!((errno, session.message()), (Errno::EIO, "bad luck"));
                 }

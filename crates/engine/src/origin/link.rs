@@ -260,6 +260,7 @@ impl Link {
                         fill(cut(memory(job), at, length.into()), None);
                     }
                 }
+                Event::Extent { .. } => {}
                 Event::Error { errno, .. } => {
                     tracing::warn!(%errno, message = self.session.message(), "the origin failed a request");
                 }

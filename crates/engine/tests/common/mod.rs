@@ -159,6 +159,7 @@ impl Client {
             flags: negotiated.flags,
             block_size: negotiated.export.block_size,
             structured_replies: true,
+            context_id: None,
             tls: false,
         };
         handle

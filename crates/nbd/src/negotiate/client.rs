@@ -1,5 +1,5 @@
-//! The client's side of negotiation: TLS if wanted, structured replies if there are any, then GO, or
-//! `EXPORT_NAME` with servers that do not know GO.
+//! The client's side of negotiation: TLS if wanted, structured replies if there are any, a metadata context if wanted,
+//! then GO, or `EXPORT_NAME` with servers that do not know GO.
 //!
 //! ```
 //! use std::io::{self, Read, Write};
@@ -66,6 +66,8 @@ pub struct Connected {
     pub block_size: BlockSize,
     /// Whether reads are answered in chunks.
     pub structured_replies: bool,
+    /// The server's number for the metadata context, if one was requested and the export has it.
+    pub context_id: Option<u32>,
     /// Whether the session is under TLS.
     pub tls: bool,
 }
@@ -77,7 +79,7 @@ impl Connected {
             size_bytes: self.size_bytes,
             flags: self.flags,
             block_size: self.block_size,
-            block_status: false,
+            block_status: self.context_id.is_some(),
         }
     }
 }
@@ -101,6 +103,8 @@ pub struct ClientNegotiation {
     no_zeroes: bool,
     tls: bool,
     structured_replies: bool,
+    context: Option<String>,
+    context_id: Option<u32>,
     size_and_flags: Option<(u64, TransmissionFlags)>,
     block_size: BlockSize,
 }
@@ -122,9 +126,23 @@ impl ClientNegotiation {
             no_zeroes: false,
             tls: false,
             structured_replies: false,
+            context: None,
+            context_id: None,
             size_and_flags: None,
             block_size: BlockSize::CLIENT_DEFAULT,
         })
+    }
+
+    /// Requests a metadata context, such as `qemu:allocation-depth`, for BLOCK_STATUS. The export need not have it.
+    ///
+    /// # Errors
+    /// The name is longer than 4,096 bytes or contains NUL.
+    pub fn with_context(mut self, context: &str) -> Result<Self, ClientError> {
+        if context.len() > c::MAX_STRING_BYTES || context.contains('\0') {
+            return Err(ClientError::ExportName { length_bytes: context.len() });
+        }
+        self.context = Some(context.to_owned());
+        Ok(self)
     }
 
     /// Returns how many bytes the current message lacks, at most 8,192. A caller that reads no more at a time has
@@ -286,6 +304,18 @@ impl ClientNegotiation {
             }
             c::OPT_STRUCTURED_REPLY if failed || kind == c::REP_ACK => {
                 self.structured_replies = !failed;
+                match self.context.take().filter(|_| self.structured_replies) {
+                    Some(context) => self.send_set_context(&context, output),
+                    None => self.send_go(output),
+                }
+            }
+            c::OPT_SET_META_CONTEXT if kind == c::REP_META_CONTEXT => {
+                let id = Fields(data).u32();
+                let reason = "the number of the context is missing";
+                self.context_id = Some(id.ok_or(ClientError::OptionReply { option, kind, reason })?);
+            }
+            c::OPT_SET_META_CONTEXT if failed || kind == c::REP_ACK => {
+                self.context_id = self.context_id.filter(|_| !failed);
                 self.send_go(output);
             }
             c::OPT_GO if kind == c::REP_INFO => self.info(data)?,
@@ -345,8 +375,18 @@ impl ClientNegotiation {
             flags,
             block_size: self.block_size,
             structured_replies: self.structured_replies,
+            context_id: self.context_id,
             tls: self.tls,
         })
+    }
+
+    fn send_set_context(&mut self, context: &str, output: &mut Vec<u8>) {
+        let mut data = (self.export.len() as u32).to_be_bytes().to_vec();
+        data.extend_from_slice(self.export.as_bytes());
+        data.extend_from_slice(&1_u32.to_be_bytes());
+        data.extend_from_slice(&(context.len() as u32).to_be_bytes());
+        data.extend_from_slice(context.as_bytes());
+        self.send(c::OPT_SET_META_CONTEXT, &data, output);
     }
 
     fn send_go(&mut self, output: &mut Vec<u8>) {

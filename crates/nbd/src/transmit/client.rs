@@ -31,6 +31,7 @@
 //!                 let at = (offset - starts[cookie.slot()]) as usize;
 //!                 memory[cookie.slot()][at..at + length as usize].fill(0);
 //!             }
+//!             Event::Extent { length, flags, .. } => println!("{length} bytes: {flags:#x}"),
 //!             Event::Error { errno, .. } => eprintln!("{errno}: {}", session.message()),
 //!             Event::Done { cookie, result } => println!("{} is done: {result:?}", cookie.slot()),
 //!         }
@@ -58,6 +59,9 @@ const MAX_ERROR_BYTES: u32 = 8 << 10;
 const MAX_MESSAGE_BYTES: usize = 256;
 const SIMPLE_BYTES: usize = 16;
 const CHUNK_BYTES: usize = 20;
+const EXTENT_BYTES: usize = 8;
+/// Longest BLOCK_STATUS chunk that is accepted: 2^20 extents, as the protocol allows.
+const MAX_STATUS_BYTES: u32 = 4 + (8 << 20);
 
 /// The identifier of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -96,6 +100,16 @@ pub enum Event {
         offset: u64,
         /// How many bytes.
         length: u32,
+    },
+    /// The next bytes from the offset of the BLOCK_STATUS request on have these flags. The last extent may reach beyond
+    /// the request, or end before it.
+    Extent {
+        /// The request.
+        cookie: Cookie,
+        /// How many bytes.
+        length: u32,
+        /// What the metadata context says of them.
+        flags: u32,
     },
     /// The server reports a failure; [`ClientSession::message`] has its text. `Done` will follow.
     Error {
@@ -164,6 +178,12 @@ enum State {
         left: u32,
         done: bool,
     },
+    /// Extents of a reply to BLOCK_STATUS follow.
+    Extents {
+        slot: usize,
+        left: u32,
+        done: bool,
+    },
     Done {
         slot: usize,
     },
@@ -174,6 +194,7 @@ enum State {
 pub struct ClientSession {
     rules: RequestRules,
     structured_replies: bool,
+    context_id: Option<u32>,
     slots: Box<[Slot]>,
     free: Vec<usize>,
     collector: Collector,
@@ -188,6 +209,7 @@ impl ClientSession {
         Self {
             rules: connected.rules(),
             structured_replies: connected.structured_replies,
+            context_id: connected.context_id,
             slots: std::iter::repeat_with(slot).take(capacity).collect(),
             free: (0..capacity).rev().collect(),
             collector: Collector::new(MAX_ERROR_BYTES as usize),
@@ -283,6 +305,17 @@ impl ClientSession {
                     return Ok(Some(Event::Data { cookie: self.cookie(slot), offset, length: left }));
                 }
                 State::Data { slot, done, .. } => self.state = after(slot, done),
+                State::Extents { slot, left, done } => {
+                    if !self.collector.fill(input, EXTENT_BYTES) {
+                        return Ok(None);
+                    }
+                    let left = left - EXTENT_BYTES as u32;
+                    self.state =
+                        if left > 0 { State::Extents { slot, left, done } } else { after(slot, done) };
+                    let extent = self.extent(slot);
+                    self.collector.clear();
+                    return extent.map(Some);
+                }
                 State::Done { slot } => return self.finish(slot).map(Some),
             }
         }
@@ -342,12 +375,19 @@ impl ClientSession {
             c::REPLY_TYPE_OFFSET_DATA | c::REPLY_TYPE_OFFSET_HOLE if !read => Some("it answers reads only"),
             c::REPLY_TYPE_OFFSET_DATA if length < 9 => Some("it has at least 9 bytes"),
             c::REPLY_TYPE_OFFSET_HOLE if length != 12 => Some("it has 12 bytes"),
+            c::REPLY_TYPE_BLOCK_STATUS if request.command != Command::BlockStatus => {
+                Some("it answers BLOCK_STATUS only")
+            }
+            c::REPLY_TYPE_BLOCK_STATUS if length < 12 || length % 8 != 4 || length > MAX_STATUS_BYTES => {
+                Some("it has 4 bytes, and 8 for each of 1 to 1048576 extents")
+            }
             c::REPLY_TYPE_ERROR_OFFSET if length < 14 => Some("it has at least 14 bytes"),
             c::REPLY_TYPE_ERROR_BIT.. if length < 6 => Some("it has at least 6 bytes"),
             c::REPLY_TYPE_ERROR_BIT.. if length > MAX_ERROR_BYTES => Some("it has at most 8192 bytes"),
             c::REPLY_TYPE_NONE
             | c::REPLY_TYPE_OFFSET_DATA
             | c::REPLY_TYPE_OFFSET_HOLE
+            | c::REPLY_TYPE_BLOCK_STATUS
             | c::REPLY_TYPE_ERROR_BIT.. => None,
             _ => Some("the kind is unknown or was not asked for"),
         };
@@ -379,6 +419,14 @@ impl ClientSession {
                 self.cover(slot, &request, offset, length)?;
                 Ok(Some(Event::Zero { cookie, offset, length }))
             }
+            c::REPLY_TYPE_BLOCK_STATUS => {
+                if fields.u32() != self.context_id {
+                    let reason = "its metadata context was not requested";
+                    return Err(ClientError::Chunk { cookie: cookie.0, kind, length_bytes: length, reason });
+                }
+                self.state = State::Extents { slot, left: length - 4, done };
+                Ok(None)
+            }
             _ => {
                 let fault =
                     |reason| ClientError::Chunk { cookie: cookie.0, kind, length_bytes: length, reason };
@@ -398,6 +446,17 @@ impl ClientSession {
                 Ok(Some(Event::Error { cookie, errno }))
             }
         }
+    }
+
+    fn extent(&self, slot: usize) -> Result<Event, ClientError> {
+        let mut fields = Fields(self.collector.bytes());
+        let (length, flags) = (fields.u32().unwrap_or_default(), fields.u32().unwrap_or_default());
+        let cookie = self.cookie(slot);
+        if length == 0 {
+            let (kind, reason) = (c::REPLY_TYPE_BLOCK_STATUS, "an extent is not empty");
+            return Err(ClientError::Chunk { cookie: cookie.0, kind, length_bytes: 0, reason });
+        }
+        Ok(Event::Extent { cookie, length, flags })
     }
 
     fn finish(&mut self, slot: usize) -> Result<Event, ClientError> {
@@ -451,6 +510,7 @@ impl ClientSession {
 const fn fixed_bytes(chunk: &Chunk) -> usize {
     match chunk.kind {
         c::REPLY_TYPE_OFFSET_DATA => 8,
+        c::REPLY_TYPE_BLOCK_STATUS => 4,
         _ => chunk.length as usize,
     }
 }

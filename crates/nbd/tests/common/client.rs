@@ -14,13 +14,23 @@ pub struct Client {
     pub connected: Connected,
 }
 
-/// What became of a request: its data if it was a read.
+/// What became of a request: its data if it was a read, and pairs of length and flags if it was BLOCK_STATUS.
 pub type Answer = Result<Vec<u8>, Errno>;
 
 impl Client {
     pub fn connect(socket: &Path, export: &str, policy: TlsPolicy) -> io::Result<Self> {
+        Self::negotiate(socket, ClientNegotiation::new(export, policy).map_err(io::Error::other)?)
+    }
+
+    /// Connects and requests a metadata context.
+    pub fn with_context(socket: &Path, export: &str, context: &str) -> io::Result<Self> {
+        let negotiation = ClientNegotiation::new(export, TlsPolicy::Off);
+        let negotiation = negotiation.and_then(|negotiation| negotiation.with_context(context));
+        Self::negotiate(socket, negotiation.map_err(io::Error::other)?)
+    }
+
+    fn negotiate(socket: &Path, mut negotiation: ClientNegotiation) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
-        let mut negotiation = ClientNegotiation::new(export, policy).map_err(io::Error::other)?;
         let mut output = Vec::new();
         let mut buffer = vec![0; 8192];
         loop {
@@ -78,6 +88,9 @@ impl Client {
                     Event::Zero { cookie, offset, length } => {
                         let at = (offset - starts[cookie.slot()]) as usize;
                         memory[cookie.slot()][at..at + length as usize].fill(0);
+                    }
+                    Event::Extent { cookie, length, flags } => {
+                        memory[cookie.slot()].extend([length, flags].map(u32::to_be_bytes).concat());
                     }
                     Event::Error { .. } => {}
                     Event::Done { cookie, result } => {

@@ -211,6 +211,7 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
         origin_wait: Duration::from_secs(10),
         read_only: false,
         moves: None,
+        beside: None,
     };
     let (disk, job) = open.handle().attach(spec)?;
     job.wait()?;

@@ -378,6 +378,10 @@ pub struct DiskConfig {
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
+    /// Read-only disk of the image that this disk was made from: blocks that are still as in that image are read from it,
+    /// and cached once for all disks that were made from it. The origin must tell which these are, as qcow2: does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Export the disk over NBD under its name.
     #[serde(default = "yes")]
     pub nbd: bool,
@@ -447,6 +451,7 @@ impl DiskConfig {
             origin_wait: origin_wait(),
             connections: connections(),
             read_only: false,
+            base: None,
             nbd: true,
             accept_loss: None,
             accept_origin_change: None,

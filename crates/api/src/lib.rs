@@ -26,8 +26,8 @@ pub use policy::{
     PolicyStatus, PoolPolicy,
 };
 pub use status::{
-    AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, EnduranceStatus, ErrorBody, ErrorCounters,
-    Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, LostData,
-    LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
+    AddDevice, BaseStatus, BlockCounters, DeviceStatus, DiskState, DiskStatus, EnduranceStatus, ErrorBody,
+    ErrorCounters, Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind,
+    LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
 };
 pub use units::{Size, Span};

@@ -207,6 +207,9 @@ pub struct DiskStatus {
     /// Measurements in the last window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
+    /// What it shares with its base, if it names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseStatus>,
     /// Whether the origin is reachable.
     pub origin_up: bool,
     /// Connected clients: NBD connections and vhost-user queues.
@@ -225,6 +228,20 @@ pub struct DiskStatus {
     pub nbd_latency: LatencyByKind,
     /// Latencies of the origin.
     pub origin_latency: LatencyByKind,
+}
+
+/// What a disk shares with its base.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct BaseStatus {
+    /// The base.
+    pub name: String,
+    /// Bytes of the disk that are as the base has them, and read from its disk.
+    pub shared_bytes: u64,
+    /// Bytes read from the base's disk, which counts them as its own reads.
+    pub read_bytes: u64,
+    /// Why nothing is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A disk's share of the pool.

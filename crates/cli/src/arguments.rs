@@ -364,6 +364,9 @@ pub struct Attach {
     /// Refuse writes of clients.
     #[arg(long)]
     pub read_only: bool,
+    /// Read-only disk of the image that the disk was made from, whose cached blocks it shares.
+    #[arg(long, value_name = "DISK")]
+    pub base: Option<String>,
     /// Do not export the disk over NBD.
     #[arg(long)]
     pub no_nbd: bool,

@@ -254,6 +254,7 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
         origin_wait: attach.origin_wait.unwrap_or(default.origin_wait),
         phase: attach.phase.unwrap_or(default.phase),
         read_only: attach.read_only,
+        base: attach.base.clone(),
         nbd: !attach.no_nbd,
         accept_loss: attach.accept_loss.clone(),
         accept_origin_change: attach.accept_origin_change.clone(),

@@ -139,6 +139,10 @@ pub fn disk(d: &DiskStatus) -> String {
         row("target", config.target.to_string());
         row("admission", config.admission.to_string());
     }
+    if let Some(base) = &d.base {
+        let shared = format!("{}: {} shared", base.name, Size(base.shared_bytes).rounded());
+        row("base", base.problem.clone().map_or(shared, |problem| format!("{}: {problem}", base.name)));
+    }
     row("clients", d.clients.to_string());
     if let Some(policy) = &d.policy {
         row("policy", policy.reason.clone());
@@ -188,6 +192,9 @@ pub fn disk(d: &DiskStatus) -> String {
     row("[blocks]", String::new());
     row("read by clients", Size(b.read_bytes).rounded());
     row("written by clients", Size(b.written_bytes).rounded());
+    if let Some(base) = &d.base {
+        row("read from base", Size(base.read_bytes).rounded());
+    }
     row("read from origin", Size(b.origin_read_bytes).rounded());
     row("written to origin", Size(b.origin_written_bytes).rounded());
     row("cleaned", Size(b.cleaned_bytes).rounded());

@@ -84,7 +84,7 @@ pub(crate) struct Base {
     /// A bit for each block that is not shared.
     own: Vec<u64>,
     /// Which blocks the origin reads from the base is known. Nothing is shared before.
-    is_known: bool,
+    pub is_known: bool,
     /// Blocks that are shared.
     pub shared_blocks: u64,
 }

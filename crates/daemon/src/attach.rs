@@ -20,7 +20,7 @@ use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::{self, Store};
-use crate::helper::{CONFIRM_EVERY, Helper, HelperSpec};
+use crate::helper::{self, CONFIRM_EVERY, Helper, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
@@ -392,9 +392,10 @@ impl Daemon {
         let spec = HelperSpec {
             program: self.config.qemu_storage_daemon.clone(),
             disk: config.name.clone(),
-            socket: self.config.runtime_dir.join(format!("helper-{}.sock", config.name)),
+            socket: helper::socket(&self.config.runtime_dir, &config.name),
             device: device.clone(),
             read_only: config.read_only,
+            tells_depth: config.base.is_some(),
             run_as: self.run_as,
             gate: self.gate(config, id, device)?,
             confirm_every: CONFIRM_EVERY,
@@ -479,6 +480,7 @@ impl Daemon {
             origin_wait: config.origin_wait.0,
             read_only: config.read_only,
             moves: None,
+            beside: config.base.as_deref().and_then(|base| Some(self.disk(base).ok()?.id)),
         })
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use haversack_api::Method;
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Moved, PeerLoss, Progress, Records, Target,
+    AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, MonitorConfig, Moved, PeerLoss,
+    Progress, Records, Target,
 };
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
@@ -123,6 +124,14 @@ pub trait Backend: Send + Sync {
     fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>>;
     /// See [`ArenaHandle::saved_admission`].
     fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>>;
+    /// See [`ArenaHandle::share_base`].
+    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()>;
+    /// See [`ArenaHandle::share_blocks`].
+    fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool>;
+    /// See [`ArenaHandle::base_usage`].
+    fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>>;
+    /// See [`ArenaHandle::end_sharing`].
+    fn end_sharing(&self, disk: DiskHandle) -> Result<()>;
     /// See [`ArenaHandle::resume_admission`].
     fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool>;
     /// See [`PoolHandle::set_write_price`].
@@ -266,6 +275,22 @@ impl Backend for PoolHandle {
 
     fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>> {
         self.arena(disk).saved_admission(disk, with_accesses)
+    }
+
+    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+        self.arena(disk).share_base(disk, base)
+    }
+
+    fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
+        self.arena(disk).share_blocks(disk, blocks)
+    }
+
+    fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>> {
+        self.arena(disk).base_usage(disk)
+    }
+
+    fn end_sharing(&self, disk: DiskHandle) -> Result<()> {
+        self.arena(disk).end_sharing(disk)
     }
 
     fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool> {

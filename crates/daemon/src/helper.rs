@@ -135,6 +135,8 @@ pub struct HelperSpec {
     pub device: BlockDevice,
     /// Export it read-only.
     pub read_only: bool,
+    /// Let clients ask which layer of an image's chain has its data.
+    pub tells_depth: bool,
     /// User and group to run as; the daemon's if not set.
     pub run_as: Option<(u32, u32)>,
     /// What decides whether it may be used; it always may if not set.
@@ -146,7 +148,7 @@ pub struct HelperSpec {
 impl HelperSpec {
     /// Returns the URI under which the engine finds the export.
     pub fn uri(&self) -> String {
-        format!("nbd+unix:///{DISK_NODE}?socket={}", percent_encoded(&self.socket))
+        uri(&self.socket)
     }
 
     /// Returns where the helper listens until it is admitted.
@@ -184,9 +186,12 @@ impl HelperSpec {
         }
         let address = serde_json::json!({"type": "unix", "path": self.closed_socket()});
         let server = serde_json::json!({"addr": address, "max-connections": 0});
-        let export = serde_json::json!({
+        let mut export = serde_json::json!({
             "type": "nbd", "id": "export", "node-name": DISK_NODE, "name": DISK_NODE, "writable": !self.read_only
         });
+        if self.tells_depth {
+            export["allocation-depth"] = true.into();
+        }
         arguments.extend(["--nbd-server".to_string(), server.to_string()]);
         arguments.extend(["--export".to_string(), export.to_string()]);
         arguments
@@ -217,6 +222,16 @@ impl HelperSpec {
         lock.leave_to(child.id());
         Ok(child)
     }
+}
+
+/// Returns the private socket of a disk's helper.
+pub fn socket(runtime_dir: &Path, disk: &str) -> PathBuf {
+    runtime_dir.join(format!("helper-{disk}.sock"))
+}
+
+/// Returns the URI of a helper's export.
+pub fn uri(socket: &Path) -> String {
+    format!("nbd+unix:///{DISK_NODE}?socket={}", percent_encoded(socket))
 }
 
 /// Encodes the characters that a URI's query cannot contain.
@@ -460,6 +475,7 @@ mod tests {
             socket: dir.join("a b.sock"),
             device,
             read_only: false,
+            tells_depth: false,
             run_as: None,
             gate: None,
             confirm_every: CONFIRM_EVERY,

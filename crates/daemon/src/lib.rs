@@ -5,6 +5,7 @@
 
 mod attach;
 pub mod backend;
+pub mod bases;
 pub mod budget;
 pub mod closed;
 pub mod config;

@@ -177,6 +177,7 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
         (old.origin_wait != new.origin_wait, "origin_wait"),
         (old.connections != new.connections, "connections"),
         (old.read_only != new.read_only, "read_only"),
+        (old.base != new.base, "base"),
     ];
     differs.into_iter().filter_map(|(differs, key)| differs.then_some(key)).collect()
 }

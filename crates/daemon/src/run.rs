@@ -34,7 +34,9 @@ use crate::hosts::{self, Hosts, guests, incarnation};
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings};
+use crate::{
+    bases, budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings,
+};
 
 /// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -153,6 +155,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     history::start(&daemon)?;
     budget::start(&daemon, &config.pools)?;
     learned::start(&daemon)?;
+    bases::start(&daemon)?;
     guests::watch(&daemon)?;
     hosts::watch_epochs(&daemon)?;
     hosts::watch_detached(&daemon)?;

@@ -87,6 +87,7 @@ impl Daemon {
             let known = known.remove(&disk.id);
             let shown = snapshot.and_then(|s| s.disks.iter().find(|d| d.id == disk.id));
             let mut status = named(&name, &disk, known, shown);
+            status.base = shown.and_then(|shown| self.base_status(&disk, shown));
             (status.policy, status.measured) = self.with_policy(|policy| policy.of_disk(pool, &name));
             statuses.push(status);
         }
@@ -107,6 +108,7 @@ fn blank(name: String, id: DiskId, pool: &str, state: DiskState) -> DiskStatus {
         mode: None,
         policy: None,
         measured: None,
+        base: None,
         origin_up: false,
         clients: 0,
         usage: Usage::default(),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, Moved, OpenReport,
-    PREPARED_AT_FORMAT, PeerLoss, Records, Target,
+    AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, JobId, MonitorConfig, Moved,
+    OpenReport, PREPARED_AT_FORMAT, PeerLoss, Records, Target,
 };
 use haversack_migrate::Method;
 use haversack_model::{
@@ -371,6 +371,38 @@ impl ArenaHandle {
     /// It is not attached.
     pub fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
         self.run(move |reactor| reactor.admission_figures(disk))?
+    }
+
+    /// Begins to share blocks of a disk with its base; see [`haversack_core::Core::share_base`].
+    ///
+    /// # Errors
+    /// One of them is not attached, they are in different arenas, or the core refuses the base.
+    pub fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+        self.run(move |reactor| reactor.share_base(disk, base))?
+    }
+
+    /// Completes it; see [`haversack_core::Core::share_blocks`].
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
+        self.run(move |reactor| reactor.share_blocks(disk, blocks))?
+    }
+
+    /// Returns what a disk shares with its base.
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>> {
+        self.run(move |reactor| reactor.base_usage(disk))?
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn end_sharing(&self, disk: DiskHandle) -> Result<()> {
+        self.run(move |reactor| reactor.end_sharing(disk))?
     }
 
     /// Returns what a disk's admission filter has learned, if it learns; see

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, MIN_FRAMES, OpenOptions};
-use haversack_model::{ArenaNo, BLOCK_BYTES};
+use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId};
 
 use crate::error::{EngineError, Result};
 use crate::media::OnProgress;
@@ -138,6 +138,8 @@ pub struct DiskSpec {
     pub read_only: bool,
     /// Its cache may move to another host with its VM.
     pub moves: Option<Moves>,
+    /// A disk in whose arena it belongs if it is new: its base.
+    pub beside: Option<DiskId>,
 }
 
 /// A backing store that the engine accesses itself.

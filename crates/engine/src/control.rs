@@ -2,7 +2,9 @@
 
 use std::sync::mpsc::Sender;
 
-use haversack_core::{AdmissionFigures, DiskInfo, JobError, JobId, ManageError, NewDevice, Progress};
+use haversack_core::{
+    AdmissionFigures, BaseBlocks, BaseUsage, DiskInfo, JobError, JobId, ManageError, NewDevice, Progress,
+};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::config::DiskSpec;
@@ -75,6 +77,31 @@ impl Reactor {
         let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
         self.origin(disk, |origin, context| origin.begin(context));
         Ok((disk, job))
+    }
+
+    /// Begins to share blocks of a disk with its base.
+    pub(crate) fn share_base(&mut self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+        if disk.arena() != base.arena() {
+            return Err(EngineError::BaseElsewhere);
+        }
+        let base = self.attached(base)?;
+        self.disk_call(disk, |core, now, number| core.share_base(now, number, base))
+    }
+
+    /// Completes it.
+    pub(crate) fn share_blocks(&mut self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
+        let number = self.attached(disk)?;
+        Ok(self.core.share_blocks(number, blocks))
+    }
+
+    pub(crate) fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>> {
+        Ok(self.core.base_usage(self.attached(disk)?))
+    }
+
+    pub(crate) fn end_sharing(&mut self, disk: DiskHandle) -> Result<()> {
+        let number = self.attached(disk)?;
+        self.core.end_sharing(number);
+        Ok(())
     }
 
     pub(crate) fn detach(&mut self, disk: DiskHandle, force: bool) -> Result<JobId> {
@@ -209,6 +236,7 @@ impl Reactor {
             mode: info.mode,
             stats: *self.core.disk_stats(number)?,
             usage: self.core.disk_usage(number)?,
+            base: self.core.base_usage(number),
             origin_up: live.origin.is_up(),
             origin_errors: live.origin_errors,
             clients: self.clients_of(live.handle).len() as u64,

@@ -218,6 +218,11 @@ pub enum EngineError {
     /// The disk no longer exists.
     #[error("no such disk (it was detached)")]
     Detached,
+    /// A disk and its base belong to different arenas.
+    #[error(
+        "the disk and its base are in different arenas of the pool: forget the disk, and attach it after its base"
+    )]
+    BaseElsewhere,
     /// The disk was attached without other hosts that it could move to.
     #[error("the disk does not move between hosts: it was attached when no other host was configured")]
     DoesNotMove,

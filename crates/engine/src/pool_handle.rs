@@ -72,12 +72,14 @@ impl PoolHandle {
         self.arenas.get(usize::from(disk.arena().0)).unwrap_or(&self.arenas[0])
     }
 
-    /// Returns the arena to which a disk belongs; for a new disk, the one with the fewest disks.
-    fn home(&self, disk: DiskId) -> &ArenaHandle {
+    /// Returns the arena to which a disk belongs; for a new disk, that of the disk `beside`, or else the one with the fewest
+    /// disks.
+    fn home(&self, disk: DiskId, beside: Option<DiskId>) -> &ArenaHandle {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         let disks_of = |arena: usize| homes.values().filter(|home| usize::from(home.0) == arena).count();
         let emptiest = || (0..self.arenas.len()).min_by_key(|arena| disks_of(*arena)).unwrap_or(0);
-        let home = homes.get(&disk).copied().unwrap_or_else(|| ArenaNo(emptiest() as u8));
+        let known = homes.get(&disk).or_else(|| homes.get(&beside?)).copied();
+        let home = known.unwrap_or_else(|| ArenaNo(emptiest() as u8));
         homes.insert(disk, home);
         &self.arenas[usize::from(home.0)]
     }
@@ -88,7 +90,7 @@ impl PoolHandle {
     /// # Errors
     /// The origin cannot be used or is too small, or the core refuses the disk.
     pub fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, Job)> {
-        self.home(spec.config.id).attach(spec)
+        self.home(spec.config.id, spec.beside).attach(spec)
     }
 
     /// Makes this host known to the pool, before disks that can move are attached, and resumes what earlier

@@ -1,6 +1,6 @@
 //! All figures of a pool at one point in time.
 
-use haversack_core::{DiskStats, DiskUsage, PoolStats};
+use haversack_core::{BaseUsage, DiskStats, DiskUsage, PoolStats};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 use crate::histogram::Histogram;
@@ -93,6 +93,8 @@ pub struct DiskSnapshot {
     pub stats: DiskStats,
     /// Its share.
     pub usage: DiskUsage,
+    /// What it shares with its base.
+    pub base: Option<BaseUsage>,
     /// The origin is reachable.
     pub origin_up: bool,
     /// I/Os of the origin that failed.

@@ -36,7 +36,9 @@ pub(crate) struct Parent {
 pub struct BaseUsage {
     /// The base.
     pub base: DiskNo,
-    /// Blocks that are as the base has them; 0 until [`Core::share_blocks`].
+    /// [`Core::share_blocks`] was called: nothing is shared before.
+    pub is_known: bool,
+    /// Blocks that are as the base has them.
     pub shared_blocks: u64,
 }
 
@@ -97,7 +99,12 @@ impl Core {
 
     /// Returns what a disk shares with its base, if anything.
     pub fn base_usage(&self, disk: DiskNo) -> Option<BaseUsage> {
-        self.valid_base(disk).map(|base| BaseUsage { base: base.disk, shared_blocks: base.shared_blocks })
+        let usage = |base: &Base| BaseUsage {
+            base: base.disk,
+            is_known: base.is_known,
+            shared_blocks: base.shared_blocks,
+        };
+        self.valid_base(disk).map(usage)
     }
 
     /// Returns the sharing of a disk, if it is valid under the current ownership of both disks.

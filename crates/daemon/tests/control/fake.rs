@@ -11,8 +11,8 @@ use axum::http::Request;
 use haversack_api::Method;
 use haversack_core::monitor::Kind;
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, DiskStats, DiskUsage, JobError, ManageError,
-    MonitorConfig, Moved, OpenReport, PeerLoss, PoolStats, Progress, Records, Target,
+    AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, DiskStats, DiskUsage, JobError,
+    ManageError, MonitorConfig, Moved, OpenReport, PeerLoss, PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -65,6 +65,7 @@ pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: Write
         mode,
         stats: DiskStats::default(),
         usage: DiskUsage::default(),
+        base: None,
         origin_up: true,
         origin_errors: 0,
         clients: 0,
@@ -177,6 +178,18 @@ impl Backend for Fake {
         Ok(None)
     }
 
+    fn share_base(&self, _: DiskHandle, _: DiskHandle) -> Result<()> {
+        Ok(())
+    }
+    fn share_blocks(&self, _: DiskHandle, _: BaseBlocks) -> Result<bool> {
+        Ok(true)
+    }
+    fn base_usage(&self, _: DiskHandle) -> Result<Option<BaseUsage>> {
+        Ok(None)
+    }
+    fn end_sharing(&self, _: DiskHandle) -> Result<()> {
+        Ok(())
+    }
     fn resume_admission(&self, _: DiskHandle, _: Vec<u8>) -> Result<bool> {
         Ok(false)
     }

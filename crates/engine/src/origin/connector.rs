@@ -33,6 +33,8 @@ pub(super) struct Connection {
 pub(super) struct Server {
     pub uri: NbdUri,
     pub tls: TlsFiles,
+    /// The metadata context to request.
+    pub context: Option<&'static str>,
 }
 
 trait Stream: Read + Write + Send {}
@@ -76,6 +78,9 @@ fn connect(server: &Server) -> io::Result<Connection> {
     let uri = &server.uri;
     let policy = if uri.tls { TlsPolicy::Required } else { TlsPolicy::Off };
     let mut negotiation = ClientNegotiation::new(&uri.export, policy).map_err(io::Error::other)?;
+    if let Some(context) = server.context {
+        negotiation = negotiation.with_context(context).map_err(io::Error::other)?;
+    }
     match &uri.transport {
         Transport::Tcp { host, port } => {
             let stream = connect_tcp(host, *port)?;

@@ -137,6 +137,10 @@ impl OpenFile {
     }
 
     /// Opens a file or block device without a lock, to examine it.
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
     pub fn examine(path: &Path, read_only: bool) -> Result<OpenFile> {
         let mut file = open_with(path, read_only, 0).map_err(at("open the origin", path))?;
         let kind = file.metadata().map_err(at("examine", path))?.file_type();

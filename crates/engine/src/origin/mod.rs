@@ -4,12 +4,14 @@
 //! - A request's memory stays in place until the request is answered; each request is answered once.
 
 mod connector;
+mod extents;
 mod file;
 mod file_lock;
 mod link;
 mod nbd;
 mod offline_nbd;
 
+pub use self::extents::Descent;
 use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
 use haversack_model::{DiskHandle, DiskId, Micros};

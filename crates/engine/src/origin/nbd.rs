@@ -125,17 +125,21 @@ fn bad(uri: &str, why: impl std::fmt::Display) -> EngineError {
 }
 
 fn connect(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<(Server, Connection)> {
-    let server = Server { uri: uri.parse().map_err(|e| bad(uri, e))?, tls: tls.clone() };
+    let server = Server { uri: uri.parse().map_err(|e| bad(uri, e))?, tls: tls.clone(), context: None };
     let connection = connector::connect_within(&server, wait).map_err(|e| bad(uri, e))?;
     let minimum_bytes = connection.connected.block_size.minimum_bytes();
     if minimum_bytes > 512 {
         let why = format!("serves only whole blocks of {minimum_bytes} bytes; the disk needs 512");
         return Err(bad(uri, why));
     }
+    Ok((server, connection))
+}
+
+fn check_writable(uri: &str, connection: &Connection) -> Result<()> {
     if connection.connected.flags.contains(TransmissionFlags::READ_ONLY) {
         return Err(bad(uri, "is read-only; export it writable"));
     }
-    Ok((server, connection))
+    Ok(())
 }
 
 /// Connects to a disk's origin.
@@ -144,6 +148,9 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &ArenaHandle) -> 
         unreachable!("the caller has looked")
     };
     let (server, first) = connect(uri, tls, spec.origin_wait)?;
+    if !spec.read_only {
+        check_writable(uri, &first)?;
+    }
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
     let several = first.connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
     let count = if several { usize::from((*connections).max(1)) } else { 1 };
@@ -182,6 +189,7 @@ pub(super) fn size_bytes(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<u6
 /// Connects for work without a reactor.
 pub(super) fn open_offline(uri: &str, tls: &TlsFiles) -> Result<Box<dyn OriginMedia>> {
     let (_, connection) = connect(uri, tls, Duration::from_secs(10))?;
+    check_writable(uri, &connection)?;
     Ok(Box::new(super::offline_nbd::OfflineNbd::new(connection)))
 }
 

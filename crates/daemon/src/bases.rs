@@ -1,0 +1,294 @@
+//! Disks that were made from a base image share its blocks in the cache: one copy serves all of them.
+//!
+//! A thread looks for attached disks that name a base and do not share its blocks yet, because they or the base were just
+//! attached or have moved here. It has the core track what changes, asks the disk's origin which of its data comes from the
+//! base image, and hands that to the core. A disk that cannot share reads its own origin: that is slower, never wrong.
+//!
+//! Invariant
+//! - Only a read-only disk is a base.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haversack_api::{BaseStatus, DiskConfig};
+use haversack_engine::{Descent, DiskSnapshot, OriginSpec};
+use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
+
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
+use crate::exclusive::Store;
+use crate::helper;
+use crate::locked::Locked;
+use crate::origin::Origin;
+
+/// How often the thread looks.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// When it tries again for a disk whose problem may end by itself.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Why disks do not share the blocks of their bases.
+#[derive(Default)]
+pub struct Problems(Mutex<HashMap<DiskId, Problem>>);
+
+struct Problem {
+    /// The attachment during which it was found.
+    handle: DiskHandle,
+    why: String,
+    again_at: Instant,
+}
+
+impl Problems {
+    fn is_recent(&self, disk: DiskId, handle: DiskHandle) -> bool {
+        let problems = self.0.locked();
+        problems.get(&disk).is_some_and(|known| known.handle == handle && Instant::now() < known.again_at)
+    }
+
+    /// Notes a problem. Returns whether it is new.
+    fn note(&self, disk: DiskId, handle: DiskHandle, why: String) -> bool {
+        let again_at = Instant::now() + AGAIN_AFTER;
+        let before = self.0.locked().insert(disk, Problem { handle, why: why.clone(), again_at });
+        before.is_none_or(|before| before.why != why)
+    }
+
+    fn of(&self, disk: DiskId, handle: DiskHandle) -> Option<String> {
+        let problems = self.0.locked();
+        problems.get(&disk).filter(|known| known.handle == handle).map(|known| known.why.clone())
+    }
+
+    fn clear(&self, disk: DiskId) {
+        self.0.locked().remove(&disk);
+    }
+}
+
+impl Daemon {
+    /// Returns what a disk shares with its base, if it names one.
+    pub(crate) fn base_status(&self, disk: &Disk, shown: &DiskSnapshot) -> Option<BaseStatus> {
+        let name = disk.config().base?;
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        Some(BaseStatus {
+            name,
+            shared_bytes: bytes(shown.base.map_or(0, |base| base.shared_blocks)),
+            read_bytes: bytes(shown.stats.base_blocks),
+            problem: self.base_problems.of(disk.id, shown.disk).filter(|_| shown.base.is_none()),
+        })
+    }
+
+    fn share_bases(&self) {
+        for (name, disk) in self.disks() {
+            let Some((base, handle)) = disk.with(|inner| Some((inner.config.base.clone()?, inner.handle?)))
+            else {
+                continue;
+            };
+            if self.base_problems.is_recent(disk.id, handle) {
+                continue;
+            }
+            match self.share_base(&disk, handle, &base) {
+                Ok(Shared::Already) => {}
+                Ok(Shared::Now { bytes }) => {
+                    self.base_problems.clear(disk.id);
+                    tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
+                    self.events.add("base-shared", &name, format!("{bytes} bytes of disk '{base}'"));
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    if self.base_problems.note(disk.id, handle, why.clone()) {
+                        tracing::warn!(disk = name, base, "does not share the blocks of its base: {why}");
+                        self.events.add("base-not-shared", &name, why);
+                    }
+                }
+            }
+        }
+    }
+
+    fn share_base(&self, disk: &Disk, handle: DiskHandle, base: &str) -> Result<Shared> {
+        let config = disk.config();
+        let backend = &self.pool(&config.pool)?.backend;
+        if backend.base_usage(handle)?.is_some_and(|usage| usage.is_known) {
+            return Ok(Shared::Already);
+        }
+        let original = self.disk(base)?;
+        let base_handle = original.attached()?;
+        let base_config = original.config();
+        check_base(&config, &base_config)?;
+        let descent = Descent {
+            origin: self.origin_spec(&config)?,
+            sectors: disk.with(|inner| inner.sectors),
+            phase: config.phase,
+            base: self.origin_spec(&base_config)?,
+            base_sectors: original.with(|inner| inner.sectors),
+        };
+        backend.share_base(handle, base_handle)?;
+        // The origin is asked after the core began to track what changes.
+        let shared = descent.shared_blocks().and_then(|blocks| backend.share_blocks(handle, blocks));
+        if shared.is_err() {
+            backend.end_sharing(handle)?;
+        }
+        if !shared? {
+            return Err(DaemonError::conflict(
+                format!("disk '{}' has changed hands while its origin was asked", config.name),
+                "it is tried again",
+            ));
+        }
+        let blocks = backend.base_usage(handle)?.map_or(0, |usage| usage.shared_blocks);
+        Ok(Shared::Now { bytes: blocks * BLOCK_BYTES as u64 })
+    }
+
+    /// Returns how an attached disk's origin is accessed.
+    fn origin_spec(&self, config: &DiskConfig) -> Result<OriginSpec> {
+        let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
+        let helper_uri = matches!(origin, Origin::Helper(_))
+            .then(|| helper::uri(&helper::socket(&self.config.runtime_dir, &config.name)));
+        Ok(origin.engine_spec(1, config.origin_tls.clone(), helper_uri))
+    }
+}
+
+/// What was done about a disk.
+enum Shared {
+    /// It shares the blocks of its base.
+    Already,
+    /// It does now.
+    Now { bytes: u64 },
+}
+
+/// Checks that a disk can be the base of another.
+fn check_base(disk: &DiskConfig, base: &DiskConfig) -> Result<()> {
+    let refuse = |what: String, todo: &'static str| Err(DaemonError::conflict(what, todo));
+    let (name, base_name) = (&disk.name, &base.name);
+    if !base.read_only {
+        let what = format!("disk '{base_name}' is the base of '{name}', but it may be written");
+        return refuse(what, "attach it with read_only = true");
+    }
+    if base.pool != disk.pool {
+        let what =
+            format!("disk '{name}' is in pool '{}', its base '{base_name}' in '{}'", disk.pool, base.pool);
+        return refuse(what, "attach both in one pool");
+    }
+    let Some(image) = disk.origin.strip_prefix("qcow2:") else { return Ok(()) };
+    let image = Path::new(image.strip_prefix("//").unwrap_or(image));
+    let behind = backing_of(image).map_err(|error| {
+        DaemonError::conflict(
+            format!("{}: cannot read which image is behind it: {error}", image.display()),
+            "check it",
+        )
+    })?;
+    match behind {
+        Some(behind) if Store::of(&base.origin).uses(&behind) => Ok(()),
+        Some(behind) => {
+            let what = format!(
+                "{} was made from {}, not from the image of disk '{base_name}', {}",
+                image.display(),
+                behind.display(),
+                base.origin
+            );
+            refuse(what, "name the disk of that image as base")
+        }
+        None => refuse(format!("{} has no image behind it", image.display()), "leave out base"),
+    }
+}
+
+/// Returns the file behind a qcow2 image, if there is one.
+fn backing_of(image: &Path) -> io::Result<Option<PathBuf>> {
+    const MAGIC: &[u8; 4] = b"QFI\xfb";
+    /// QEMU refuses longer names.
+    const LONGEST: usize = 1023;
+    let bad = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let file = File::open(image)?;
+    let mut head = [0; 20];
+    file.read_exact_at(&mut head, 0)?;
+    if &head[..4] != MAGIC {
+        return Err(bad("it is not a qcow2 image".into()));
+    }
+    let offset = u64::from_be_bytes(head[8..16].try_into().expect("8 bytes"));
+    let length = u32::from_be_bytes(head[16..20].try_into().expect("4 bytes")) as usize;
+    if offset == 0 || length == 0 {
+        return Ok(None);
+    }
+    if length > LONGEST {
+        return Err(bad(format!(
+            "the name of its backing file has {length} bytes, expected at most {LONGEST}"
+        )));
+    }
+    let mut name = vec![0; length];
+    file.read_exact_at(&mut name, offset)?;
+    let name =
+        String::from_utf8(name).map_err(|_| bad("the name of its backing file is not UTF-8".into()))?;
+    let plain = name.strip_prefix("file:").unwrap_or(&name);
+    if plain.starts_with("json:") || plain.contains("://") {
+        return Err(bad(format!("its backing image is no file: {name}")));
+    }
+    let beside = image.parent().unwrap_or(Path::new("/"));
+    Ok(Some(beside.join(plain)))
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
+    let daemon = daemon.clone();
+    let run = move || {
+        // The thread ends with the process: nothing waits for it.
+        while !daemon.is_stopping() {
+            daemon.share_bases();
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("bases".into()).spawn(run)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A head of a qcow2 image with this name of a backing file at byte 100.
+    fn image(name: &[u8], length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 100];
+        bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+        bytes[8..16].copy_from_slice(&100_u64.to_be_bytes());
+        bytes[16..20].copy_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(name);
+        bytes
+    }
+
+    #[test]
+    fn the_file_behind_an_image_is_in_its_head() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image.qcow2");
+        let behind = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).expect("written");
+            backing_of(&path).map_err(|error| error.to_string())
+        };
+        assert_eq!(behind(&image(b"base.raw", 8)), Ok(Some(dir.path().join("base.raw"))));
+        assert_eq!(behind(&image(b"/images/base", 12)), Ok(Some("/images/base".into())));
+        assert_eq!(behind(&image(b"file:/images/base", 17)), Ok(Some("/images/base".into())));
+        assert_eq!(behind(&image(b"", 0)), Ok(None));
+        let expected = [
+            (image(b"base", 5), "failed to fill whole buffer"),
+            (image(b"base", 1 << 20), "1048576 bytes, expected at most 1023"),
+            (image(b"\xff", 1), "not UTF-8"),
+            (image(b"nbd://h/x", 9), "is no file: nbd://h/x"),
+            (b"raw".to_vec(), "failed to fill whole buffer"),
+            (vec![0; 512], "not a qcow2 image"),
+        ];
+        for (bytes, why) in expected {
+            let found = behind(&bytes).expect_err(why);
+            assert!(found.contains(why), "{found}, expected {why}");
+        }
+    }
+
+    #[test]
+    fn a_base_is_read_only_and_in_the_same_pool() {
+        let disk = DiskConfig::new("vm1", "main", "nbd://h/vm1");
+        let base = DiskConfig { read_only: true, ..DiskConfig::new("golden", "main", "/golden.img") };
+        check_base(&disk, &base).expect("it can be the base");
+        let why = |base: &DiskConfig| check_base(&disk, base).expect_err("it cannot").to_string();
+        assert!(why(&DiskConfig { read_only: false, ..base.clone() }).contains("may be written"));
+        assert!(why(&DiskConfig { pool: "other".into(), ..base }).contains("in pool 'main', its base"));
+    }
+}

@@ -1,0 +1,260 @@
+//! Asks a disk's NBD server which blocks it reads from the image that the disk was made from, and compares some of them
+//! with that image.
+//!
+//! QEMU's servers tell it in the metadata context `qemu:allocation-depth`: the layer of an image's chain that has the data,
+//! 1 for the image itself, 2 and more for what is behind it, 0 for data that no layer has. The data behind the image is
+//! what the base reads as.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use haversack_core::BaseBlocks;
+use haversack_model::random::Random;
+use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
+use haversack_nbd::{ClientSession, Command, CommandFlags, Event};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::connector::{self, Connection, Server};
+use super::file::OpenFile;
+use crate::config::{OriginSpec, TlsFiles};
+use crate::error::{EngineError, Result};
+
+const CONTEXT: &str = "qemu:allocation-depth";
+/// The depth of data that the image itself has.
+const OWN_LAYER: u32 = 1;
+/// The range of one question.
+const STEP_BYTES: u64 = 1 << 30;
+/// Blocks that are compared with the base.
+const COMPARED: usize = 64;
+/// How long the server may be silent.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A disk, and the base that it was made from.
+#[derive(Clone, Debug)]
+pub struct Descent {
+    /// The disk's origin.
+    pub origin: OriginSpec,
+    /// The disk's size in sectors.
+    pub sectors: u64,
+    /// The grid phase of both.
+    pub phase: u8,
+    /// The base's origin.
+    pub base: OriginSpec,
+    /// The base's size in sectors.
+    pub base_sectors: u64,
+}
+
+impl Descent {
+    /// Returns the blocks of the disk that its origin reads from the base.
+    ///
+    /// # Errors
+    /// A server does not answer, the disk's does not tell where its data is, or the two origins differ where they should
+    /// not.
+    pub fn shared_blocks(&self) -> Result<BaseBlocks> {
+        let OriginSpec::Nbd { uri, tls, .. } = &self.origin else {
+            let why = "a file or device does not tell which of its data is another image's; the disk needs an origin \
+                       qcow2:, or an NBD server of QEMU that was started with --allocation-depth";
+            return Err(bad(&self.origin, why));
+        };
+        let mut server = Asked::connect(&self.origin, uri, tls, Some(CONTEXT))?;
+        let (mut blocks, mut runs) = (BaseBlocks::new(self.sectors, self.phase), Vec::new());
+        let (end, mut at) = (self.sectors * SECTOR_BYTES as u64, 0);
+        while at < end {
+            let known = server.extents(at, (end - at).min(STEP_BYTES) as u32, |from, bytes, depth| {
+                let to = (from + bytes).min(end).min(self.base_sectors * SECTOR_BYTES as u64);
+                if depth == OWN_LAYER || to <= from {
+                    return;
+                }
+                // The rest of a sector that begins in one extent and ends in another is nobody's.
+                let first = from.div_ceil(SECTOR_BYTES as u64);
+                let last = to / SECTOR_BYTES as u64;
+                blocks.add(first, last.saturating_sub(first));
+                note_run(&mut runs, from..to);
+            })?;
+            at += known;
+        }
+        self.compare(&mut server, &runs)?;
+        Ok(blocks)
+    }
+
+    /// Compares some of the shared data with the base: another image than the one that the disk was made from would give
+    /// the guest wrong data.
+    fn compare(&self, server: &mut Asked, runs: &[std::ops::Range<u64>]) -> Result<()> {
+        let mut random = Random::new(self.sectors);
+        let mut base = Reader::open(&self.base)?;
+        let (mut own, mut theirs) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+        for _ in 0..if runs.is_empty() { 0 } else { COMPARED } {
+            let run = &runs[random.below(runs.len() as u64) as usize];
+            let start = run.start.next_multiple_of(SECTOR_BYTES as u64);
+            let length = (run.end.saturating_sub(start) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
+                .min(BLOCK_BYTES as u64);
+            if length == 0 {
+                continue;
+            }
+            let places = (run.end - start - length) / SECTOR_BYTES as u64 + 1;
+            let at = start + random.below(places) * SECTOR_BYTES as u64;
+            let length = length as usize;
+            server.read(at, &mut own[..length])?;
+            base.read(at, &mut theirs[..length])?;
+            if own[..length] != theirs[..length] {
+                let why = format!(
+                    "its data at byte {at} comes from the image behind it, but differs from that of the base; name the \
+                     image that it was made from"
+                );
+                return Err(bad(&self.origin, why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a run to the list from which places to compare are chosen; it is kept short.
+fn note_run(runs: &mut Vec<std::ops::Range<u64>>, run: std::ops::Range<u64>) {
+    const MOST: usize = 4096;
+    if let Some(last) = runs.last_mut().filter(|last| last.end == run.start) {
+        last.end = run.end;
+    } else if runs.len() < MOST {
+        runs.push(run);
+    } else {
+        // It replaces an earlier one, so that all of the disk is represented.
+        let at = (run.start / SECTOR_BYTES as u64) as usize % MOST;
+        runs[at] = run;
+    }
+}
+
+fn bad(origin: &OriginSpec, why: impl std::fmt::Display) -> EngineError {
+    let origin = match origin {
+        OriginSpec::File { path } => path.display().to_string(),
+        OriginSpec::Nbd { uri, .. } => uri.clone(),
+    };
+    EngineError::Origin { origin, why: why.to_string() }
+}
+
+/// An NBD server that is asked one question at a time.
+struct Asked {
+    origin: OriginSpec,
+    socket: File,
+    session: ClientSession,
+}
+
+impl Asked {
+    fn connect(
+        origin: &OriginSpec,
+        uri: &str,
+        tls: &TlsFiles,
+        context: Option<&'static str>,
+    ) -> Result<Asked> {
+        let uri = uri.parse().map_err(|error| bad(origin, error))?;
+        let server = Server { uri, tls: tls.clone(), context };
+        let connection = connector::connect_within(&server, PATIENCE).map_err(|error| bad(origin, error))?;
+        let Connection { socket, connected } = connection;
+        if let Some(context) = context.filter(|_| connected.context_id.is_none()) {
+            let why = format!(
+                "its server does not offer {context}, so it does not tell which data is the base's; start QEMU's NBD server \
+                 with --allocation-depth"
+            );
+            return Err(bad(origin, why));
+        }
+        let socket = File::from(socket);
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).map_err(|error| bad(origin, error))?;
+        Ok(Asked { origin: origin.clone(), socket, session: ClientSession::new(&connected, 1) })
+    }
+
+    fn fail(&self, why: impl std::fmt::Display) -> EngineError {
+        bad(&self.origin, why)
+    }
+
+    /// Reports the extents from an offset on: offset and length in bytes, and depth. Returns how many bytes they cover, more
+    /// than 0.
+    fn extents(&mut self, offset: u64, length: u32, mut each: impl FnMut(u64, u64, u32)) -> Result<u64> {
+        let mut covered = 0;
+        self.ask(Command::BlockStatus, offset, length, |event, _| {
+            if let Event::Extent { length, flags, .. } = event {
+                each(offset + covered, u64::from(length), flags);
+                covered += u64::from(length);
+            }
+            0
+        })?;
+        if covered == 0 { Err(self.fail("it reports no extent")) } else { Ok(covered) }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.ask(Command::Read, offset, into.len() as u32, |event, input| match event {
+            Event::Data { offset: at, length, .. } => {
+                let at = (at - offset) as usize;
+                let here = input.len().min(length as usize);
+                into[at..at + here].copy_from_slice(&input[..here]);
+                here
+            }
+            Event::Zero { offset: at, length, .. } => {
+                let at = (at - offset) as usize;
+                into[at..at + length as usize].fill(0);
+                0
+            }
+            _ => 0,
+        })
+    }
+
+    /// Sends a request and handles the events of its reply. `handle` returns how many bytes of the input it took.
+    fn ask(
+        &mut self,
+        command: Command,
+        offset: u64,
+        length: u32,
+        mut handle: impl FnMut(Event, &[u8]) -> usize,
+    ) -> Result<()> {
+        let started = self.session.start(command, CommandFlags::NONE, offset, length);
+        let (_, head) = started.map_err(|error| bad(&self.origin, error))?;
+        self.socket.write_all(&head).map_err(|error| bad(&self.origin, error))?;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let bytes = self.socket.read(&mut buffer).map_err(|error| bad(&self.origin, error))?;
+            if bytes == 0 {
+                return Err(self.fail("its server closed the connection"));
+            }
+            let mut input = &buffer[..bytes];
+            while let Some(event) =
+                self.session.receive(&mut input).map_err(|error| bad(&self.origin, error))?
+            {
+                if let Event::Done { result, .. } = event {
+                    return result
+                        .map_err(|errno| self.fail(format!("{command:?} at byte {offset}: {errno}")));
+                }
+                let taken = handle(event, input);
+                input = &input[taken..];
+                self.session.data_taken(taken as u32);
+                if matches!(event, Event::Data { length, .. } if taken < length as usize) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Reads an origin in the calling thread.
+enum Reader {
+    File(File, OriginSpec),
+    Nbd(Asked),
+}
+
+impl Reader {
+    fn open(origin: &OriginSpec) -> Result<Reader> {
+        match origin {
+            OriginSpec::File { path } => {
+                Ok(Reader::File(OpenFile::examine(path, true)?.into_file(), origin.clone()))
+            }
+            OriginSpec::Nbd { uri, tls, .. } => Asked::connect(origin, uri, tls, None).map(Reader::Nbd),
+        }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        match self {
+            Reader::File(file, origin) => {
+                file.read_exact_at(into, offset).map_err(|error| bad(origin, error))
+            }
+            Reader::Nbd(server) => server.read(offset, into),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Guests on disks that were made from one base image: its blocks are cached once for all of them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::tools::PATIENCE;
+use haversack_e2e::{Error, Guest, Place, Result, image, test, tools};
+use serde_json::Value;
+
+/// The size of the base, in MiB.
+const MIB: u64 = 16;
+const CLONES: [&str; 3] = ["vm1", "vm2", "vm3"];
+/// How often the daemon is killed under load.
+const KILLS: u32 = 3;
+
+#[test]
+fn guests_on_clones_share_one_cached_copy() {
+    test("shared base", |place| {
+        let golden = image::pattern(place, "golden.img", "golden", MIB)?;
+        let images = CLONES.map(|name| overlay(place, name, &golden));
+        let mut disks = vec![Disk::new("golden", golden.display().to_string()).with("read_only = true")];
+        for (name, image) in CLONES.iter().zip(images) {
+            let origin = format!("qcow2:{}", image?.display());
+            disks.push(Disk::new(name, origin).with("base = \"golden\""));
+        }
+        let mut daemon = Haversack::start(place, Settings::new(64, disks))?;
+        let mut guests = Vec::new();
+        for name in CLONES {
+            wait_for_sharing(&daemon, name)?;
+            let mut guest = Guest::boot(place, name, &[daemon.vhost_user(name)])?;
+            guest.ask("open vda golden pattern")?;
+            scenario::verify(place, &mut guest, "vda")?;
+            guests.push(guest);
+        }
+        check_one_copy(&daemon)?;
+        for (number, (name, guest)) in CLONES.iter().zip(&mut guests).enumerate() {
+            let mut load = Load::start(place, guest, &["vda"], number as u64)?;
+            load.advance(300)?;
+            for _ in 0..KILLS {
+                daemon.kill_and_restart(Duration::from_millis(100))?;
+                load.advance(100)?;
+            }
+            // The helper of a killed daemon may still be ending.
+            wait_for_sharing(&daemon, name)?;
+            load.advance(100)?;
+            load.stop()?;
+        }
+        // Written back and evicted, what a guest has written is its own; after a new start the origin says so.
+        for name in CLONES {
+            daemon.command(&["disk", "flush", name])?;
+        }
+        daemon.kill_and_restart(Duration::from_millis(100))?;
+        for (name, guest) in CLONES.iter().zip(&mut guests) {
+            wait_for_sharing(&daemon, name)?;
+            scenario::verify(place, guest, "vda")?;
+        }
+        for guest in guests {
+            guest.off()?;
+        }
+        daemon.stop()?;
+        let found = image::digest(&golden)?;
+        let expected = image::digest(&image::pattern(place, "expected.img", "golden", MIB)?)?;
+        check(found == expected, "the base was written")
+    });
+}
+
+#[test]
+fn disks_that_cannot_share_say_why_and_read_their_own_origin() {
+    test("unshared base", |place| {
+        let golden = image::pattern(place, "golden.img", "golden", MIB)?;
+        let other = image::zeroes(place, "other.img", MIB)?;
+        let foreign = overlay(place, "foreign", &other)?;
+        let mine = overlay(place, "mine", &golden)?;
+        let plain = image::zeroes(place, "plain.img", MIB)?;
+        let with = |disk: Disk, base: &str| disk.with(&format!("base = \"{base}\""));
+        let qcow2 = |path: &Path| format!("qcow2:{}", path.display());
+        let disks = vec![
+            Disk::new("golden", golden.display().to_string()).with("read_only = true"),
+            with(Disk::new("foreign", qcow2(&foreign)), "golden"),
+            with(Disk::new("plain", plain.display().to_string()), "golden"),
+            with(Disk::new("nobody", qcow2(&mine)), "gone"),
+        ];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        let expected = [
+            ("foreign", "was made from"),
+            ("plain", "does not tell which of its data is another image's"),
+            ("nobody", "gone"),
+        ];
+        for (name, words) in expected {
+            let mut found = Value::Null;
+            tools::wait_until(&format!("why {name} does not share"), PATIENCE, || {
+                found = daemon.json(&["disk", "show", name])?["base"]["problem"].clone();
+                Ok(found.is_string())
+            })?;
+            let found = found.as_str().unwrap_or_default();
+            check(found.contains(words), format!("{name}: {found}, expected {words}"))?;
+            let shown = daemon.command(&["disk", "show", name])?;
+            check(shown.contains(words), &shown)?;
+        }
+        for (name, image) in [("foreign", other), ("nobody", golden), ("plain", plain)] {
+            let mut compare = tools::tool("qemu-img")?;
+            compare.args(["compare", "-f", "raw", "-F", "raw", &daemon.uri(name)]).arg(image);
+            tools::run(compare)?;
+        }
+        Ok(())
+    });
+}
+
+/// Makes a qcow2 image of a base.
+fn overlay(place: &Place, name: &str, base: &Path) -> Result<PathBuf> {
+    let path = place.path(&format!("{name}.qcow2"));
+    let mut command = tools::tool("qemu-img")?;
+    command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(base).arg(&path);
+    tools::run(command)?;
+    Ok(path)
+}
+
+fn wait_for_sharing(daemon: &Haversack<'_>, disk: &str) -> Result<()> {
+    tools::wait_until(&format!("{disk} to share its base"), PATIENCE, || {
+        let shown = daemon.json(&["disk", "show", disk])?;
+        Ok(shown["base"]["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0))
+    })
+}
+
+/// After each guest has read all of its disk: the base was read from its origin once, and nothing else was.
+fn check_one_copy(daemon: &Haversack<'_>) -> Result<()> {
+    let number = |disk: &Value, keys: [&str; 2]| {
+        let [part, key] = keys;
+        disk[part][key].as_u64().ok_or_else(|| Error::Check(format!("no {part}.{key} in {disk}")))
+    };
+    let golden = daemon.json(&["disk", "show", "golden"])?;
+    let blocks = MIB << 8;
+    let (hits, misses) =
+        (number(&golden, ["requests", "read_hits"])?, number(&golden, ["requests", "read_misses"])?);
+    check(misses == blocks, format!("{misses} misses of {blocks} blocks"))?;
+    check(hits >= (CLONES.len() as u64 - 1) * blocks, format!("{hits} hits"))?;
+    for name in CLONES {
+        let disk = daemon.json(&["disk", "show", name])?;
+        check(
+            number(&disk, ["base", "read_bytes"])? >= MIB << 20,
+            format!("{name} reads past its base: {disk}"),
+        )?;
+        check(
+            number(&disk, ["blocks", "origin_read_bytes"])? == 0,
+            format!("{name} reads its origin: {disk}"),
+        )?;
+        check(number(&disk, ["usage", "usage_bytes"])? == 0, format!("{name} has copies: {disk}"))?;
+    }
+    Ok(())
+}

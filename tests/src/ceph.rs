@@ -87,6 +87,27 @@ impl Ceph {
         Ok(format!("rbd:{POOL}/{name}:conf={}", self.config.display()))
     }
 
+    /// Creates an image with the content of a file, with a snapshot of which clones can be made.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn base(&self, name: &str, snapshot: &str, file: &Path) -> Result<String> {
+        self.rbd(&["import", "--no-progress", &file.display().to_string(), &format!("{POOL}/{name}")])?;
+        let path = format!("{POOL}/{name}@{snapshot}");
+        self.rbd(&["snap", "create", "--no-progress", &path])?;
+        self.rbd(&["snap", "protect", &path])?;
+        Ok(format!("rbd:{path}:conf={}", self.config.display()))
+    }
+
+    /// Creates a clone of a snapshot and returns its origin.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn clone(&self, base: &str, snapshot: &str, name: &str) -> Result<String> {
+        self.rbd(&["clone", &format!("{POOL}/{base}@{snapshot}"), &format!("{POOL}/{name}")])?;
+        Ok(format!("rbd:{POOL}/{name}:conf={}", self.config.display()))
+    }
+
     /// Copies an image to a file.
     ///
     /// # Errors

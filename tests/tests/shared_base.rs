@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use haversack_e2e::ceph::Ceph;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::{self, Load};
@@ -109,6 +110,41 @@ fn disks_that_cannot_share_say_why_and_read_their_own_origin() {
     });
 }
 
+#[test]
+fn clones_of_an_rbd_snapshot_share_it() {
+    test("shared RBD base", |place| {
+        let ceph = Ceph::start(place)?;
+        let image = image::pattern(place, "golden.img", "golden", MIB)?;
+        let golden = ceph.base("golden", "v1", &image)?;
+        let name = CLONES[0];
+        let disks = vec![
+            Disk::new("golden", golden).with("read_only = true"),
+            Disk::new(name, ceph.clone("golden", "v1", name)?).with("base = \"golden\""),
+        ];
+        let mut daemon = Haversack::start(place, Settings::new(64, disks))?;
+        check(shared_bytes(&daemon, name)? == MIB << 20, "a new clone is all the base's")?;
+        let mut guest = Guest::boot(place, name, &[daemon.vhost_user(name)])?;
+        guest.ask("open vda golden pattern")?;
+        scenario::verify(place, &mut guest, "vda")?;
+        guest.ask("write vda 1 1")?.clean()?;
+        daemon.command(&["disk", "flush", name])?;
+        daemon.kill_and_restart(Duration::from_millis(100))?;
+        let object_bytes = 4 << 20;
+        let left = shared_bytes(&daemon, name)?;
+        check(
+            left == (MIB << 20) - object_bytes,
+            format!("{left} bytes shared after a write to one object"),
+        )?;
+        let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
+        load.advance(300)?;
+        daemon.kill_and_restart(Duration::from_millis(100))?;
+        load.advance(100)?;
+        load.stop()?;
+        guest.off()?;
+        daemon.stop()
+    });
+}
+
 /// Makes a qcow2 image of a base.
 fn overlay(place: &Place, name: &str, base: &Path) -> Result<PathBuf> {
     let path = place.path(&format!("{name}.qcow2"));
@@ -118,11 +154,19 @@ fn overlay(place: &Place, name: &str, base: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Waits until a disk shares its base. A daemon that has just been started may not have attached it yet.
 fn wait_for_sharing(daemon: &Haversack<'_>, disk: &str) -> Result<()> {
+    shared_bytes(daemon, disk).map(drop)
+}
+
+fn shared_bytes(daemon: &Haversack<'_>, disk: &str) -> Result<u64> {
+    let mut bytes = 0;
     tools::wait_until(&format!("{disk} to share its base"), PATIENCE, || {
         let shown = daemon.json(&["disk", "show", disk])?;
-        Ok(shown["base"]["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0))
-    })
+        bytes = shown["base"]["shared_bytes"].as_u64().unwrap_or(0);
+        Ok(bytes > 0)
+    })?;
+    Ok(bytes)
 }
 
 /// After each guest has read all of its disk: the base was read from its origin once, and nothing else was.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{BaseStatus, DiskConfig};
-use haversack_engine::{Descent, DiskSnapshot, OriginSpec};
+use haversack_engine::{Descent, DiskSnapshot, Layers, OriginSpec};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
 
 use crate::daemon::{Daemon, Disk};
@@ -24,7 +24,8 @@ use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::helper;
 use crate::locked::Locked;
-use crate::origin::Origin;
+use crate::origin::{BlockDevice, Origin};
+use crate::rbd::descent;
 
 /// How often the thread looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -121,10 +122,13 @@ impl Daemon {
             phase: config.phase,
             base: self.origin_spec(&base_config)?,
             base_sectors: original.with(|inner| inner.sectors),
+            layers: Layers::Asked,
         };
         backend.share_base(handle, base_handle)?;
         // The origin is asked after the core began to track what changes.
-        let shared = descent.shared_blocks().and_then(|blocks| backend.share_blocks(handle, blocks));
+        let blocks = layers(&config, &base_config)
+            .and_then(|layers| Ok(Descent { layers, ..descent }.shared_blocks()?));
+        let shared = blocks.and_then(|blocks| Ok(backend.share_blocks(handle, blocks)?));
         if shared.is_err() {
             backend.end_sharing(handle)?;
         }
@@ -153,6 +157,21 @@ enum Shared {
     Already,
     /// It does now.
     Now { bytes: u64 },
+}
+
+/// Returns how it is known which data of a disk comes from its base.
+fn layers(disk: &DiskConfig, base: &DiskConfig) -> Result<Layers> {
+    let (Origin::Helper(device), true) =
+        (Origin::parse(&disk.origin).map_err(DaemonError::Bad)?, disk.origin.starts_with("rbd:"))
+    else {
+        return Ok(Layers::Asked);
+    };
+    let behind = match Origin::parse(&base.origin) {
+        Ok(Origin::Helper(behind)) => behind,
+        _ => BlockDevice { nodes: Vec::new() },
+    };
+    let ranges = descent::shared_ranges(&device, &behind);
+    ranges.map(Layers::Told).map_err(|why| DaemonError::conflict(why, "see docs/origins.md"))
 }
 
 /// Checks that a disk can be the base of another.

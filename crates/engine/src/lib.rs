@@ -69,6 +69,6 @@ pub use moving::{
     RoomForCopies, SendToHost, TakeoverLoss,
 };
 pub use open_pool::OpenPool;
-pub use origin::{Descent, size_bytes as origin_size_bytes};
+pub use origin::{Descent, Layers, size_bytes as origin_size_bytes};
 pub use pool_handle::PoolHandle;
 pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};

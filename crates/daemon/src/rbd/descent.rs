@@ -105,7 +105,9 @@ impl Info {
             ));
         }
         if self.flags.iter().any(|flag| flag == MAP_INVALID) {
-            return Err(format!("the object map of {image} is invalid; run 'rbd object-map rebuild {image}'"));
+            return Err(format!(
+                "the object map of {image} is invalid; run 'rbd object-map rebuild {image}'"
+            ));
         }
         if self.stripe_count.is_some_and(|count| count > 1) || self.object_bytes == 0 {
             return Err(format!("{image} is striped over several objects at a time"));
@@ -124,7 +126,8 @@ impl Info {
             return None;
         }
         let bits = map.get(HEAD_BYTES..HEAD_BYTES + (objects as usize).div_ceil(OBJECTS_PER_BYTE))?;
-        let exists = |object: usize| bits[object / OBJECTS_PER_BYTE] >> (6 - object % OBJECTS_PER_BYTE * 2) & 3 != 0;
+        let exists =
+            |object: usize| bits[object / OBJECTS_PER_BYTE] >> (6 - object % OBJECTS_PER_BYTE * 2) & 3 != 0;
         let end = self.parent.as_ref()?.overlap_bytes.min(self.size_bytes);
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for object in (0..objects).filter(|object| !exists(*object as usize)) {

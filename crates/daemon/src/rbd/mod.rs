@@ -5,6 +5,7 @@
 //! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]), and marks the host ([`fenced`]). A helper
 //! is used only while its pool has the lock ([`gate`]).
 
+pub mod descent;
 mod fenced;
 mod gate;
 pub mod lock;
@@ -15,6 +16,7 @@ mod store;
 pub(crate) mod turns;
 pub mod watchers;
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -78,8 +80,13 @@ impl Image {
         parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/")
     }
 
-    /// Runs one of Ceph's programs with the image's user and configuration, and returns what it printed.
+    /// Runs one of Ceph's programs with the image's user and configuration, and returns the text that it printed.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        Ok(String::from_utf8_lossy(&self.run_raw(program, arguments)?).into_owned())
+    }
+
+    /// Returns the bytes that it printed.
+    fn run_raw(&self, program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
         let mut command = Command::new(program);
         if let Some(user) = &self.user {
             command.arg("--id").arg(user);
@@ -100,17 +107,26 @@ impl Image {
             let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
             return Err(format!("{what} ended with {}: {last}", output.status));
         }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok(output.stdout)
     }
 }
 
-/// Waits for a program whose output fits in a pipe's buffer, and kills it if it takes too long.
+/// Waits for a program whose error output fits in a pipe's buffer, and kills it if it takes too long.
 fn within_limit(mut child: Child, what: &str) -> Result<Output, String> {
     let deadline = Instant::now() + TIME_LIMIT;
+    let mut printed = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        printed.as_mut().map_or(Ok(0), |stdout| stdout.read_to_end(&mut bytes)).map(|_| bytes)
+    });
     while Instant::now() < deadline {
         match child.try_wait() {
             Ok(None) => std::thread::sleep(LOOK_EVERY),
-            Ok(Some(_)) => return child.wait_with_output().map_err(|error| error.to_string()),
+            Ok(Some(_)) => {
+                let output = child.wait_with_output().map_err(|error| error.to_string())?;
+                let stdout = reader.join().map_err(|_| format!("the output of {what} cannot be read"))?;
+                return Ok(Output { stdout: stdout.map_err(|error| error.to_string())?, ..output });
+            }
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -31,6 +31,15 @@ const COMPARED: usize = 64;
 /// How long the server may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How it is known which of a disk's data comes from its base.
+#[derive(Clone, Debug)]
+pub enum Layers {
+    /// The disk's NBD server tells.
+    Asked,
+    /// These ranges of bytes, in order.
+    Told(Vec<std::ops::Range<u64>>),
+}
+
 /// A disk, and the base that it was made from.
 #[derive(Clone, Debug)]
 pub struct Descent {
@@ -44,6 +53,8 @@ pub struct Descent {
     pub base: OriginSpec,
     /// The base's size in sectors.
     pub base_sectors: u64,
+    /// How it is known which data comes from the base.
+    pub layers: Layers,
 }
 
 impl Descent {
@@ -58,25 +69,29 @@ impl Descent {
                        qcow2:, or an NBD server of QEMU that was started with --allocation-depth";
             return Err(bad(&self.origin, why));
         };
-        let mut server = Asked::connect(&self.origin, uri, tls, Some(CONTEXT))?;
-        let (mut blocks, mut runs) = (BaseBlocks::new(self.sectors, self.phase), Vec::new());
-        let (end, mut at) = (self.sectors * SECTOR_BYTES as u64, 0);
-        while at < end {
-            let known = server.extents(at, (end - at).min(STEP_BYTES) as u32, |from, bytes, depth| {
-                let to = (from + bytes).min(end).min(self.base_sectors * SECTOR_BYTES as u64);
-                if depth == OWN_LAYER || to <= from {
-                    return;
+        let context = matches!(self.layers, Layers::Asked).then_some(CONTEXT);
+        let mut server = Asked::connect(&self.origin, uri, tls, context)?;
+        let mut found = Found { blocks: BaseBlocks::new(self.sectors, self.phase), runs: Vec::new() };
+        // The base may be smaller than the disk.
+        let end = self.sectors.min(self.base_sectors) * SECTOR_BYTES as u64;
+        match &self.layers {
+            Layers::Told(ranges) => {
+                ranges.iter().for_each(|range| found.add(range.start, range.end.min(end)))
+            }
+            Layers::Asked => {
+                let mut at = 0;
+                while at < end {
+                    let length = (end - at).min(STEP_BYTES) as u32;
+                    at += server.extents(at, length, |from, bytes, depth| {
+                        if depth != OWN_LAYER {
+                            found.add(from, (from + bytes).min(end));
+                        }
+                    })?;
                 }
-                // The rest of a sector that begins in one extent and ends in another is nobody's.
-                let first = from.div_ceil(SECTOR_BYTES as u64);
-                let last = to / SECTOR_BYTES as u64;
-                blocks.add(first, last.saturating_sub(first));
-                note_run(&mut runs, from..to);
-            })?;
-            at += known;
+            }
         }
-        self.compare(&mut server, &runs)?;
-        Ok(blocks)
+        self.compare(&mut server, &found.runs)?;
+        Ok(found.blocks)
     }
 
     /// Compares some of the shared data with the base: another image than the one that the disk was made from would give
@@ -107,6 +122,24 @@ impl Descent {
             }
         }
         Ok(())
+    }
+}
+
+/// What a disk reads from its base.
+struct Found {
+    blocks: BaseBlocks,
+    /// Runs of bytes, from which places to compare are chosen.
+    runs: Vec<std::ops::Range<u64>>,
+}
+
+impl Found {
+    fn add(&mut self, from: u64, to: u64) {
+        // The rest of a sector that begins in one extent and ends in another is nobody's.
+        let (first, end) = (from.div_ceil(SECTOR_BYTES as u64), to / SECTOR_BYTES as u64);
+        if first < end {
+            self.blocks.add(first, end - first);
+            note_run(&mut self.runs, from..to);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ mod link;
 mod nbd;
 mod offline_nbd;
 
-pub use self::extents::Descent;
+pub use self::extents::{Descent, Layers};
 use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
 use haversack_model::{DiskHandle, DiskId, Micros};

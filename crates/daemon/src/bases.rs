@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haversack_api::{BaseStatus, DiskConfig};
+use haversack_api::{BaseStatus, DiskConfig, Size};
 use haversack_engine::{Descent, DiskSnapshot, Layers, OriginSpec};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
 
@@ -93,7 +93,7 @@ impl Daemon {
                 Ok(Shared::Now { bytes }) => {
                     self.base_problems.clear(disk.id);
                     tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
-                    self.events.add("base-shared", &name, format!("{bytes} bytes of disk '{base}'"));
+                    self.events.add("base-shared", &name, format!("{} of disk '{base}'", Size(bytes).rounded()));
                 }
                 Err(error) => {
                     let why = error.to_string();

@@ -11,7 +11,7 @@ use crate::status::flash_writes;
 
 /// Writes the figures of the attached disks.
 pub fn disks(out: &mut Text, seen: &[Seen]) {
-    let metrics: [Metric<DiskSnapshot>; 27] = [
+    let metrics: [Metric<DiskSnapshot>; 28] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
         ("haversack_disk_target_bytes", "gauge", "Target of the disk.", |d| d.usage.target_blocks * BLOCK),
         ("haversack_disk_usage_bytes", "gauge", "Cached bytes of the disk.", |d| {
@@ -65,6 +65,9 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
             "Blocks read from the origin that were not kept for lack of memory.",
             |d| d.stats.fills_skipped,
         ),
+        ("haversack_disk_base_blocks_total", "counter", "Blocks read from the disk's base.", |d| {
+            d.stats.base_blocks
+        }),
         ("haversack_disk_origin_read_bytes_total", "counter", "Bytes read from the origin.", |d| {
             d.stats.origin_read_bytes
         }),

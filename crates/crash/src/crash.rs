@@ -5,6 +5,7 @@ use std::ops::Range;
 use haversack_core::{Core, OpenOptions, PoolError, pool};
 use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 
+use crate::base::Sharing;
 use crate::device::{Payload, Store};
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
@@ -60,6 +61,7 @@ impl World {
             }
         }
         self.jobs.clear();
+        self.sharing.iter_mut().for_each(Sharing::forget_questions);
         let memory = self.fresh_memory();
         self.open(memory, 0)?;
         self.attach_all()
@@ -112,6 +114,7 @@ impl World {
         self.clear_flights();
         self.trigger = None;
         self.jobs.clear();
+        self.sharing.iter_mut().for_each(Sharing::forget_questions);
         for disk in &mut self.disks {
             disk.busy = false;
             disk.life = match disk.life {

@@ -207,6 +207,23 @@ impl Store {
         self.read_from(&self.durable, sector, bytes);
     }
 
+    /// Whether each of these sectors is as in a store that has only this content.
+    pub fn is_as(&self, sectors: Range<u64>, content: Blank) -> bool {
+        sectors.into_iter().all(|sector| {
+            let within = (sector % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
+            match (self.visible.get(sector / SECTORS_PER_BLOCK), content) {
+                (None, _) => self.blank == content,
+                // No sector is mixed from two writes, so its start identifies it.
+                (Some(page), Blank::Zero) => page[within..within + 8] == [0; 8],
+                (Some(page), Blank::Written { disk, version }) => {
+                    let mut expected = [0; 16];
+                    pattern::fill(disk, sector, version, &mut expected);
+                    page[within..within + 16] == expected
+                }
+            }
+        })
+    }
+
     fn read_from(&self, image: &Image, sector: u64, bytes: &mut [u8]) {
         self.check_range(sector, (bytes.len() / SECTOR_BYTES) as u64);
         let (mut at, mut done) = (sector, 0);

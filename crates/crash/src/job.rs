@@ -246,6 +246,9 @@ impl World {
         if size != d.config.sectors {
             d.origin.resize(d.config.sectors);
             self.oracle.resize(disk, d.config.sectors);
+            if let Some(sharing) = &mut self.sharing {
+                sharing.note_size(disk, d.config.sectors);
+            }
         }
         self.recent.retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
         // What was written behind the new end may have made the last block of the disk dirty, and lost.

@@ -273,7 +273,8 @@ impl World {
                 self.oracle.adopt(disk, at, content).map_err(Stop::Violation)?;
             }
         }
-        for _ in 0..self.rng.below(6) {
+        let writes = self.rng.below(6);
+        for _ in 0..if self.is_base(disk) { 0 } else { writes } {
             let sectors = self.rng.skewed(64).min(size) as u32;
             let first = self.rng.below(size - u64::from(sectors) + 1);
             let version = self.oracle.foreign_write(disk, first, sectors);
@@ -402,7 +403,9 @@ impl World {
                 let d = &mut self.disks[disk];
                 d.config.sectors = sectors;
                 d.sectors = d.sectors.min(sectors);
-                self.start(job, Job::Resize(disk, from, sectors)).map(|_| ())
+                self.start(job, Job::Resize(disk, from, sectors))?;
+                self.share_some();
+                Ok(())
             }
             Err(ManageError::Busy | ManageError::Stopping) => {
                 self.fit_origin(disk);

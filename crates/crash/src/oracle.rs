@@ -71,6 +71,9 @@ struct Disk {
     open: Vec<u32>,
     reads: Vec<Tick>,
     zero: Version,
+    /// The content that the disk began with is another disk's: that disk and the write that made it.
+    began_as: Option<(u16, Version)>,
+    first: Version,
 }
 
 /// The oracle.
@@ -105,8 +108,24 @@ impl Oracle {
         let zero = self.old_version(disk, true);
         let first = if blank { zero } else { self.old_version(disk, false) };
         let sectors = (0..sectors).map(|_| Sector { sole: first, ..Sector::default() }).collect();
-        self.disks.push(Disk { sectors, open: Vec::new(), reads: Vec::new(), zero });
+        self.disks.push(Disk { sectors, open: Vec::new(), reads: Vec::new(), zero, began_as: None, first });
         (!blank).then_some(first)
+    }
+
+    /// Notes that a disk was made from another one, its base: it begins with that disk's first version.
+    pub fn begins_as(&mut self, disk: usize, base: usize) {
+        self.disks[disk].began_as = Some((base as u16, self.disks[base].first));
+    }
+
+    /// Returns the content of a sector of a disk. If it is what the disk has from its base, it is its first version.
+    fn of_disk(&self, disk: usize, content: Content) -> Content {
+        let d = &self.disks[disk];
+        match content {
+            Content::Data { disk: from, sector, version } if d.began_as == Some((from, version)) => {
+                Content::Data { disk: disk as u16, sector, version: d.first }
+            }
+            other => other,
+        }
     }
 
     fn old_version(&mut self, disk: u16, zero: bool) -> Version {
@@ -262,6 +281,7 @@ impl Oracle {
         at: u64,
         content: Content,
     ) -> Result<(), String> {
+        let content = self.of_disk(disk, content);
         let sole = self.disks[disk].sectors[at as usize].sole;
         if self.disks[disk].sectors[at as usize].more.is_empty() {
             if sole != WILD && self.shows(sole, disk, at, content) {
@@ -389,6 +409,7 @@ impl Oracle {
 
     /// Returns whether the content is a current version of the sector, as far as is known.
     pub fn is_current(&self, disk: usize, at: u64, content: Content) -> bool {
+        let content = self.of_disk(disk, content);
         let sector = &self.disks[disk].sectors[at as usize];
         if sector.more.is_empty() {
             return self.shows(sector.sole, disk, at, content);
@@ -413,6 +434,7 @@ impl Oracle {
     /// # Errors
     /// The content never was a version of this sector.
     pub fn adopt(&mut self, disk: usize, at: u64, content: Content) -> Result<(), String> {
+        let content = self.of_disk(disk, content);
         if !self.shows(WILD, disk, at, content) {
             return Err(format!("disk {disk} sector {at}: the origin holds {content}"));
         }
@@ -427,6 +449,7 @@ impl Oracle {
     /// Has the operator accept a loss: the sector may be any version, and the next read determines which. If the
     /// origin's content is given, versions that ended before the write of that content began are excluded.
     pub fn forgive(&mut self, disk: usize, at: u64, origin: Option<Content>) {
+        let origin = origin.map(|content| self.of_disk(disk, content));
         self.disks[disk].sectors[at as usize].origin_start = match origin {
             Some(Content::Data { version, .. }) => self.writes[version as usize].start,
             _ => 0,

@@ -43,6 +43,19 @@ impl Faults {
     }
 }
 
+/// Disks that were made from another one, their base.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The base.
+    pub from: usize,
+    /// The disks.
+    pub disks: Vec<usize>,
+    /// Sectors that their origins store together.
+    pub cluster_sectors: u64,
+    /// When they share blocks with it.
+    pub seed: u64,
+}
+
 /// Everything that is decided before a run starts.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -60,6 +73,8 @@ pub struct Plan {
     pub learned: bool,
     /// Which disks start with zeroes instead of data.
     pub blank: Vec<bool>,
+    /// Disks that begin with the content of another one.
+    pub made: Option<Made>,
     /// Staging frames.
     pub staging_frames: u32,
     /// Transfer frames.
@@ -201,6 +216,7 @@ impl Plan {
             disks: (0..disks).map(|i| disk(rng, i, max_blocks)).collect(),
             learned: false,
             blank: (0..disks).map(|_| rng.one_in(4)).collect(),
+            made: None,
             staging_frames: rng.range(64, 256) as u32,
             transfer_frames: rng.range(64, 256) as u32,
             core: core_config(rng),
@@ -254,6 +270,26 @@ impl Plan {
         self.core.prepare_segments = rng.pick(&[1, 1, 2, 3, 8]);
     }
 
+    /// Some disks were made from another one. Most have its size.
+    pub fn basing(&mut self, rng: &mut Random) {
+        while self.disks.len() < 2 || self.disks.len() < 4 && rng.one_in(3) {
+            self.disks.push(disk(rng, self.disks.len(), 512));
+            self.blank.push(false);
+        }
+        let from = rng.below(self.disks.len() as u64) as usize;
+        let mut disks: Vec<usize> = (0..self.disks.len()).filter(|disk| *disk != from).collect();
+        rng.shuffle(&mut disks);
+        disks.truncate(rng.range(1, 3) as usize);
+        self.blank[from] = rng.one_in(8);
+        let base = self.disks[from].clone();
+        for disk in &disks {
+            let made = &mut self.disks[*disk];
+            made.phase = base.phase;
+            made.sectors = if rng.percent(60) { base.sectors } else { made.sectors };
+        }
+        self.made = Some(Made { from, disks, cluster_sectors: rng.pick(&[1, 8, 16, 128]), seed: rng.bits() });
+    }
+
     /// Every admission filter is the learning one. Draws nothing.
     pub fn learning(&mut self) {
         self.learned = true;
@@ -290,6 +326,7 @@ impl Plan {
             disks: (0..disks).map(|i| disk(rng, i, 128)).collect(),
             learned: false,
             blank: vec![false; disks],
+            made: None,
             staging_frames: 64,
             transfer_frames: 64,
             core: core_config(rng),
@@ -310,6 +347,11 @@ impl Plan {
             disk.sequential_cutoff_bytes = 0;
         }
         plan
+    }
+
+    /// Returns the disk that a disk was made from.
+    pub fn base_of(&self, disk: usize) -> Option<usize> {
+        self.made.as_ref().filter(|made| made.disks.contains(&disk)).map(|made| made.from)
     }
 
     /// Returns whether every dirty block should have a mirrored copy.

@@ -21,6 +21,9 @@ const RUNS_WITH_SHARING: u64 = 4;
 /// One run in this many prepares segments while it runs, on devices that are not blank.
 const RUNS_THAT_PREPARE: u64 = 3;
 
+/// One run in this many has disks that share blocks with their base.
+const RUNS_WITH_BASES: u64 = 5;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -93,6 +96,7 @@ impl Counts {
         self.ios += other.ios;
         self.requests += other.requests;
         self.jobs += other.jobs;
+        self.shared += other.shared;
         self.errors += other.errors;
         self.faults += other.faults;
         self.sectors += other.sectors;
@@ -159,6 +163,10 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled(seed.rotate_left(48));
     if apart.one_in(RUNS_THAT_PREPARE) {
         plan.preparing(&mut apart);
+    }
+    let mut apart = Random::scrambled(seed.rotate_left(8));
+    if apart.one_in(RUNS_WITH_BASES) {
+        plan.basing(&mut apart);
     }
     if options.learned {
         plan.learning();

@@ -54,6 +54,7 @@ impl World {
         if !self.rng.one_in(4) {
             self.heal();
         }
+        self.share_some();
         self.lose_again()?;
         let extent = match self.rng.below(20) {
             0 => Extent::Everything,
@@ -87,6 +88,7 @@ impl World {
                 self.fault_something()?;
             }
             self.damage_something()?;
+            self.share_something();
             let asks = self.pending < self.plan.depth && self.rng.percent(busy);
             if asks || !self.advance()? {
                 self.random_request()?;
@@ -156,6 +158,7 @@ impl World {
             88..94 => Op::Discard,
             _ => Op::WriteZeroes,
         };
+        let op = if op != Op::Flush && self.is_base(disk) { Op::Read } else { op };
         let (sector, sectors) = if op == Op::Flush { (0, 0) } else { self.random_range(disk) };
         if matches!(self.trigger, Some((_, CrashKind::Kill))) && self.rng.one_in(300) {
             self.submit_and_die(disk, op, sector, sectors)?;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use haversack_core::{Call, Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
 use haversack_model::{ArenaId, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, Uuid};
 
+use crate::base::Sharing;
 use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
 use crate::job::Job;
@@ -181,6 +182,8 @@ pub struct Counts {
     pub requests: u64,
     /// Management jobs done.
     pub jobs: u64,
+    /// Times that a disk began to share blocks with its base.
+    pub shared: u64,
     /// Requests that ended with an error.
     pub errors: u64,
     /// Faults injected.
@@ -217,6 +220,8 @@ pub struct World {
     pub(crate) losses: Option<Random>,
     /// Chooses what rots; only in runs with damaged media.
     pub(crate) damages: Option<Random>,
+    /// Disks that share blocks with their base; not in all runs.
+    pub(crate) sharing: Option<Sharing>,
     /// The pool reported that every dirty block has two copies when it last ran, and nothing was lost since.
     pub(crate) whole: bool,
     pub(crate) torn_store: bool,
@@ -249,9 +254,7 @@ impl World {
             })
             .collect();
         let mut oracle = Oracle::default();
-        let disks =
-            plan.disks.iter().enumerate().map(|(i, config)| new_disk(&mut oracle, i, config, plan.blank[i]));
-        let disks = disks.collect();
+        let (disks, sharing) = new_disks(&plan, &mut oracle);
         let mut world = World {
             now: rng.below(1_000_000),
             rng,
@@ -273,6 +276,7 @@ impl World {
             record_crashes: None,
             losses: None,
             damages: None,
+            sharing,
             whole: false,
             torn_store: false,
             unprotected_fault: false,
@@ -360,14 +364,42 @@ pub fn device_store(segments: u32) -> Store {
     Store::new(pool::device_bytes(segments) / SECTOR_BYTES as u64, Blank::Zero)
 }
 
-fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool) -> Disk {
-    let content = match oracle.add_disk(config.sectors, blank) {
-        Some(version) => Blank::Written { disk: place as u16, version },
-        None => Blank::Zero,
-    };
+/// Makes the disks: the content of each, and what the oracle knows of it.
+fn new_disks(plan: &Plan, oracle: &mut Oracle) -> (Vec<Disk>, Option<Sharing>) {
+    let from = |place| plan.base_of(place).unwrap_or(place);
+    let size = |place: usize| plan.disks[place].sectors;
+    let contents =
+        (0..plan.disks.len()).map(|place| match oracle.add_disk(size(place), plan.blank[from(place)]) {
+            Some(version) => Blank::Written { disk: place as u16, version },
+            None => Blank::Zero,
+        });
+    let contents: Vec<Blank> = contents.collect();
+    let disks = plan.disks.iter().enumerate().map(|(place, config)| {
+        let base_size = size(from(place)).min(size(place));
+        let mut origin = Store::new(base_size, contents[from(place)]);
+        if from(place) != place {
+            oracle.begins_as(place, from(place));
+        }
+        if base_size < size(place) {
+            // Behind the end of its base it is zero.
+            origin.resize(size(place));
+            oracle.resize(place, base_size);
+            oracle.resize(place, size(place));
+        }
+        new_disk(config, origin)
+    });
+    let disks = disks.collect();
+    let sharing = plan.made.clone().map(|made| {
+        let (content, sectors) = (contents[made.from], size(made.from));
+        Sharing::new(made, content, sectors, plan.disks.len())
+    });
+    (disks, sharing)
+}
+
+fn new_disk(config: &DiskConfig, origin: Store) -> Disk {
     Disk {
         config: config.clone(),
-        origin: Store::new(config.sectors, content),
+        origin,
         epoch: 1,
         life: Life::Detached,
         no: None,

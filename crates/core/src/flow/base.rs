@@ -5,7 +5,8 @@
 //!
 //! Invariants
 //! - A block that a write touches is not shared from the moment the write is accepted, and before it starts.
-//! - A base is not written while its blocks are shared: the first write ends that.
+//! - A base is not written while its blocks are shared: the first write ends that, and what is being read then is read
+//!   again from the disk's own origin.
 //! - A request completes only when its children have.
 
 use haversack_model::{BlockNo, DiskNo, Micros, SectorNo};
@@ -48,13 +49,18 @@ impl Core {
     /// ends when either disk is attached again or handed over, or the base is written or made smaller.
     ///
     /// # Errors
-    /// One of the disks is not attached, has dirty blocks on another host, or has another grid than the other; or the base
-    /// has a base itself, or data that its origin does not have.
+    /// One of the disks is not attached, has dirty blocks on another host, or is being resized; or the base has another
+    /// grid than the disk, a base itself, or data that its origin does not have.
     pub fn share_base(&mut self, now: Micros, disk: DiskNo, base: DiskNo) -> Result<(), ManageError> {
         self.now = now;
         let (clone, original) = (self.attached(disk)?, self.attached(base)?);
-        if clone.moved != Moved::No {
-            return Err(ManageError::Migrating(clone.id));
+        for one in [clone, original] {
+            if one.moved != Moved::No {
+                return Err(ManageError::Migrating(one.id));
+            }
+            if one.job.as_ref().is_some_and(|job| job.resizes_to().is_some()) {
+                return Err(ManageError::Busy);
+            }
         }
         let problem = if disk == base {
             Some("is the disk itself")
@@ -164,17 +170,18 @@ impl Core {
         }
     }
 
-    /// Ends the sharing of what a smaller size cuts off: it has other content if the disk grows again.
+    /// Ends the sharing of what a new size changes: what a smaller one cuts off has other content if the disk grows again,
+    /// and the last block of a disk that grows gets other content behind the old end.
     pub(crate) fn share_less(&mut self, disk: DiskNo, sectors: u64) {
         let d = self.disk_mut(disk);
-        if sectors >= d.sectors {
-            return;
-        }
-        let cut = d.blocks(sectors, 1).0.0..d.blocks(d.sectors - 1, 1).0.0 + 1;
+        let (last, shrinks) = (d.sectors - 1, sectors < d.sectors);
+        let changes = d.blocks(sectors.min(last), 1).0.0..d.blocks(last, 1).0.0 + 1;
         if let Some(base) = &mut d.base {
-            cut.map(BlockNo).for_each(|block| base.differs(block));
+            changes.map(BlockNo).for_each(|block| base.differs(block));
         }
-        self.end_sharing_of_base(disk);
+        if shrinks {
+            self.end_sharing_of_base(disk);
+        }
     }
 
     /// Returns the end of the run of shared blocks that starts at a read's next block, if that is shared.
@@ -265,15 +272,17 @@ impl<M: Memory> Call<'_, M> {
         Shared::Started
     }
 
-    /// Handles the end of a child, which has read the blocks up to `end`.
+    /// Handles the end of a child, which has read the blocks up to `end`. Those that are not shared any more are read
+    /// again: the base may have been written in the meantime.
     pub(crate) fn child_done(&mut self, parent: Parent, end: u64, error: Option<RequestError>) {
         let Parent { request: number, first } = parent;
         self.requests[number].outstanding -= 1;
-        if error.is_some() && self.requests[number].error.is_none() {
-            for block in (first..end).map(BlockNo) {
-                let part = self.part(number, block);
-                self.requests[number].retries.push((block, part));
-            }
+        let base = self.valid_base(self.requests[number].disk).filter(|_| error.is_none());
+        let again =
+            (first..end).map(BlockNo).filter(|block| !base.is_some_and(|base| base.is_shared(*block)));
+        let again: Vec<(BlockNo, u8)> = again.map(|block| (block, self.part(number, block))).collect();
+        if self.requests[number].error.is_none() {
+            self.requests[number].retries.extend(again);
         }
         self.read_on(number);
     }

@@ -39,6 +39,7 @@ impl<M: Memory> Call<'_, M> {
             return Err(ManageError::Dirty { disk: id, dirty_blocks });
         }
         self.disk_mut(disk).life.happened(Event::Forget);
+        self.end_sharing_of_base(disk);
         self.void_cache(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::Forget, Some(version)))

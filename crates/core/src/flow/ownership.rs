@@ -157,6 +157,7 @@ impl<M: Memory> Call<'_, M> {
     /// Takes over the settings of a disk that is not attached.
     pub(crate) fn settings(&mut self, disk: DiskNo, config: &DiskConfig) {
         let now = self.now;
+        self.end_sharing_of_base(disk);
         let d = self.disk_mut(disk);
         if d.intents.set_size(config.sectors) {
             d.intents.mark_all_durably();
@@ -167,7 +168,7 @@ impl<M: Memory> Call<'_, M> {
         (d.damage, d.loss_version) = (Damage::None, None);
         d.lost.clear();
         d.given_up.clear();
-        (d.monitor, d.base, d.is_base) = (None, None, false);
+        (d.monitor, d.base) = (None, None);
         d.last_request_us = now;
         self.staging.drop_all_data(disk);
         self.change_target(disk, config.target);

@@ -196,6 +196,70 @@ fn a_disk_that_shrinks_and_grows_has_none_of_the_base_beyond() {
 }
 
 #[test]
+fn a_disk_that_grows_has_none_of_the_base_in_the_rest_of_its_last_block() {
+    let (mut rig, base, _) = clones(0);
+    let clone = rig.attach(&DiskConfig { sectors: 1001, ..config(1) }, 1);
+    rig.origins.insert(clone, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    let now = rig.now;
+    rig.core().share_base(now, clone, base).expect("it can be shared");
+    let mut blocks = BaseBlocks::new(1001, 0);
+    blocks.add(0, 1001);
+    assert!(rig.core().share_blocks(clone, blocks));
+    assert_eq!(rig.read(clone, 996, 5), [OF_BASE; 5]);
+    let job = rig.core().resize(now, clone, SECTORS).expect("it is attached");
+    rig.finish(job);
+    assert_eq!(rig.read(clone, 996, 12), [[OF_BASE; 4].as_slice(), &[OF_ORIGIN; 8]].concat());
+}
+
+#[test]
+fn sharing_does_not_begin_while_a_size_changes() {
+    let (mut rig, base, _) = clones(0);
+    let clone = rig.attach(&config(1), 1);
+    for disk in [clone, base] {
+        let now = rig.now;
+        let job = rig.core().resize(now, disk, 516).expect("it is attached");
+        assert!(refusal(&mut rig, clone, base).contains("another management job"));
+        rig.finish(job);
+    }
+    rig.core().share_base(0, clone, base).expect("the sizes do not change any more");
+}
+
+#[test]
+fn a_write_to_the_base_is_not_seen_by_a_read_that_began_before() {
+    let (mut rig, base, clones) = clones(1);
+    let fills = |asked: &Requested| matches!(asked.action, Action::ReadOrigin { .. });
+    let own = rig.start_read(base, 0, 8);
+    rig.run_without(fills);
+    // The part of the base waits until the block is filled.
+    let read = rig.start_read(clones[0], 0, 16);
+    let mode = WriteMode::WriteBack;
+    let now = rig.now;
+    let job = rig.core().set_mode(now, base, mode).expect("it is attached");
+    rig.run_without(fills);
+    assert!(rig.jobs.contains_key(&job));
+    let write = rig.start_write(base, 8, 8, 9);
+    rig.run_without(fills);
+    assert!(rig.is_answered(write) && !rig.is_answered(read));
+    rig.answered(own);
+    rig.answered(read);
+    let bytes = rig.buffer(read);
+    assert_eq!((bytes[0], bytes[8 * 512]), (OF_ORIGIN, OF_ORIGIN));
+}
+
+#[test]
+fn a_base_that_was_forgotten_is_another_disk_when_it_is_back() {
+    let (mut rig, base, clones) = clones(2);
+    let now = rig.now;
+    let job = rig.core().release(now, base).expect("it is attached");
+    rig.finish(job);
+    let job = rig.core().forget(now, base, None).expect("it is released");
+    rig.finish(job);
+    assert_eq!(rig.attach(&config(0), 1), base, "it has the same number and epoch");
+    share(&mut rig, clones[0], base);
+    assert_eq!(rig.running().base_usage(clones[1]), None);
+}
+
+#[test]
 fn unfit_bases_are_refused() {
     let (mut rig, base, clones) = clones(2);
     assert!(refusal(&mut rig, base, base).contains("is the disk itself"));

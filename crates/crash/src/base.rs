@@ -20,7 +20,7 @@ const STEPS_TO_ANSWER: u64 = 6;
 /// One step in this many ends a disk's sharing.
 const STEPS_TO_END: u64 = 2_000;
 /// One step in this many makes the base a disk that is written like any other, by guests here and on other hosts.
-const STEPS_TO_SPOIL: u64 = 10_000;
+const STEPS_TO_SPOIL: u64 = 4_000;
 
 /// The base of a run, and what is known of its blocks.
 pub struct Sharing {

@@ -1,7 +1,7 @@
 //! Disks made from a base image read what they share with it through the base's disk.
 
 use haversack_core::{Action, BaseBlocks, CoreConfig, DiskConfig, IoFailure, MonitorConfig, Op, Records};
-use haversack_model::{DiskNo, WriteMode, WriteThroughAck};
+use haversack_model::{BlockNo, DiskNo, HostId, WriteMode, WriteThroughAck};
 
 use crate::common::*;
 
@@ -257,6 +257,21 @@ fn a_base_that_was_forgotten_is_another_disk_when_it_is_back() {
     assert_eq!(rig.attach(&config(0), 1), base, "it has the same number and epoch");
     share(&mut rig, clones[0], base);
     assert_eq!(rig.running().base_usage(clones[1]), None);
+}
+
+#[test]
+fn a_disk_with_blocks_on_another_host_has_no_base_and_is_none() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let moved = rig.core().expect_disk(0, &config(0)).expect("the disk is not known");
+    rig.origins.insert(moved, Origin::new(vec![OF_BASE; SECTORS as usize * 512]));
+    let there = [(BlockNo(0), u8::MAX)];
+    rig.core().list_peer_blocks(0, moved, HostId(9), &there, true).expect("the disk is expected");
+    let job = rig.core().claim(0, moved, 2).expect("the disk is expected");
+    rig.finish(job);
+    let other = rig.attach(&config(1), 1);
+    for (disk, base) in [(moved, other), (other, moved)] {
+        assert!(refusal(&mut rig, disk, base).contains("is moving between hosts"));
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ use haversack_core::{
     PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
-use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
 use haversack_ownership::Record;
 
+use super::base::{Asked, Base};
 use super::plan::Plan;
 use crate::created::{self, Created, Shape};
 use crate::device::{Payload, Store, Tear};
@@ -30,6 +31,7 @@ enum What {
     OriginWrite { sector: u64, durable: bool },
     OriginZero { sector: u64, sectors: u32, durable: bool },
     OriginFlush { mark: u64 },
+    BaseRead { sector: u64, sectors: u32 },
 }
 
 struct Flight {
@@ -58,6 +60,9 @@ pub struct Running {
     readings: Vec<Reading>,
     /// The disk is being detached.
     detaching: Option<JobId>,
+    /// The base of the disk, and what its origin was last asked.
+    pub(super) base: Option<DiskNo>,
+    pub(super) asked: Option<Asked>,
     /// Answers for the guest.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
 }
@@ -94,6 +99,8 @@ pub struct Host {
 pub struct Shared {
     /// The origin.
     pub origin: Store,
+    /// What the disk was made from; not in all runs.
+    pub(super) base: Option<Base>,
     /// The time.
     pub now: Micros,
     /// Numbers events.
@@ -180,6 +187,7 @@ impl Host {
             self.devices[*at].no = Some(*no);
         }
         let migration = self.migration(shared, &mut core.with(&mut memory));
+        let base = attach_base(shared, &mut core.with(&mut memory))?;
         self.running = Some(Running {
             core,
             memory,
@@ -188,6 +196,8 @@ impl Host {
             due: BinaryHeap::new(),
             readings: Vec::new(),
             detaching: None,
+            base,
+            asked: None,
             answers: Vec::new(),
         });
         self.pump(shared)?;
@@ -276,6 +286,16 @@ impl Host {
         let device = |host: &Host, no| host.devices.iter().position(|d| d.no == Some(no)).expect("it has it");
         let sector = |offset_bytes: u64| offset_bytes / SECTOR_BYTES as u64;
         match action {
+            Action::ReadOrigin { io, disk, sector, sectors } if self.is_base(disk) => {
+                self.launch(shared, io, What::BaseRead { sector: sector.0, sectors });
+            }
+            Action::FlushOrigin { io, disk } if self.is_base(disk) => {
+                let running = self.run();
+                running.core.with(&mut running.memory).complete(shared.now, io, Ok(()));
+            }
+            Action::WriteOrigin { disk, .. } | Action::ZeroOrigin { disk, .. } if self.is_base(disk) => {
+                return violation!("host {} does {action:?}, but nobody writes the base", self.place);
+            }
             Action::WriteOrigin { io, .. }
             | Action::ZeroOrigin { io, .. }
             | Action::FlushOrigin { io, .. }
@@ -333,6 +353,10 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    fn is_base(&self, disk: DiskNo) -> bool {
+        self.running.as_ref().is_some_and(|running| running.base == Some(disk))
     }
 
     fn run(&mut self) -> &mut Running {
@@ -507,6 +531,11 @@ impl Host {
                 write_origin(shared, sector, Payload::Zeroes(sectors), durable);
             }
             What::OriginFlush { mark } => shared.origin.flush(mark),
+            What::BaseRead { sector, sectors } => {
+                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
+                shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
         }
         Ok(())
     }
@@ -547,6 +576,15 @@ impl Host {
             }
         };
         self.down = Some((until, memory));
+    }
+}
+
+/// Starts to attach the base, if there is one.
+fn attach_base(shared: &Shared, call: &mut Call<'_, SimMemory>) -> Flow<Option<DiskNo>> {
+    let Some(base) = &shared.base else { return Ok(None) };
+    match call.attach(shared.now, &base.config, 1, false) {
+        Ok((disk, _)) => Ok(Some(disk)),
+        Err(error) => violation!("the base is not attached: {error}"),
     }
 }
 

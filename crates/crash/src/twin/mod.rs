@@ -3,6 +3,7 @@
 //!
 //! Everything in a run is determined by one seed.
 
+mod base;
 mod force;
 mod guest;
 mod host;

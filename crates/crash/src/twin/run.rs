@@ -8,6 +8,7 @@ use haversack_model::random::Random;
 use haversack_model::{BlockNo, Micros};
 use haversack_ownership::Record;
 
+use super::base::Base;
 use super::guest::Guest;
 use super::host::{Host, Shared, Start, host_id};
 use super::network::Network;
@@ -27,6 +28,8 @@ const RUNS_WITH_A_PACE: u64 = 3;
 const RUNS_WITH_FORCE: u64 = 3;
 /// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or elsewhere.
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
+/// One run in this many has a disk that shares blocks with its base.
+const RUNS_WITH_A_BASE: u64 = 5;
 /// Steps of a wait that count as a hang.
 pub(super) const MOST_STEPS: u32 = 120_000;
 /// Hosts are checked at this interval.
@@ -88,8 +91,18 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
         Some(version) => Blank::Written { disk: 0, version },
         None => Blank::Zero,
     };
-    let origin = Store::new(plan.disk.sectors, blank);
-    let mut shared = Shared { origin, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
+    let mut apart = Random::scrambled(seed.rotate_left(8));
+    let (origin, base) = if apart.one_in(RUNS_WITH_A_BASE) {
+        let of_base = match oracle.add_disk(plan.disk.sectors, plan.blank) {
+            Some(version) => Blank::Written { disk: 1, version },
+            None => Blank::Zero,
+        };
+        oracle.begins_as(0, 1);
+        (Store::new(plan.disk.sectors, of_base), Some(Base::new(&plan.disk, of_base, apart)))
+    } else {
+        (Store::new(plan.disk.sectors, blank), None)
+    };
+    let mut shared = Shared { origin, base, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
     let hosts = [0, 1].map(|place| Host::new(place, &mut shared));
     let result = (|| {
         let [a, b] = hosts;
@@ -160,6 +173,9 @@ impl Twin {
 
     /// Lets the next event happen; with `works` the guest issues requests.
     pub(super) fn step(&mut self, works: bool) -> Flow {
+        if works {
+            self.share_something();
+        }
         let host = &mut self.hosts[self.guest.host];
         if works
             && !self.guest.is_stopped

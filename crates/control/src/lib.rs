@@ -12,6 +12,7 @@
 pub mod actuate;
 pub mod budget;
 mod control;
+pub mod counted_writes;
 mod counters;
 pub mod disk;
 pub mod endurance;

@@ -50,6 +50,11 @@ impl BaseBlocks {
         self.run.end = end.max(self.run.start);
     }
 
+    /// Whether the set was made for a disk of this size and phase.
+    pub(crate) fn is_for(&self, sectors: u64, phase: u8) -> bool {
+        (self.sectors, self.phase) == (sectors, phase)
+    }
+
     fn close_run(&mut self) {
         let run = std::mem::take(&mut self.run);
         if run.is_empty() {

@@ -108,7 +108,8 @@ impl Core {
         if request.op != Op::Flush && (sectors == 0 || sectors > MAX_REQUEST_SECTORS || !fits) {
             return Err(Rejected::OutOfRange { sector, sectors, disk_sectors });
         }
-        if self.requests.len() >= self.config.max_requests as usize || self.pool.is_stopping() {
+        let of_clients = self.requests.len() - self.schedule.children();
+        if of_clients >= self.config.max_requests as usize || self.pool.is_stopping() {
             return Err(Rejected::Busy);
         }
         disk.requests += 1;

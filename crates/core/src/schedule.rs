@@ -25,6 +25,8 @@ pub(crate) struct Schedule {
     is_touched: Table<DiskNo, bool>,
     /// Requests that wait for staging frames, oldest first.
     staging_waiters: VecDeque<u32>,
+    /// Requests in flight that are parts of other disks' requests.
+    children: usize,
     /// In this call, waiters have been woken although nothing is in flight.
     woke_stranded: bool,
     /// In this call, a step has been made with the segments of a lost device.
@@ -50,6 +52,21 @@ impl Schedule {
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// Returns the number of requests in flight that are parts of other disks' requests.
+    pub fn children(&self) -> usize {
+        self.children
+    }
+
+    /// Notes that a request starts that is part of another one.
+    pub fn child_started(&mut self) {
+        self.children += 1;
+    }
+
+    /// Notes that it has ended.
+    pub fn child_ended(&mut self) {
+        self.children -= 1;
     }
 
     /// Queues a request to run.

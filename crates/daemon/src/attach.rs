@@ -87,6 +87,21 @@ fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<(
     ))
 }
 
+/// Refuses to attach a disk read-only whose dirty blocks would never be written back.
+fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+    let dirty_bytes = pool.known(id).map_or(0, |known| known.dirty_bytes);
+    if !config.read_only || dirty_bytes == 0 {
+        return Ok(());
+    }
+    Err(DaemonError::conflict(
+        format!(
+            "disk '{}' has {dirty_bytes} dirty bytes, which a read-only origin does not take",
+            config.name
+        ),
+        "attach it without read_only, and detach it",
+    ))
+}
+
 /// Stores on flash which origin the disk has, in case its host fails.
 fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, sectors: u64) {
     let (place, inode) = label::place_of(&config.origin);
@@ -248,6 +263,7 @@ impl Daemon {
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
         refuse_other_origin(pool, &config, disk.id)?;
+        refuse_dirty_read_only(pool, &config, disk.id)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
@@ -480,8 +496,13 @@ impl Daemon {
             origin_wait: config.origin_wait.0,
             read_only: config.read_only,
             moves: None,
-            beside: config.base.as_deref().and_then(|base| Some(self.disk(base).ok()?.id)),
+            beside: config.base.as_deref().and_then(|base| self.id_in_pool(base, &config.pool)),
         })
+    }
+
+    /// Returns the identity of a disk of a pool.
+    fn id_in_pool(&self, name: &str, pool: &str) -> Option<DiskId> {
+        self.disk(name).ok().filter(|disk| disk.config().pool == pool).map(|disk| disk.id)
     }
 
     /// Returns the users of a disk: connected front ends and NBD clients.

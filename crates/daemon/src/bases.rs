@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{BaseStatus, DiskConfig, Size};
-use haversack_engine::{Descent, DiskSnapshot, Layers, OriginSpec};
+use haversack_core::ManageError;
+use haversack_engine::{Descent, DiskSnapshot, EngineError, Layers, OriginSpec};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
 
 use crate::daemon::{Daemon, Disk};
@@ -25,7 +26,7 @@ use crate::exclusive::Store;
 use crate::helper;
 use crate::locked::Locked;
 use crate::origin::{BlockDevice, Origin};
-use crate::rbd::descent;
+use crate::rbd;
 
 /// How often the thread looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -39,31 +40,55 @@ pub struct Problems(Mutex<HashMap<DiskId, Problem>>);
 struct Problem {
     /// The attachment during which it was found.
     handle: DiskHandle,
-    why: String,
-    again_at: Instant,
+    /// What it is; none while the disk's origin is asked.
+    why: Option<String>,
+    /// When it is tried again; none if only another attachment can end it.
+    again_at: Option<Instant>,
 }
 
 impl Problems {
-    fn is_recent(&self, disk: DiskId, handle: DiskHandle) -> bool {
+    /// Whether it is too early to try, or being tried.
+    fn keeps_off(&self, disk: DiskId, handle: DiskHandle) -> bool {
         let problems = self.0.locked();
-        problems.get(&disk).is_some_and(|known| known.handle == handle && Instant::now() < known.again_at)
+        let of_now = problems.get(&disk).filter(|known| known.handle == handle);
+        of_now.is_some_and(|known| known.again_at.is_none_or(|at| Instant::now() < at))
+    }
+
+    /// Notes that a disk's origin is being asked.
+    fn begin(&self, disk: DiskId, handle: DiskHandle) {
+        let mut problems = self.0.locked();
+        let known = problems.entry(disk).or_insert(Problem { handle, why: None, again_at: None });
+        (known.handle, known.again_at) = (handle, None);
     }
 
     /// Notes a problem. Returns whether it is new.
-    fn note(&self, disk: DiskId, handle: DiskHandle, why: String) -> bool {
-        let again_at = Instant::now() + AGAIN_AFTER;
-        let before = self.0.locked().insert(disk, Problem { handle, why: why.clone(), again_at });
-        before.is_none_or(|before| before.why != why)
+    fn note(&self, disk: DiskId, handle: DiskHandle, error: &DaemonError) -> bool {
+        let is_final = matches!(error, DaemonError::Engine(EngineError::OtherBase { .. }));
+        let again_at = (!is_final).then(|| Instant::now() + AGAIN_AFTER);
+        let why = error.to_string();
+        let before = self.0.locked().insert(disk, Problem { handle, why: Some(why.clone()), again_at });
+        before.is_none_or(|before| before.why != Some(why))
     }
 
     fn of(&self, disk: DiskId, handle: DiskHandle) -> Option<String> {
         let problems = self.0.locked();
-        problems.get(&disk).filter(|known| known.handle == handle).map(|known| known.why.clone())
+        problems.get(&disk).filter(|known| known.handle == handle).and_then(|known| known.why.clone())
     }
 
     fn clear(&self, disk: DiskId) {
         self.0.locked().remove(&disk);
     }
+}
+
+/// Whether a problem ends by itself when a disk has been attached or has moved, and need not be reported.
+fn is_passing(error: &DaemonError) -> bool {
+    use ManageError::{Busy, Migrating, NotAttached};
+    matches!(
+        error,
+        DaemonError::Engine(
+            EngineError::Manage(Busy | Migrating(_) | NotAttached(_)) | EngineError::Detached
+        )
+    )
 }
 
 impl Daemon {
@@ -79,39 +104,49 @@ impl Daemon {
         })
     }
 
-    fn share_bases(&self) {
+    /// Starts a thread for each disk that does not share the blocks of its base: a server that does not answer holds up no
+    /// other disk.
+    fn share_bases(self: &Arc<Self>) {
         for (name, disk) in self.disks() {
             let Some((base, handle)) = disk.with(|inner| Some((inner.config.base.clone()?, inner.handle?)))
             else {
                 continue;
             };
-            if self.base_problems.is_recent(disk.id, handle) {
+            let pool = disk.config().pool;
+            let usage = self.pool(&pool).and_then(|pool| Ok(pool.backend.base_usage(handle)?));
+            let is_shared = usage.is_ok_and(|usage| usage.is_some_and(|usage| usage.is_known));
+            if is_shared || self.base_problems.keeps_off(disk.id, handle) {
                 continue;
             }
-            match self.share_base(&disk, handle, &base) {
-                Ok(Shared::Already) => {}
-                Ok(Shared::Now { bytes }) => {
-                    self.base_problems.clear(disk.id);
-                    tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
-                    self.events.add("base-shared", &name, format!("{} of disk '{base}'", Size(bytes).rounded()));
-                }
-                Err(error) => {
-                    let why = error.to_string();
-                    if self.base_problems.note(disk.id, handle, why.clone()) {
-                        tracing::warn!(disk = name, base, "does not share the blocks of its base: {why}");
-                        self.events.add("base-not-shared", &name, why);
-                    }
+            self.base_problems.begin(disk.id, handle);
+            let daemon = self.clone();
+            let run = move || daemon.try_to_share(&name, &disk, handle, &base);
+            // Without a thread it is tried again in the next attachment.
+            let _ = std::thread::Builder::new().name("base".into()).spawn(run);
+        }
+    }
+
+    fn try_to_share(&self, name: &str, disk: &Disk, handle: DiskHandle, base: &str) {
+        match self.share_base(disk, handle, base) {
+            Ok(bytes) => {
+                self.base_problems.clear(disk.id);
+                tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
+                self.events.add("base-shared", name, format!("{} of disk '{base}'", Size(bytes).rounded()));
+            }
+            Err(error) => {
+                let is_new = self.base_problems.note(disk.id, handle, &error);
+                if is_new && !is_passing(&error) {
+                    tracing::warn!(disk = name, base, "does not share the blocks of its base: {error}");
+                    self.events.add("base-not-shared", name, error.to_string());
                 }
             }
         }
     }
 
-    fn share_base(&self, disk: &Disk, handle: DiskHandle, base: &str) -> Result<Shared> {
+    /// Returns how many bytes a disk shares from now on.
+    fn share_base(&self, disk: &Disk, handle: DiskHandle, base: &str) -> Result<u64> {
         let config = disk.config();
         let backend = &self.pool(&config.pool)?.backend;
-        if backend.base_usage(handle)?.is_some_and(|usage| usage.is_known) {
-            return Ok(Shared::Already);
-        }
         let original = self.disk(base)?;
         let base_handle = original.attached()?;
         let base_config = original.config();
@@ -126,7 +161,7 @@ impl Daemon {
         };
         backend.share_base(handle, base_handle)?;
         // The origin is asked after the core began to track what changes.
-        let blocks = layers(&config, &base_config)
+        let blocks = layers(&config, &base_config, &descent)
             .and_then(|layers| Ok(Descent { layers, ..descent }.shared_blocks()?));
         let shared = blocks.and_then(|blocks| Ok(backend.share_blocks(handle, blocks)?));
         if shared.is_err() {
@@ -139,7 +174,7 @@ impl Daemon {
             ));
         }
         let blocks = backend.base_usage(handle)?.map_or(0, |usage| usage.shared_blocks);
-        Ok(Shared::Now { bytes: blocks * BLOCK_BYTES as u64 })
+        Ok(blocks * BLOCK_BYTES as u64)
     }
 
     /// Returns how an attached disk's origin is accessed.
@@ -151,16 +186,8 @@ impl Daemon {
     }
 }
 
-/// What was done about a disk.
-enum Shared {
-    /// It shares the blocks of its base.
-    Already,
-    /// It does now.
-    Now { bytes: u64 },
-}
-
 /// Returns how it is known which data of a disk comes from its base.
-fn layers(disk: &DiskConfig, base: &DiskConfig) -> Result<Layers> {
+fn layers(disk: &DiskConfig, base: &DiskConfig, descent: &Descent) -> Result<Layers> {
     let (Origin::Helper(device), true) =
         (Origin::parse(&disk.origin).map_err(DaemonError::Bad)?, disk.origin.starts_with("rbd:"))
     else {
@@ -170,7 +197,9 @@ fn layers(disk: &DiskConfig, base: &DiskConfig) -> Result<Layers> {
         Ok(Origin::Helper(behind)) => behind,
         _ => BlockDevice { nodes: Vec::new() },
     };
-    let ranges = descent::shared_ranges(&device, &behind);
+    // What the helper's client has answered may not be in the map yet.
+    descent.flush()?;
+    let ranges = rbd::descent::shared_ranges(&device, &behind);
     ranges.map(Layers::Told).map_err(|why| DaemonError::conflict(why, "see docs/origins.md"))
 }
 

@@ -218,6 +218,16 @@ pub enum EngineError {
     /// The disk no longer exists.
     #[error("no such disk (it was detached)")]
     Detached,
+    /// A disk was made from another image than its base's.
+    #[error(
+        "origin {origin}: its data at byte {offset_bytes} comes from the image behind it, but differs from that of the base; name the disk of the image that it was made from"
+    )]
+    OtherBase {
+        /// The disk's origin.
+        origin: String,
+        /// Where they differ.
+        offset_bytes: u64,
+    },
     /// A disk and its base belong to different arenas.
     #[error(
         "the disk and its base are in different arenas of the pool: forget the disk, and attach it after its base"

@@ -80,6 +80,10 @@ impl PoolHandle {
         let emptiest = || (0..self.arenas.len()).min_by_key(|arena| disks_of(*arena)).unwrap_or(0);
         let known = homes.get(&disk).or_else(|| homes.get(&beside?)).copied();
         let home = known.unwrap_or_else(|| ArenaNo(emptiest() as u8));
+        // The base may be attached later.
+        if let Some(beside) = beside {
+            homes.entry(beside).or_insert(home);
+        }
         homes.insert(disk, home);
         &self.arenas[usize::from(home.0)]
     }

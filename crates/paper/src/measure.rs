@@ -58,6 +58,10 @@ quantities! {
     P95Latency = "p95-latency", "95th percentile of latency", Unit::Seconds, "lower", "higher";
     /// Blocks written to flash for each block read or written.
     FlashWrites = "flash-writes", "flash writes for each block accessed", Unit::Named(""), "fewer", "more";
+    /// The same by ECI-Cache's equation 3: without fills of blocks that were cached before, and without metadata.
+    CountedWrites = "counted-writes", "flash writes by equation 3, for each block accessed", Unit::Named(""), "fewer", "more";
+    /// Reads from and writes to the origin.
+    OriginRequests = "origin-requests", "requests to the origin", Unit::Count, "fewer", "more";
     /// Bytes in the cache: the mean over the decisions, or at the end without any.
     Usage = "usage", "cache in use", Unit::Bytes, "less", "more";
     /// Bytes of the targets, the mean over the decisions.

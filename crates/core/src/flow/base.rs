@@ -90,10 +90,11 @@ impl Core {
     }
 
     /// Shares these blocks, which the disk's origin, asked after [`Core::share_base`], reads from the base image; but not
-    /// those that have changed since. Returns false if sharing has ended.
+    /// those that have changed since. Returns false if sharing has ended or the disk has another size than they were made
+    /// for.
     pub fn share_blocks(&mut self, disk: DiskNo, blocks: BaseBlocks) -> bool {
-        let base = self.disks.get_mut(disk).and_then(|d| d.base.as_mut());
-        base.map(|base| base.share(blocks)).is_some()
+        let fits = self.disks.get_mut(disk).filter(|d| blocks.is_for(d.sectors, d.phase));
+        fits.and_then(|d| d.base.as_mut()).map(|base| base.share(blocks)).is_some()
     }
 
     /// Ends the sharing of a disk's blocks with its base.
@@ -254,6 +255,7 @@ impl<M: Memory> Call<'_, M> {
             return Shared::Wait;
         }
         let child = self.requests.take();
+        self.schedule.child_started();
         let part = (SectorNo(start), (end_sector - start) as u32);
         self.begin(child, Request { tag, disk: base, op: Op::Read, sector: part.0, sectors: part.1 });
         // Its data goes to the place that it has in the whole request.
@@ -276,12 +278,14 @@ impl<M: Memory> Call<'_, M> {
     /// again: the base may have been written in the meantime.
     pub(crate) fn child_done(&mut self, parent: Parent, end: u64, error: Option<RequestError>) {
         let Parent { request: number, first } = parent;
+        self.schedule.child_ended();
         self.requests[number].outstanding -= 1;
         let base = self.valid_base(self.requests[number].disk).filter(|_| error.is_none());
         let again =
-            (first..end).map(BlockNo).filter(|block| !base.is_some_and(|base| base.is_shared(*block)));
+            (first..end).rev().map(BlockNo).filter(|block| !base.is_some_and(|base| base.is_shared(*block)));
         let again: Vec<(BlockNo, u8)> = again.map(|block| (block, self.part(number, block))).collect();
         if self.requests[number].error.is_none() {
+            // The last one is taken first.
             self.requests[number].retries.extend(again);
         }
         self.read_on(number);

@@ -158,7 +158,8 @@ impl<M: Memory> Call<'_, M> {
         if !d.life.writes_origin() && !d.life.is_frozen() && !d.life.is_peer() && !lends {
             return Err(Rejected::NotOwner);
         }
-        if self.requests.len() >= self.config.max_requests as usize || self.pool.is_stopping() {
+        let of_clients = self.requests.len() - self.schedule.children();
+        if of_clients >= self.config.max_requests as usize || self.pool.is_stopping() {
             return Err(Rejected::Busy);
         }
         let inside = self.disk(disk).inside_checked(block);

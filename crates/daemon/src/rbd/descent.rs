@@ -17,6 +17,8 @@ use crate::origin::BlockDevice;
 
 /// The image's flag that its object map is not to be trusted.
 const MAP_INVALID: &str = "object map invalid";
+/// Features of an image that has data elsewhere: in the image that it is migrated from, or in a client's cache.
+const ELSEWHERE: [&str; 2] = ["migrating", "dirty-cache"];
 /// A little-endian length of the head, then version, compatible version and length of its content, and the number of
 /// objects.
 const HEAD_BYTES: usize = 4 + 2 + 4 + 8;
@@ -48,6 +50,9 @@ struct Parent {
     snapshot: String,
     #[serde(rename = "overlap")]
     overlap_bytes: u64,
+    /// Its name may be another image's by now.
+    #[serde(default)]
+    trash: Option<serde_json::Value>,
 }
 
 /// Returns the ranges of bytes that an image reads from its parent, in order.
@@ -59,7 +64,8 @@ pub fn shared_ranges(disk: &BlockDevice, base: &BlockDevice) -> Result<Vec<Range
     let [image] = &images[..] else { return Err("the disk's origin is not one RBD image".into()) };
     let info = image.run("rbd", &["info", "--format", "json", "--", &image.path()])?;
     let info = parse(&info, &image.path())?;
-    info.check(&image.path(), &snapshot_of(base))?;
+    let conf = image.conf.as_ref().map_or(String::new(), |conf| conf.display().to_string());
+    info.check(&image.path(), &snapshot_of(base, &conf))?;
     let mut options = vec!["--pool", &image.pool];
     options.extend(image.namespace.iter().flat_map(|namespace| ["--namespace", namespace]));
     let object = format!("rbd_object_map.{}", info.id);
@@ -68,15 +74,16 @@ pub fn shared_ranges(disk: &BlockDevice, base: &BlockDevice) -> Result<Vec<Range
     info.shared_ranges(&map).ok_or_else(|| format!("the object map of {} is malformed", image.path()))
 }
 
-/// Returns `POOL[/NAMESPACE]/IMAGE@SNAPSHOT` of an origin that is one RBD snapshot; empty if it is none.
-fn snapshot_of(device: &BlockDevice) -> String {
+/// Returns `POOL[/NAMESPACE]/IMAGE@SNAPSHOT` of an origin that is one RBD snapshot, of the cluster with this configuration;
+/// empty if it is none.
+fn snapshot_of(device: &BlockDevice, conf: &str) -> String {
     let [node] = &device.nodes[..] else { return String::new() };
     let text = |key: &str| node[key].as_str().unwrap_or_default();
     let place = |pool: &str, namespace: &str| match namespace {
         "" => pool.to_string(),
         namespace => format!("{pool}/{namespace}"),
     };
-    if node["driver"] != "rbd" || text("snapshot").is_empty() {
+    if node["driver"] != "rbd" || text("snapshot").is_empty() || text("conf") != conf {
         return String::new();
     }
     format!("{}/{}@{}", place(text("pool"), text("namespace")), text("image"), text("snapshot"))
@@ -91,6 +98,14 @@ impl Info {
         let Some(parent) = &self.parent else {
             return Err(format!("{image} is not a clone; leave out base"));
         };
+        if parent.trash.is_some() {
+            return Err(format!("the image that {image} was cloned from is in the trash"));
+        }
+        if let Some(feature) = self.features.iter().find(|feature| ELSEWHERE.contains(&feature.as_str())) {
+            return Err(format!(
+                "{image} has the feature {feature}: its object map does not tell which data is its own"
+            ));
+        }
         let namespace = match &parent.pool_namespace[..] {
             "" => String::new(),
             name => format!("/{name}"),
@@ -181,6 +196,8 @@ mod tests {
         };
         assert!(why("\"v1\"", "\"v2\"").contains("was cloned from vms/golden@v2, not from"));
         assert!(why("\"object-map\",", "").contains("has no object map"));
+        assert!(why("\"object-map\",", "\"object-map\",\"migrating\",").contains("the feature migrating"));
+        assert!(why("\"overlap\"", "\"trash\":\"ab\",\"overlap\"").contains("in the trash"));
         assert!(why("\"flags\":[]", "\"flags\":[\"object map invalid\"]").contains("rebuild"));
         assert!(parse("{}", "vms/vm1").is_err());
     }
@@ -188,12 +205,13 @@ mod tests {
     #[test]
     fn a_base_is_a_snapshot() {
         let of = |origin: &str| match Origin::parse(origin) {
-            Ok(Origin::Helper(device)) => snapshot_of(&device),
+            Ok(Origin::Helper(device)) => snapshot_of(&device, ""),
             _ => panic!("{origin} needs a helper"),
         };
         assert_eq!(of("rbd:vms/golden@v1:id=me"), "vms/golden@v1");
         assert_eq!(of("rbd:vms/a/golden@v1"), "vms/a/golden@v1");
         assert_eq!(of("rbd:vms/golden"), "");
+        assert_eq!(of("rbd:vms/golden@v1:conf=/other.conf"), "", "it is another cluster's");
         assert_eq!(of("qcow2:/golden"), "");
     }
 }

@@ -7,8 +7,9 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_core::BaseBlocks;
 use haversack_model::random::Random;
@@ -27,8 +28,10 @@ const OWN_LAYER: u32 = 1;
 /// The range of one question.
 const STEP_BYTES: u64 = 1 << 30;
 /// Blocks that are compared with the base.
-const COMPARED: usize = 64;
-/// How long the server may be silent.
+const COMPARED: usize = 256;
+/// How many blocks of zeroes may be read for each of them: nearly all images have such.
+const ZEROES: usize = 4;
+/// How long the server may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How it is known which of a disk's data comes from its base.
@@ -37,7 +40,7 @@ pub enum Layers {
     /// The disk's NBD server tells.
     Asked,
     /// These ranges of bytes, in order.
-    Told(Vec<std::ops::Range<u64>>),
+    Told(Vec<Range<u64>>),
 }
 
 /// A disk, and the base that it was made from.
@@ -94,42 +97,58 @@ impl Descent {
         Ok(found.blocks)
     }
 
+    /// Has the disk's server make durable, and with that pass on to its store, all that it has answered so far.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn flush(&self) -> Result<()> {
+        let OriginSpec::Nbd { uri, tls, .. } = &self.origin else { return Ok(()) };
+        let mut server = Asked::connect(&self.origin, uri, tls, None)?;
+        server.ask(Command::Flush, 0, 0, |_, _| Ok(0))
+    }
+
     /// Compares some of the shared data with the base: another image than the one that the disk was made from would give
     /// the guest wrong data.
-    fn compare(&self, server: &mut Asked, runs: &[std::ops::Range<u64>]) -> Result<()> {
+    fn compare(&self, server: &mut Asked, runs: &[Range<u64>]) -> Result<()> {
+        let total_bytes: u64 = runs.iter().map(|run| run.end - run.start).sum();
+        if total_bytes == 0 {
+            return Ok(());
+        }
         let mut random = Random::new(self.sectors);
         let mut base = Reader::open(&self.base)?;
-        let (mut own, mut theirs) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
-        for _ in 0..if runs.is_empty() { 0 } else { COMPARED } {
-            let run = &runs[random.below(runs.len() as u64) as usize];
-            let start = run.start.next_multiple_of(SECTOR_BYTES as u64);
-            let length = (run.end.saturating_sub(start) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
-                .min(BLOCK_BYTES as u64);
-            if length == 0 {
-                continue;
-            }
-            let places = (run.end - start - length) / SECTOR_BYTES as u64 + 1;
-            let at = start + random.below(places) * SECTOR_BYTES as u64;
-            let length = length as usize;
+        let (mut compared, mut zeroes) = (0, 0);
+        while compared < COMPARED && zeroes < COMPARED * ZEROES {
+            let (at, length) = place_of(runs, random.below(total_bytes));
+            let (mut own, mut theirs) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
             server.read(at, &mut own[..length])?;
             base.read(at, &mut theirs[..length])?;
-            if own[..length] != theirs[..length] {
-                let why = format!(
-                    "its data at byte {at} comes from the image behind it, but differs from that of the base; name the \
-                     image that it was made from"
-                );
-                return Err(bad(&self.origin, why));
+            if own != theirs {
+                return Err(EngineError::OtherBase { origin: name_of(&self.origin), offset_bytes: at });
             }
+            if own == [0; BLOCK_BYTES] { zeroes += 1 } else { compared += 1 }
         }
         Ok(())
     }
+}
+
+/// Returns the place of the `nth` byte of the runs, and how many bytes of its block are in the same run.
+fn place_of(runs: &[Range<u64>], mut nth: u64) -> (u64, usize) {
+    for run in runs {
+        let bytes = run.end - run.start;
+        if nth < bytes {
+            let at = run.start + nth / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+            return (at, (run.end - at).min(BLOCK_BYTES as u64) as usize);
+        }
+        nth -= bytes;
+    }
+    unreachable!("the byte is in one of the runs")
 }
 
 /// What a disk reads from its base.
 struct Found {
     blocks: BaseBlocks,
     /// Runs of bytes, from which places to compare are chosen.
-    runs: Vec<std::ops::Range<u64>>,
+    runs: Vec<Range<u64>>,
 }
 
 impl Found {
@@ -138,13 +157,13 @@ impl Found {
         let (first, end) = (from.div_ceil(SECTOR_BYTES as u64), to / SECTOR_BYTES as u64);
         if first < end {
             self.blocks.add(first, end - first);
-            note_run(&mut self.runs, from..to);
+            note_run(&mut self.runs, first * SECTOR_BYTES as u64..end * SECTOR_BYTES as u64);
         }
     }
 }
 
 /// Adds a run to the list from which places to compare are chosen; it is kept short.
-fn note_run(runs: &mut Vec<std::ops::Range<u64>>, run: std::ops::Range<u64>) {
+fn note_run(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
     const MOST: usize = 4096;
     if let Some(last) = runs.last_mut().filter(|last| last.end == run.start) {
         last.end = run.end;
@@ -157,12 +176,15 @@ fn note_run(runs: &mut Vec<std::ops::Range<u64>>, run: std::ops::Range<u64>) {
     }
 }
 
-fn bad(origin: &OriginSpec, why: impl std::fmt::Display) -> EngineError {
-    let origin = match origin {
+fn name_of(origin: &OriginSpec) -> String {
+    match origin {
         OriginSpec::File { path } => path.display().to_string(),
         OriginSpec::Nbd { uri, .. } => uri.clone(),
-    };
-    EngineError::Origin { origin, why: why.to_string() }
+    }
+}
+
+fn bad(origin: &OriginSpec, why: impl std::fmt::Display) -> EngineError {
+    EngineError::Origin { origin: name_of(origin), why: why.to_string() }
 }
 
 /// An NBD server that is asked one question at a time.
@@ -204,29 +226,34 @@ impl Asked {
     fn extents(&mut self, offset: u64, length: u32, mut each: impl FnMut(u64, u64, u32)) -> Result<u64> {
         let mut covered = 0;
         self.ask(Command::BlockStatus, offset, length, |event, _| {
-            if let Event::Extent { length, flags, .. } = event {
-                each(offset + covered, u64::from(length), flags);
-                covered += u64::from(length);
+            if let Event::Extent { length: bytes, flags, .. } = event {
+                if covered >= u64::from(length) {
+                    return Err("it reports extents beyond those that it was asked for");
+                }
+                each(offset + covered, u64::from(bytes), flags);
+                covered += u64::from(bytes);
             }
-            0
+            Ok(0)
         })?;
         if covered == 0 { Err(self.fail("it reports no extent")) } else { Ok(covered) }
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.ask(Command::Read, offset, into.len() as u32, |event, input| match event {
-            Event::Data { offset: at, length, .. } => {
-                let at = (at - offset) as usize;
-                let here = input.len().min(length as usize);
-                into[at..at + here].copy_from_slice(&input[..here]);
-                here
-            }
-            Event::Zero { offset: at, length, .. } => {
-                let at = (at - offset) as usize;
-                into[at..at + length as usize].fill(0);
-                0
-            }
-            _ => 0,
+        self.ask(Command::Read, offset, into.len() as u32, |event, input| {
+            Ok(match event {
+                Event::Data { offset: at, length, .. } => {
+                    let at = (at - offset) as usize;
+                    let here = input.len().min(length as usize);
+                    into[at..at + here].copy_from_slice(&input[..here]);
+                    here
+                }
+                Event::Zero { offset: at, length, .. } => {
+                    let at = (at - offset) as usize;
+                    into[at..at + length as usize].fill(0);
+                    0
+                }
+                _ => 0,
+            })
         })
     }
 
@@ -236,16 +263,20 @@ impl Asked {
         command: Command,
         offset: u64,
         length: u32,
-        mut handle: impl FnMut(Event, &[u8]) -> usize,
+        mut handle: impl FnMut(Event, &[u8]) -> std::result::Result<usize, &'static str>,
     ) -> Result<()> {
         let started = self.session.start(command, CommandFlags::NONE, offset, length);
         let (_, head) = started.map_err(|error| bad(&self.origin, error))?;
         self.socket.write_all(&head).map_err(|error| bad(&self.origin, error))?;
+        let asked = Instant::now();
         let mut buffer = vec![0; 64 << 10];
         loop {
             let bytes = self.socket.read(&mut buffer).map_err(|error| bad(&self.origin, error))?;
             if bytes == 0 {
                 return Err(self.fail("its server closed the connection"));
+            }
+            if asked.elapsed() > PATIENCE {
+                return Err(self.fail(format!("{command:?} takes longer than {} s", PATIENCE.as_secs())));
             }
             let mut input = &buffer[..bytes];
             while let Some(event) =
@@ -255,7 +286,7 @@ impl Asked {
                     return result
                         .map_err(|errno| self.fail(format!("{command:?} at byte {offset}: {errno}")));
                 }
-                let taken = handle(event, input);
+                let taken = handle(event, input).map_err(|why| bad(&self.origin, why))?;
                 input = &input[taken..];
                 self.session.data_taken(taken as u32);
                 if matches!(event, Event::Data { length, .. } if taken < length as usize) {
@@ -289,5 +320,30 @@ impl Reader {
             }
             Reader::Nbd(server) => server.read(offset, into),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_to_compare_lie_within_the_runs() {
+        let runs = [0..512, 8192..8192 + 6144];
+        assert_eq!(place_of(&runs, 511), (0, 512));
+        assert_eq!(place_of(&runs, 512), (8192, 4096));
+        assert_eq!(place_of(&runs, 512 + 6143), (8192 + 5632, 512));
+    }
+
+    #[test]
+    fn the_list_of_runs_stays_short() {
+        let mut runs = Vec::new();
+        for run in 0..100_000 {
+            note_run(&mut runs, run * 1024..run * 1024 + 512);
+        }
+        assert!(runs.len() <= 4096);
+        let mut runs = vec![0..512];
+        note_run(&mut runs, 512..1024);
+        assert_eq!(runs, [0..1024]);
     }
 }

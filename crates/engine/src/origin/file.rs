@@ -95,6 +95,10 @@ fn is_coherent(file: &File) -> bool {
 struct Sector([u8; 512]);
 
 impl OpenFile {
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
     /// Opens a file or block device and locks it.
     pub fn open(path: &Path, users: Users) -> Result<OpenFile> {
         let read_only = users == Users::Readers;
@@ -137,10 +141,6 @@ impl OpenFile {
     }
 
     /// Opens a file or block device without a lock, to examine it.
-    pub fn into_file(self) -> File {
-        self.file
-    }
-
     pub fn examine(path: &Path, read_only: bool) -> Result<OpenFile> {
         let mut file = open_with(path, read_only, 0).map_err(at("open the origin", path))?;
         let kind = file.metadata().map_err(at("examine", path))?.file_type();

@@ -1,8 +1,10 @@
 //! Systems that divide a pool: each is simulated on the figure's load, with each size of the pool.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use haversack_api::{Persistence, Span};
+use haversack_control::counted_writes::{Counted, counted_writes};
 use haversack_control::{forecasts, predictions};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::AllocatorRule;
@@ -137,6 +139,7 @@ impl<'a> Case<'a> {
             let share = (!predicted.is_empty()).then(|| good as f64 / predicted.len() as f64);
             point.set(Quantity::PredictionsWithinATenth, share);
             point.set(Quantity::ForecastError, forecasts::mean_error(&forecasts::forecasts(lines())?));
+            add_counted(&mut point, counted_writes(lines())?);
         }
         let used_last = row.production.as_ref().map(|production| &production.usage_blocks);
         if control.is_none_or(|control| control.targets.is_empty()) {
@@ -230,6 +233,7 @@ fn add_counts(point: &mut Point, row: &Row) {
     point.set(Quantity::Hits, hits);
     point.set(Quantity::ReadHits, read_hits);
     point.set(Quantity::FlashWrites, row.flash_write_ratio);
+    point.set(Quantity::OriginRequests, (row.counts.origin_reads + row.counts.origin_writes) as f64);
     if let Some(latency) = row.latency {
         point.set(Quantity::MeanLatency, seconds(latency.all.mean_us));
         point.set(Quantity::P90Latency, seconds(latency.all.p90_us));
@@ -246,6 +250,18 @@ fn add_counts(point: &mut Point, row: &Row) {
             point.set_of(&volume.name, Quantity::MeanLatency, seconds(latency.mean_us));
             point.set_of(&volume.name, Quantity::P95Latency, seconds(latency.p95_us));
         }
+    }
+}
+
+/// Flash writes by equation 3, of all disks and of each.
+fn add_counted(point: &mut Point, counted: BTreeMap<String, Counted>) {
+    let share = |counted: Counted| (counted.accesses > 0.0).then(|| counted.flash_writes / counted.accesses);
+    point.set(
+        Quantity::CountedWrites,
+        share(counted.values().copied().fold(Counted::default(), Counted::and)),
+    );
+    for (disk, counted) in counted {
+        point.set_of(&disk, Quantity::CountedWrites, share(counted));
     }
 }
 

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Image;
 use crate::origin::BlockDevice;
@@ -52,7 +53,7 @@ struct Parent {
     overlap_bytes: u64,
     /// Its name may be another image's by now.
     #[serde(default)]
-    trash: Option<serde_json::Value>,
+    trash: Value,
 }
 
 /// Returns the ranges of bytes that an image reads from its parent, in order.
@@ -98,7 +99,7 @@ impl Info {
         let Some(parent) = &self.parent else {
             return Err(format!("{image} is not a clone; leave out base"));
         };
-        if parent.trash.is_some() {
+        if !matches!(parent.trash, Value::Null | Value::Bool(false)) {
             return Err(format!("the image that {image} was cloned from is in the trash"));
         }
         if let Some(feature) = self.features.iter().find(|feature| ELSEWHERE.contains(&feature.as_str())) {
@@ -165,7 +166,7 @@ mod tests {
 
     const INFO: &str = r#"{"name":"vm1","id":"ab12","size":41943040,"objects":10,"order":22,"object_size":4194304,
         "features":["layering","exclusive-lock","object-map","fast-diff"],"flags":[],
-        "parent":{"pool":"vms","pool_namespace":"","image":"golden","snapshot":"v1","overlap":33554432}}"#;
+        "parent":{"pool":"vms","pool_namespace":"","image":"golden","snapshot":"v1","trash":false,"overlap":33554432}}"#;
 
     fn map(objects: u64, bits: &[u8]) -> Vec<u8> {
         let mut map = vec![14, 0, 0, 0, 1, 1, 8, 0, 0, 0];
@@ -197,7 +198,7 @@ mod tests {
         assert!(why("\"v1\"", "\"v2\"").contains("was cloned from vms/golden@v2, not from"));
         assert!(why("\"object-map\",", "").contains("has no object map"));
         assert!(why("\"object-map\",", "\"object-map\",\"migrating\",").contains("the feature migrating"));
-        assert!(why("\"overlap\"", "\"trash\":\"ab\",\"overlap\"").contains("in the trash"));
+        assert!(why("\"trash\":false", "\"trash\":true").contains("in the trash"));
         assert!(why("\"flags\":[]", "\"flags\":[\"object map invalid\"]").contains("rebuild"));
         assert!(parse("{}", "vms/vm1").is_err());
     }

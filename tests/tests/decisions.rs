@@ -42,9 +42,9 @@ fn name(disk: usize) -> String {
     format!("vol{disk}")
 }
 
-/// A disk that mostly reads some places again, one that is read from end to end, and one that writes over what it has
+/// A disk that mostly reads some places again, one that is read up to a block and again from its start, and one that writes over what it has
 /// written.
-fn generators() -> [Generator; 3] {
+fn generators(scan_blocks: u64) -> [Generator; 3] {
     let of = |pattern, blocks, read, seed| Generator {
         pattern,
         blocks,
@@ -56,16 +56,16 @@ fn generators() -> [Generator; 3] {
     };
     [
         of(Pattern::Zipf { theta: 0.6 }, 1500, 0.8, 1),
-        of(Pattern::Scan { stride: None }, DISK_MIB * MIB / BLOCK, 1.0, 2),
+        of(Pattern::Scan { stride: None }, scan_blocks, 1.0, 2),
         of(Pattern::Zipf { theta: 0.6 }, 400, 0.2, 3),
     ]
 }
 
 /// What all disks do, by turns. The simulator's disks end with their last access, and the daemon's are to be as large.
-fn trace() -> Result<Vec<Access>> {
+fn trace(scan_blocks: u64) -> Result<Vec<Access>> {
     let refused = |error: &dyn std::fmt::Display| Error::Check(format!("no trace: {error}"));
     let mut of_disks = Vec::new();
-    for generator in generators() {
+    for generator in generators(scan_blocks) {
         let mut source = generator.source().map_err(|error| refused(&error))?;
         let mut accesses = Vec::new();
         while source.read(&mut accesses).map_err(|error| refused(&error))? > 0 {}
@@ -162,11 +162,20 @@ struct Scenario {
     /// Lines of each disk's table.
     disks: [&'static str; 3],
     on_the_way: Vec<OnTheWay>,
+    /// Time between two decisions.
+    window_us: u64,
+    /// Blocks that the second disk reads from end to end.
+    scan_blocks: u64,
 }
 
 impl Scenario {
+    fn new(policy: String, disks: [&'static str; 3], on_the_way: Vec<OnTheWay>) -> Scenario {
+        let scan_blocks = DISK_MIB * MIB / BLOCK;
+        Scenario { policy, disks, on_the_way, window_us: WINDOW_US, scan_blocks }
+    }
+
     fn policy(&self) -> String {
-        format!("\n[policy]\nwindow = \"{WINDOW_US}us\"\n{}\n", self.policy)
+        format!("\n[policy]\nwindow = \"{}us\"\n{}\n", self.window_us, self.policy)
     }
 
     fn disk(&self, disk: usize) -> String {
@@ -186,7 +195,7 @@ fn live(place: &Place, scenario: &Scenario, trace: &[Access]) -> Result<(Outcome
     let mut settings = Settings::new(CACHE_MIB, Vec::new());
     settings.staging_mib = 1;
     settings.pool = format!("clock_file = \"{}\"\n", clock.path().display());
-    for number in 0..generators().len() {
+    for number in 0..DISKS.len() {
         let file = image::zeroes(place, &format!("{}.img", name(number)), DISK_MIB)?;
         let disk = Disk { mode: "auto".into(), ..Disk::new(&name(number), file.display().to_string()) };
         settings.disks.push(disk.with(&scenario.disk(number)));
@@ -194,15 +203,15 @@ fn live(place: &Place, scenario: &Scenario, trace: &[Access]) -> Result<(Outcome
     settings.more = scenario.policy();
     let daemon = Haversack::start_in_order(place, settings)?;
     let open = |disk| Connection::open(&daemon.socket("nbd.sock"), &name(disk));
-    let connections = (0..generators().len()).map(open).collect::<Result<Vec<_>>>()?;
+    let connections = (0..DISKS.len()).map(open).collect::<Result<Vec<_>>>()?;
     let control = Control::open(&daemon.socket("control.sock"))?;
-    let replay = Replay::new(clock, control, daemon.pool(), connections).in_windows(WINDOW_US);
+    let replay = Replay::new(clock, control, daemon.pool(), connections).in_windows(scenario.window_us);
     let mut replay = replay.with_orders(scenario.on_the_way.iter().map(order).collect());
     replay.play(trace)?;
     let blocks = |value: &Value| value.as_u64().unwrap_or(0) / BLOCK;
     let capacity_blocks = blocks(&replay.pool()?["capacity_bytes"]);
     let usage = |disk| Ok(blocks(&replay.disk(&name(disk))?["usage"]["usage_bytes"]));
-    let usage_blocks = (0..generators().len()).map(usage).collect::<Result<_>>()?;
+    let usage_blocks = (0..DISKS.len()).map(usage).collect::<Result<_>>()?;
     let log = daemon.json(&["policy", "show"])?["pools"][0]["log"].as_str().unwrap_or_default().to_owned();
     Ok((Outcome { log: entries(&read(Path::new(&log))?)?, usage_blocks }, capacity_blocks))
 }
@@ -221,7 +230,7 @@ fn text(trace: &[Access], disk: usize) -> String {
 /// Plays it to the simulator. What came of it.
 fn simulated(place: &Place, scenario: &Scenario, trace: &[Access], blocks: u64) -> Result<Outcome> {
     let mut mix = format!("title = \"decisions\"\n{}", scenario.policy());
-    for disk in 0..generators().len() {
+    for disk in 0..DISKS.len() {
         let file = place.path(format!("{}.csv", name(disk)));
         std::fs::write(&file, text(trace, disk)).map_err(Error::io("the trace"))?;
         let start_ns = disk as u64 * INTERVAL_NS;
@@ -284,7 +293,7 @@ fn decisions(log: &[Entry]) -> Vec<&Decision> {
 /// Both do the same: every event, every figure that was measured, every demand, target, mode and filter, and every
 /// refusal. Returns what both did.
 fn play_both(place: &Place, scenario: &Scenario) -> Result<(Outcome, Outcome)> {
-    let trace = trace()?;
+    let trace = trace(scenario.scan_blocks)?;
     let (live, blocks) = live(place, scenario, &trace)?;
     place.say("played to the daemon");
     let simulated = simulated(place, scenario, &trace, blocks)?;
@@ -313,11 +322,21 @@ fn follow_the_same(policy: &str) {
 }
 
 fn follow(policy: &str, disks: [&'static str; 3], decides: impl Fn(&[Entry]) -> Result<()>) {
+    follow_changed(policy, disks, |scenario| scenario, decides);
+}
+
+/// The same with another load or other windows.
+fn follow_changed(
+    policy: &str,
+    disks: [&'static str; 3],
+    changed: impl Fn(Scenario) -> Scenario,
+    decides: impl Fn(&[Entry]) -> Result<()>,
+) {
     let (allocator, more) = policy.split_once('\n').unwrap_or((policy, ""));
     test(allocator, |place| {
         let latencies = "origin_latency = \"3ms\"\ncache_latency = \"250us\"";
         let policy = format!("allocator = \"{allocator}\"\n{latencies}\n{more}");
-        let scenario = Scenario { policy, disks, on_the_way: on_the_way() };
+        let scenario = changed(Scenario::new(policy, disks, on_the_way()));
         let (live, _) = play_both(place, &scenario)?;
         let events = live.log.iter().filter(|entry| matches!(entry, Entry::Event { .. })).count();
         let ordered = scenario.on_the_way.iter().filter(|(_, _, what)| is_event(what)).count();
@@ -417,6 +436,33 @@ fn own_windows() {
     });
 }
 
+/// Windows that are chosen while the disks run, until the operator sets one. The second disk reads the same 24 blocks, a little
+/// less than in a window of the pool: in two of them it reads them all again.
+#[test]
+fn own_windows_at_the_knee() {
+    /// The first choice in which a length that is not the longest holds a round.
+    const CHOICE: usize = 16;
+    let short = |scenario| Scenario { window_us: 100_006, scan_blocks: 24, ..scenario };
+    let disks = [DISKS[0], "limit = \"2MiB\"\nvm = \"vm1\"\nwindow = \"knee\"\n", DISKS[2]];
+    follow_changed("cloudcache\ndisk_window = \"knee\"", disks, short, |log| {
+        let windows = decisions(log);
+        let chosen = |number: usize, disk: usize| {
+            windows[number].inputs.disks[disk].knee.as_ref().map(|knee| knee.length_us / 100_006)
+        };
+        let quiet: Vec<_> = (0..=CHOICE + 1).map(|number| chosen(number, 1)).collect();
+        let expected = |number: usize| match number {
+            // Before, there is too little to count.
+            ..8 => None,
+            8..CHOICE => Some(1),
+            _ => Some(2),
+        };
+        check(quiet.iter().enumerate().all(|(number, n)| *n == expected(number)), format!("{quiet:?}"))?;
+        check(windows.iter().any(|w| w.inputs.disks[0].knee.is_some()), "the policy's knee is not used")?;
+        let last = windows.len() - 1;
+        check(chosen(last, 1).is_none(), format!("{:?} although a length is set", chosen(last, 1)))
+    });
+}
+
 /// Distances of all blocks.
 #[test]
 fn exact_distances() {
@@ -470,7 +516,7 @@ fn caps() {
         let used = |spare: &str| -> Result<(Vec<u64>, Vec<u64>)> {
             let place = place.host(spare)?;
             let policy = format!("allocator = \"urd\"\nwrite_mode = \"wb\"\nspare = \"{spare}\"");
-            let scenario = Scenario { policy, disks: [""; 3], on_the_way: Vec::new() };
+            let scenario = Scenario::new(policy, [""; 3], Vec::new());
             let (live, simulated) = play_both(&place, &scenario)?;
             let usages = (&live.usage_blocks, &simulated.usage_blocks);
             check(usages.0 == usages.1, format!("{usages:?} blocks live and simulated"))?;

@@ -135,6 +135,18 @@ impl Lru {
         std::iter::successors(first, |place| self.places.get(place.newer as usize)).map(|place| place.value)
     }
 
+    /// Keeps only keys for which this is true, in the same order.
+    pub fn retain(&mut self, keeps: impl Fn(u64) -> bool) {
+        let mut place = self.oldest;
+        while place != NONE {
+            let Place { key, newer, .. } = self.places[place as usize];
+            if !keeps(key) {
+                self.remove(key);
+            }
+            place = newer;
+        }
+    }
+
     /// Changes the capacity; the least recently used keys are dropped if they no longer fit.
     pub fn resize(&mut self, capacity: u32) {
         let mut resized = Lru::new(capacity);
@@ -231,6 +243,8 @@ mod tests {
                 }
                 prop_assert_eq!(lru.len() as usize, list.len());
             }
+            lru.retain(|key| key % 3 != 0);
+            list.retain(|(key, _)| key % 3 != 0);
             lru.resize(2);
             let kept: Vec<u64> = std::iter::from_fn(|| lru.pop_oldest()).collect();
             let newest: Vec<u64> = list.iter().skip(list.len().saturating_sub(2)).map(|(key, _)| *key).collect();

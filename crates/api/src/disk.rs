@@ -11,7 +11,7 @@ use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-use crate::units::{Size, Span};
+use crate::units::{Size, Span, WindowSetting};
 
 /// The namespace of identities derived from names. `uuidgen --sha1 --namespace 7a0c2b0e-6c1f-5d0e-9a55-1f9be2a3c4d1
 /// --name vm1` prints the identity of disk `vm1`.
@@ -344,9 +344,10 @@ pub struct DiskConfig {
     /// space; the whole pool if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
-    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; the policy's if not given.
+    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; `knee` for one that is
+    /// chosen while the disk runs; the policy's if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<Span>,
+    pub window: Option<WindowSetting>,
     /// Sequential runs longer than this many bytes bypass the cache; 0 for never.
     #[serde(default)]
     pub sequential_cutoff: Size,
@@ -498,10 +499,11 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
-    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; 0s for the policy's.
+    /// Time over which the policy measures the disk, rounded up to whole windows of the policy; `knee` for one that is
+    /// chosen while the disk runs; 0s for the policy's.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<Span>,
+    pub window: Option<WindowSetting>,
     /// Sequential runs longer than this bypass the cache; 0 for never.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -517,7 +519,7 @@ pub struct DiskChange {
 }
 
 /// The window by which a change removes a disk's own.
-const NO_WINDOW: Span = Span(std::time::Duration::ZERO);
+const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
 
 impl DiskChange {
     /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest limit

@@ -30,4 +30,4 @@ pub use status::{
     ErrorCounters, Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind,
     LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
 };
-pub use units::{Size, Span};
+pub use units::{Size, Span, WindowSetting};

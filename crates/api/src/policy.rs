@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::disk::Mode;
-use crate::units::{Size, Span};
+use crate::units::{Size, Span, WindowSetting};
 
 /// How pools are divided: `[policy]` in the configuration file, and the policy in the API. Keys that are not given have
 /// the values of the allocator's system.
@@ -75,9 +75,10 @@ pub struct PolicySettings {
     /// Length of a window of the pool: the time between two decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
-    /// Time over which a disk without a `window` of its own is measured, rounded up to whole windows of the pool.
+    /// Time over which a disk without a `window` of its own is measured, rounded up to whole windows of the pool;
+    /// `knee` for one that is chosen while the disk runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk_window: Option<Span>,
+    pub disk_window: Option<WindowSetting>,
     /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,

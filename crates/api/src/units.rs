@@ -169,6 +169,57 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// Time over which a disk is measured: a length of time, or `knee` for one that is chosen while the disk runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WindowSetting {
+    /// This long.
+    Length(Span),
+    /// From where hits stop growing with it.
+    Knee,
+}
+
+const KNEE: &str = "knee";
+
+impl FromStr for WindowSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WindowSetting, String> {
+        if text.trim() == KNEE {
+            return Ok(WindowSetting::Knee);
+        }
+        text.parse().map(WindowSetting::Length).map_err(|wrong: String| format!("{wrong}; or {KNEE}"))
+    }
+}
+
+impl fmt::Display for WindowSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WindowSetting::Length(span) => span.fmt(f),
+            WindowSetting::Knee => f.write_str(KNEE),
+        }
+    }
+}
+
+impl PartialSchema for WindowSetting {
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
+}
+
+impl ToSchema for WindowSetting {}
+
+impl Serialize for WindowSetting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WindowSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WindowSetting, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +248,10 @@ mod tests {
         }
         assert_eq!("2h".parse::<Span>().unwrap().as_micros(), 7_200_000_000);
         assert!("30".parse::<Span>().unwrap_err().contains("us, ms, s, min or h"));
+        for text in ["knee", "12h"] {
+            assert_eq!(text.parse::<WindowSetting>().unwrap().to_string(), text);
+        }
+        assert!("knees".parse::<WindowSetting>().unwrap_err().contains("min or h; or knee"));
     }
 
     #[test]

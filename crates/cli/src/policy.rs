@@ -12,7 +12,7 @@ use haversack_control::forecasts::{self, Forecast};
 use haversack_control::predictions::{self, Prediction};
 use haversack_control::{Decision, Entry};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::{AllocatorRule, Config};
+use haversack_policy::{AllocatorRule, Config, OwnWindow};
 use hyper::Method;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -150,8 +150,13 @@ fn log_text(entries: &[Value]) -> String {
 /// Formats the lengths of windows: `windows of 60 s, of disks 600 s`.
 fn windows(config: &Config) -> String {
     let seconds = |us: u64| us / 1_000_000;
-    let own = config.windows_of_disk(None) * config.window_us;
-    let own = if own > config.window_us { format!(", of disks {} s", seconds(own)) } else { String::new() };
+    let own = match config.window_of_disk(None) {
+        OwnWindow::AtKnee => ", of disks at the knee".into(),
+        OwnWindow::Length(length_us) => match config.whole_windows(length_us) {
+            1 => String::new(),
+            windows => format!(", of disks {} s", seconds(windows * config.window_us)),
+        },
+    };
     format!("windows of {} s{own}", seconds(config.window_us))
 }
 

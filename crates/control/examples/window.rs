@@ -47,7 +47,8 @@ fn report(disk: u64, window: u64, accesses: u64) -> DiskReport {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
-        window_us: None,
+        own_window: None,
+        knee: None,
         window: None,
         goes_on: false,
     };

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use haversack_core::Records;
 use haversack_model::Micros;
 use haversack_policy::{
-    Config, Controller, DemandRule, DiskFacts, DiskState, DiskWindow, Event, Inputs, Plan, PolicyError,
-    Unaligned,
+    Config, Controller, DemandRule, DiskFacts, DiskState, DiskWindow, Event, Inputs, OwnWindow, Plan,
+    PolicyError, Unaligned,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ use crate::error::ControlError;
 use crate::log::Entry;
 use crate::observer::{Observer, ObserverConfig};
 use crate::recall::{WINDOW, recall};
+use crate::wishes::measures;
 
 /// A disk as the caller knows it when a window ends or a decision is due.
 #[derive(Clone, PartialEq, Debug)]
@@ -262,10 +263,20 @@ impl Control {
         let mut facts = Vec::with_capacity(reports.len());
         for report in reports {
             let (mut window, mut goes_on) = (None, false);
-            let windows = self.controller.config().windows_of_disk(report.facts.window_us);
+            let config = self.controller.config();
+            let own = config.window_of_disk(report.facts.own_window);
+            let mut knee = None;
             if let Some(observed) = self.observed.get_mut(&report.facts.name)
                 && let Some(observer) = &mut observed.observer
             {
+                let chosen = self.controller.knee(&report.facts.name);
+                let at_knee = own == OwnWindow::AtKnee && measures(config);
+                knee = observer.knee(at_knee, config.reuses(), chosen)?;
+                let windows = match (own, &knee) {
+                    (OwnWindow::Length(length_us), _) => config.whole_windows(length_us),
+                    (OwnWindow::AtKnee, Some(knee)) => config.whole_windows(knee.length_us),
+                    (OwnWindow::AtKnee, None) => 1,
+                };
                 let (seen, lasts) = observer.turn(now_us, &report.counters, windows)?;
                 let is_awaited = self.controller.state(&report.facts.name) == Some(DiskState::MigratedIn);
                 let is_shown = !lasts || self.controller.is_unmeasured(&report.facts.name);
@@ -274,7 +285,7 @@ impl Control {
                 }
                 (window, goes_on) = (Some(seen), lasts);
             }
-            facts.push(DiskFacts { window, goes_on, ..report.facts.clone() });
+            facts.push(DiskFacts { window, goes_on, knee, ..report.facts.clone() });
         }
         self.opened_us = now_us;
         self.conclude(now_us, WINDOW.into(), pool_blocks, &facts)

@@ -1,10 +1,10 @@
 //! Converts a disk's settings, as users write them, into those of the core and into the wishes that decisions
 //! respect: the same in the daemon and in the simulator.
 
-use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Span, Target};
+use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Span, Target, WindowSetting};
 use haversack_core as core;
 use haversack_model::{BLOCK_BYTES, DiskId};
-use haversack_policy::AdmissionRule;
+use haversack_policy::{AdmissionRule, OwnWindow};
 
 use crate::wishes::Wishes;
 
@@ -40,8 +40,16 @@ pub fn wishes(disk: &DiskConfig) -> Wishes {
         reservation_blocks: blocks(disk.reservation),
         limit_blocks: disk.limit.map(blocks),
         fixed_blocks,
-        window_us: disk.window.map(Span::as_micros),
+        own_window: own_window(disk),
     }
+}
+
+/// Returns how the length of a disk's window is found, if it asks for one.
+pub fn own_window(disk: &DiskConfig) -> Option<OwnWindow> {
+    disk.window.map(|window| match window {
+        WindowSetting::Length(length) => OwnWindow::Length(length.as_micros()),
+        WindowSetting::Knee => OwnWindow::AtKnee,
+    })
 }
 
 /// Whole blocks in a size.

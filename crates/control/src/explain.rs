@@ -6,6 +6,8 @@ use std::fmt::Write;
 
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::allocate::Target;
+use haversack_policy::demand::knee::LengthTried;
+use haversack_policy::demand::running_knee::Knee;
 use haversack_policy::{DiskInput, DiskPlan, DiskWindow, WindowStage};
 
 use crate::control::Decision;
@@ -29,6 +31,7 @@ pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> 
         Some(window) => text.push_str(&measured(window, input.window_stage)),
         None => text.push_str("No window has been measured yet.\n"),
     }
+    text.push_str(&input.knee.as_ref().map_or(String::new(), at_knee));
     text.push_str(&decided(decision, input, plan));
     text.push_str(&more(decision, input));
     Ok(text)
@@ -68,6 +71,16 @@ fn measured(window: &DiskWindow, stage: WindowStage) -> String {
     );
     text.push_str(&accuracy(window));
     text
+}
+
+/// Says how long the disk's window is, and what it was chosen from.
+fn at_knee(knee: &Knee) -> String {
+    let seconds = |us: u64| us as f64 / 1e6;
+    let tried = |length: &LengthTried| {
+        format!("{:.1} % at {} s", length.hit_ratio * 100.0, seconds(length.length_us))
+    };
+    let tried: Vec<String> = knee.tried.iter().map(tried).collect();
+    format!("Window at the knee: {} s. Hits by length: {}.\n", seconds(knee.length_us), tried.join(", "))
 }
 
 /// Says how accurate these sizes are. Figures of earlier versions do not say.

@@ -16,6 +16,7 @@ use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
 use haversack_core::Records;
 use haversack_core::monitor::{self, Record};
 use haversack_model::{BLOCK_BYTES, BlockNo, Micros, SECTORS_PER_BLOCK};
+use haversack_policy::demand::running_knee::{Knee, RunningKnee};
 use haversack_policy::demand::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use haversack_policy::{Curve, DiskWindow, Intensity, PolicyError};
 
@@ -117,6 +118,8 @@ pub struct Observer {
     touches: Option<Hec>,
     before: Counters,
     lost: u64,
+    /// Lengths of windows on trial, if one of them is to be chosen.
+    lengths: Option<RunningKnee>,
 }
 
 impl Observer {
@@ -148,6 +151,7 @@ impl Observer {
             touches: config.touches.then(|| touches(disk_blocks)),
             before: *counters,
             lost: 0,
+            lengths: None,
         })
     }
 
@@ -186,6 +190,9 @@ impl Observer {
         }
         self.all.thin_out(shift);
         self.reads.thin_out(shift);
+        if let Some(lengths) = &mut self.lengths {
+            lengths.thin_out(shift);
+        }
         // Each recorded block stands for those that were not recorded.
         let passed_over = (1u64 << shift) - 1;
         let unit = self.unit_blocks();
@@ -200,11 +207,15 @@ impl Observer {
                     touched.for_each(|unit| {
                         self.all.access(unit, Kind::Read, passed_over);
                         self.reads.access(unit, Kind::Read, passed_over);
+                        self.try_lengths(unit);
                     });
                 }
                 monitor::Kind::Write => {
                     self.touch(blocks, Op::Write);
-                    touched.for_each(|unit| self.all.access(unit, Kind::Write, passed_over));
+                    touched.for_each(|unit| {
+                        self.all.access(unit, Kind::Write, passed_over);
+                        self.try_lengths(unit);
+                    });
                 }
                 monitor::Kind::Discard => (blocks.start.div_ceil(unit)..blocks.end / unit).for_each(|unit| {
                     self.all.access(unit, Kind::Discard, 0);
@@ -249,6 +260,34 @@ impl Observer {
         if let Some(touches) = &mut self.touches {
             blocks.for_each(|block| touches.hit(BlockNo(block), op.into()));
         }
+    }
+
+    fn try_lengths(&mut self, unit: u64) {
+        if let Some(lengths) = &mut self.lengths {
+            lengths.access(unit);
+        }
+    }
+
+    /// Ends a window of the pool for the lengths on trial, if the disk's window is to be at the knee, and returns what is
+    /// chosen. Otherwise, and at the first call, ends or begins the trial; until it leads to a choice, the earlier one holds.
+    ///
+    /// # Errors
+    /// The number of reuses is not one that is counted.
+    pub fn knee(
+        &mut self,
+        at_knee: bool,
+        reuses: u8,
+        chosen: Option<&Knee>,
+    ) -> Result<Option<Knee>, PolicyError> {
+        if !at_knee {
+            self.lengths = None;
+            return Ok(None);
+        }
+        match &mut self.lengths {
+            Some(lengths) => lengths.turn(self.config.window_us),
+            None => self.lengths = Some(RunningKnee::new(reuses, self.sample_shift, chosen.cloned())?),
+        }
+        Ok(self.lengths.as_ref().and_then(RunningKnee::present).cloned())
     }
 
     /// Returns the figures of the window so far.

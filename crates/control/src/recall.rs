@@ -1,7 +1,6 @@
 //! Reads from a log what an earlier loop knew of its disks.
 
-use haversack_model::Micros;
-use haversack_policy::{Config, Controller, Event, PolicyError};
+use haversack_policy::{Config, Controller, Event, OwnWindow, PolicyError};
 
 use crate::log::Entry;
 
@@ -13,8 +12,8 @@ pub const MOST_RECALLED_LINES: u64 = 1 << 16;
 /// Returns how many lines of a log to recall so that they reach back over enough windows of the disk whose own window is
 /// the longest: 256, or as many as the history has. Each line is about one window of the pool. At most
 /// [`MOST_RECALLED_LINES`].
-pub fn recalled_lines(config: &Config, own_us: impl IntoIterator<Item = Option<Micros>>) -> usize {
-    let longest = own_us.into_iter().chain([None]).map(|own_us| config.windows_of_disk(own_us)).max();
+pub fn recalled_lines(config: &Config, own: impl IntoIterator<Item = Option<OwnWindow>>) -> usize {
+    let longest = own.into_iter().chain([None]).map(|own| config.most_windows_of_disk(own)).max();
     let windows = RECALLED_WINDOWS.max(config.history_windows);
     longest.unwrap_or(1).saturating_mul(windows).min(MOST_RECALLED_LINES) as usize
 }

@@ -5,7 +5,7 @@
 //! - A key that the allocator does not use is refused, because the user expects it to have an effect.
 //! - Checks made here apply to the configuration file, the control API and the simulator's mixes alike.
 
-use haversack_api::{DiskConfig, DiskEvent, DiskEventKind, PolicySettings, Size, Span};
+use haversack_api::{DiskConfig, DiskEvent, DiskEventKind, PolicySettings, Size, Span, WindowSetting};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::allocate::{Spare, Weighting};
 use haversack_policy::demand::utility::Reading;
@@ -51,7 +51,11 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
     let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
     config.window_us = us(settings.window, config.window_us);
-    config.disk_window_us = us(settings.disk_window, config.disk_window_us);
+    match settings.disk_window {
+        Some(WindowSetting::Knee) => config.disk_window_at_knee = true,
+        Some(WindowSetting::Length(length)) => config.disk_window_us = length.as_micros(),
+        None => {}
+    }
     // A shorter window gets a shorter measurement, unless that is set explicitly: otherwise both would be
     // refused.
     let measurement_us = config.measurement_us.min(config.window_us);
@@ -281,8 +285,9 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if !(0.0..=1e6).contains(&disk.priority) {
         return Err(format!("priority is {}; expected a number from 0 to a million", disk.priority));
     }
-    if disk.window.is_some_and(|window| window.as_micros() == 0) {
-        return Err("window is 0; expected a time above 0, or leave it out for that of the policy".into());
+    if disk.window.is_some_and(|window| window == WindowSetting::Length(Span::default())) {
+        let expected = "expected a time above 0, or knee, or leave it out for that of the policy";
+        return Err(format!("window is 0; {expected}"));
     }
     match disk.limit {
         Some(limit) if limit < disk.reservation => Err(format!(

@@ -5,8 +5,8 @@
 //! - A share set by the operator is both the disk's reservation and its limit, so every allocator leaves it
 //!   unchanged.
 
-use haversack_model::{Micros, WriteMode};
-use haversack_policy::{AllocatorRule, Config, DiskFacts};
+use haversack_model::WriteMode;
+use haversack_policy::{AllocatorRule, Config, DiskFacts, OwnWindow};
 
 /// The tenant of disks that name none.
 const NO_TENANT: &str = "none";
@@ -26,8 +26,8 @@ pub struct Wishes {
     pub limit_blocks: Option<u64>,
     /// Its fixed share in blocks, whatever is decided.
     pub fixed_blocks: Option<u64>,
-    /// The length of its window, if not the policy's.
-    pub window_us: Option<Micros>,
+    /// How the length of its window is found, if not as the policy says.
+    pub own_window: Option<OwnWindow>,
 }
 
 impl Default for Wishes {
@@ -40,7 +40,7 @@ impl Default for Wishes {
             reservation_blocks: 0,
             limit_blocks: None,
             fixed_blocks: None,
-            window_us: None,
+            own_window: None,
         }
     }
 }
@@ -60,7 +60,8 @@ impl Wishes {
             fixed_blocks: self.fixed_blocks,
             used_blocks,
             write_mode,
-            window_us: self.window_us,
+            own_window: self.own_window,
+            knee: None,
             window: None,
             goes_on: false,
         }

@@ -8,7 +8,7 @@ use haversack_core::Records;
 use haversack_core::monitor::Kind;
 use haversack_model::WriteMode;
 use haversack_policy::allocate::Target;
-use haversack_policy::{Config, DiskFacts, DiskState, Event, PolicyError, named};
+use haversack_policy::{Config, DiskFacts, DiskState, Event, OwnWindow, PolicyError, named};
 
 const MINUTE_US: u64 = 60_000_000;
 const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
@@ -24,7 +24,8 @@ fn report(name: &str, counters: Counters) -> DiskReport {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
-        window_us: None,
+        own_window: None,
+        knee: None,
         window: None,
         goes_on: false,
     };
@@ -36,10 +37,12 @@ struct Pair {
     control: Control,
     now_us: u64,
     read: u64,
+    /// Blocks after which the scanning disk starts over.
+    scan_blocks: u64,
     /// The window that the scanning disk asks for.
-    scan_window_us: Option<u64>,
+    scan_window: Option<OwnWindow>,
     /// The same of the other disk, and the size that the operator gave it.
-    local_window_us: Option<u64>,
+    local_window: Option<OwnWindow>,
     local_blocks: Option<u64>,
 }
 
@@ -50,15 +53,24 @@ impl Pair {
         for disk in ["local", "scan"] {
             assert_eq!(control.event(0, disk, 1 << 20, &Counters::default(), Event::New), Ok(true));
         }
-        Pair { control, now_us: 0, read: 0, scan_window_us: None, local_window_us: None, local_blocks: None }
+        let scan_blocks = u64::MAX;
+        Pair {
+            control,
+            now_us: 0,
+            read: 0,
+            scan_blocks,
+            scan_window: None,
+            local_window: None,
+            local_blocks: None,
+        }
     }
 
     fn reports(&self) -> Vec<DiskReport> {
         let counters =
             Counters { read_hits: self.read / 2, read_misses: self.read / 2, ..Counters::default() };
         let mut reports = vec![report("local", counters), report("scan", counters)];
-        reports[1].facts.window_us = self.scan_window_us;
-        reports[0].facts.window_us = self.local_window_us;
+        reports[1].facts.own_window = self.scan_window;
+        reports[0].facts.own_window = self.local_window;
         reports[0].facts.fixed_blocks = self.local_blocks;
         reports
     }
@@ -67,7 +79,7 @@ impl Pair {
         for (disk, scan) in [("local", false), ("scan", true)] {
             let mut records = Records::with_room(8192);
             for at in 0..2000 {
-                let block = if scan { self.read + at } else { at % 200 };
+                let block = if scan { (self.read + at) % self.scan_blocks } else { at % 200 };
                 records.push(self.now_us + at * 1000, Kind::Read, block * 8, 8);
             }
             self.control.note(disk, &records);
@@ -152,7 +164,7 @@ fn predictions_are_compared_with_the_window_that_follows() {
 #[test]
 fn windows_in_which_the_target_moves_are_predicted_by_the_time_at_each_size() {
     let mut pair = Pair::new("static");
-    pair.local_window_us = Some(2 * MINUTE_US);
+    pair.local_window = Some(OwnWindow::Length(2 * MINUTE_US));
     for blocks in [300, 300, 100, 300, 300, 300, 300, 300] {
         pair.local_blocks = Some(blocks);
         pair.window();
@@ -209,7 +221,7 @@ fn each_disk_is_measured_over_its_own_window() {
     let mut pair = Pair::new("wss");
     let config = Config { sample_blocks: 0, ..pair.control.config().clone() };
     pair.control.reconfigure(0, config, |_| None).unwrap();
-    pair.scan_window_us = Some(2 * MINUTE_US + 1);
+    pair.scan_window = Some(OwnWindow::Length(2 * MINUTE_US + 1));
     let mut found = Vec::new();
     for _ in 0..9 {
         let decision = pair.window();
@@ -394,17 +406,19 @@ fn after_a_restart_decisions_go_on_from_the_log() {
 fn a_restart_looks_back_over_the_windows_of_each_disk() {
     let config = Config { window_us: MINUTE_US, disk_window_us: 10 * MINUTE_US, ..named("wss").unwrap() };
     assert_eq!(recalled_lines(&Config { disk_window_us: 0, ..config.clone() }, []), 256);
-    assert_eq!(recalled_lines(&config, [None, Some(MINUTE_US)]), 2560);
+    let length = |us| [None, Some(OwnWindow::Length(us))];
+    assert_eq!(recalled_lines(&config, length(MINUTE_US)), 2560);
     assert_eq!(recalled_lines(&Config { history_windows: 300, ..config.clone() }, []), 3000);
-    assert_eq!(recalled_lines(&config, [Some(720 * MINUTE_US)]), MOST_RECALLED_LINES as usize);
-    assert_eq!(recalled_lines(&config, [Some(u64::MAX)]), MOST_RECALLED_LINES as usize);
+    assert_eq!(recalled_lines(&config, length(720 * MINUTE_US)), MOST_RECALLED_LINES as usize);
+    assert_eq!(recalled_lines(&config, length(u64::MAX)), MOST_RECALLED_LINES as usize);
+    assert_eq!(recalled_lines(&config, [Some(OwnWindow::AtKnee)]), 64 * 256);
     // Of a window of the disk of 300 minutes, three have ended and a fourth goes on.
     let mut pair = Pair::new("wss");
-    pair.scan_window_us = Some(300 * MINUTE_US);
+    pair.scan_window = Some(OwnWindow::Length(300 * MINUTE_US));
     (0..950).for_each(|_| drop(pair.window()));
     let written = lines(&pair.control.take_log());
     let mut next = Control::new(pair.control.config().clone(), pair.now_us).unwrap();
-    let most = recalled_lines(next.config(), [pair.scan_window_us]);
+    let most = recalled_lines(next.config(), [pair.scan_window]);
     next.recall(&written[written.len().saturating_sub(most)..]).unwrap();
     for disk in ["local", "scan"] {
         next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
@@ -432,4 +446,66 @@ fn a_restart_by_another_policy_keeps_what_was_shown_and_one_that_left_is_new() {
     next.event(pair.now_us, "local", 1 << 20, &Counters::default(), Event::Ended).unwrap();
     next.begin(pair.now_us, "local", 1 << 20, &Counters::default()).unwrap();
     assert_eq!(next.state("local"), Some(DiskState::New));
+}
+
+/// The scanning disk starts over every three windows of the pool. Windows of eight are the shortest in which a cache gets a size
+/// that holds all; this shows when those of sixteen have been filled too.
+#[test]
+fn a_window_is_chosen_while_the_disk_runs() {
+    let mut pair = Pair::new("cloudcache");
+    pair.scan_blocks = 6000;
+    (pair.scan_window, pair.local_window) = (Some(OwnWindow::AtKnee), Some(OwnWindow::AtKnee));
+    let chosen = |decision: &haversack_control::Decision, disk: usize| {
+        decision.inputs.disks[disk].knee.as_ref().map(|knee| knee.length_us / MINUTE_US)
+    };
+    let decisions: Vec<_> = (0..84).map(|_| pair.window()).collect();
+    let scan: Vec<_> = decisions.iter().map(|decision| chosen(decision, 1)).collect();
+    assert!(scan[..4].iter().all(Option::is_none), "{scan:?}");
+    assert!(scan[4..64].iter().all(|minutes| *minutes == Some(1)), "{scan:?}");
+    assert!(scan[64..].iter().all(|minutes| *minutes == Some(8)), "{scan:?}");
+    let last = decisions.last().unwrap();
+    assert_eq!(chosen(last, 0), Some(1));
+    assert_eq!(last.inputs.disks[1].window.as_ref().unwrap().length_us, 8 * MINUTE_US);
+    // Forecasts are of windows of this length: those before, in which nothing was used again, do not count.
+    let demand_blocks = last.plan.disks["scan"].demand_blocks;
+    assert!((5500..6500).contains(&demand_blocks), "{demand_blocks} blocks");
+    let reason = &last.plan.disks["scan"].reason;
+    assert!(reason.ends_with("; window of 480 s at the knee"), "{reason}");
+    let text = explain::explain(last, "scan").unwrap();
+    assert!(text.contains("Window at the knee: 480 s. Hits by length: 0.0 % at 60 s, "), "{text}");
+
+    let written = lines(&pair.control.take_log());
+    let found = replayed(&written).unwrap();
+    assert_eq!((found.decisions, found.differences), (84, vec![]));
+
+    // A restart knows the choice, and so does another policy with the same window.
+    let mut next = Control::new(pair.control.config().clone(), pair.now_us).unwrap();
+    next.recall(&written).unwrap();
+    for disk in ["local", "scan"] {
+        next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
+    }
+    assert_eq!(next.forecast_error("scan"), pair.control.forecast_error("scan"));
+    assert_eq!(next.kept_windows("scan").count(), pair.control.kept_windows("scan").count());
+    std::mem::swap(&mut pair.control, &mut next);
+    assert_eq!((0..10).map(|_| chosen(&pair.window(), 1)).collect::<Vec<_>>(), [Some(8); 10]);
+    let config = Config { window_us: MINUTE_US, ..named("wss").unwrap() };
+    pair.control.reconfigure(pair.now_us, config, |_| None).unwrap();
+    assert_eq!((0..10).map(|_| chosen(&pair.window(), 1)).collect::<Vec<_>>(), [Some(8); 10]);
+    // The operator has the last word.
+    pair.scan_window = Some(OwnWindow::Length(2 * MINUTE_US));
+    assert_eq!(chosen(&pair.window(), 1), None);
+}
+
+/// A policy may choose the windows of all disks that ask for none, and one that measures nothing chooses none.
+#[test]
+fn the_policy_chooses_the_windows_of_disks_that_ask_for_none() {
+    for (system, expected) in [("cloudcache", [Some(MINUTE_US), None]), ("equal", [None, None])] {
+        let config = Config { window_us: MINUTE_US, disk_window_at_knee: true, ..named(system).unwrap() };
+        let mut pair = Pair::new(system);
+        pair.control.reconfigure(0, config, |_| None).unwrap();
+        pair.scan_window = Some(OwnWindow::Length(3 * MINUTE_US));
+        let last = (0..8).map(|_| pair.window()).last().unwrap();
+        let chosen = |disk: usize| last.inputs.disks[disk].knee.as_ref().map(|knee| knee.length_us);
+        assert_eq!([0, 1].map(chosen), expected, "{system}");
+    }
 }

@@ -68,7 +68,8 @@ fn facts(disk: u64, round: u64) -> DiskFacts {
         fixed_blocks: None,
         used_blocks: 0,
         write_mode: WriteMode::WriteBack,
-        window_us: None,
+        own_window: None,
+        knee: None,
         window: Some(window),
         goes_on: false,
     }

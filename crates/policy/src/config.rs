@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
+use crate::demand::running_knee::MOST_WINDOWS;
 use crate::demand::utility::Reading;
 use crate::demand::working_set_window::MOST_REUSES;
 use crate::demand::{
@@ -18,6 +19,15 @@ use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
 use haversack_admission::{Admit, StagingKind};
+
+/// How the length of a disk's window is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OwnWindow {
+    /// It is this.
+    Length(Micros),
+    /// It is chosen while the disk runs, at the [knee](crate::demand::running_knee) of hit ratio against length.
+    AtKnee,
+}
 
 /// A demand model by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -293,6 +303,9 @@ pub struct Config {
     /// The time over which a disk is measured that does not ask for another; 0 for a window of the pool.
     #[serde(default)]
     pub disk_window_us: Micros,
+    /// Whether the time over which such a disk is measured is chosen while it runs, instead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disk_window_at_knee: bool,
     /// Windows whose counts the factors of [`AllocatorRule::MaxMin`] are of, the last one included.
     #[serde(default = "one_window")]
     pub history_windows: u64,
@@ -342,6 +355,7 @@ impl Default for Config {
             admission: AdmissionRule::Always,
             window_us: 600_000_000,
             disk_window_us: 0,
+            disk_window_at_knee: false,
             history_windows: one_window(),
             measurement_us: 60_000_000,
             sample_blocks: usual_sample_blocks(),
@@ -360,12 +374,39 @@ impl Config {
         !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
     }
 
-    /// Returns how many windows of the pool make up the window of a disk that asks for this length, or for none: rounded
-    /// up to whole windows of the pool, which is the smallest.
+    /// Returns how the length of the window of a disk is found that asks for this, or for nothing.
+    pub fn window_of_disk(&self, wanted: Option<OwnWindow>) -> OwnWindow {
+        let policys = || match self.disk_window_at_knee {
+            true => OwnWindow::AtKnee,
+            false => OwnWindow::Length(self.disk_window_us),
+        };
+        wanted.unwrap_or_else(policys)
+    }
+
+    /// Returns how many windows of the pool make up a disk's window of this length: it is rounded up to whole windows of the
+    /// pool, which is the smallest.
     ///
     /// Source: CloudCache (Arteaga), section 3.4.3.
-    pub fn windows_of_disk(&self, wanted_us: Option<Micros>) -> u64 {
-        wanted_us.unwrap_or(self.disk_window_us).div_ceil(self.window_us.max(1)).max(1)
+    pub fn whole_windows(&self, length_us: Micros) -> u64 {
+        length_us.div_ceil(self.window_us.max(1)).max(1)
+    }
+
+    /// Returns how many windows of the pool make up the longest window that a disk may have that asks for this, or for
+    /// nothing.
+    pub fn most_windows_of_disk(&self, wanted: Option<OwnWindow>) -> u64 {
+        match self.window_of_disk(wanted) {
+            OwnWindow::Length(length_us) => self.whole_windows(length_us),
+            OwnWindow::AtKnee => MOST_WINDOWS,
+        }
+    }
+
+    /// Returns how often a block must be reused to be demand, where lengths of windows are tried: as for the demand by
+    /// reuse, otherwise once.
+    pub fn reuses(&self) -> u8 {
+        match self.demand {
+            DemandRule::Rwss { reuses } => reuses,
+            _ => 1,
+        }
     }
 
     /// Checks the settings.

@@ -18,8 +18,9 @@ use haversack_model::{Micros, WriteMode};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::Target;
-use crate::config::Config;
+use crate::config::{Config, OwnWindow};
 use crate::decide::decide;
+use crate::demand::running_knee::Knee;
 use crate::error::PolicyError;
 use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::history::Sliding;
@@ -98,8 +99,10 @@ pub struct DiskFacts {
     pub used_blocks: u64,
     /// Its write mode.
     pub write_mode: WriteMode,
-    /// The length of its window, if it asks for one.
-    pub window_us: Option<Micros>,
+    /// How the length of its window is found, if it asks for one.
+    pub own_window: Option<OwnWindow>,
+    /// What was chosen for it, if it is chosen while the disk runs and a window of the pool has ended.
+    pub knee: Option<Knee>,
     /// The measurements of its window, so far if that goes on; `None` for a decision between windows of the pool.
     pub window: Option<DiskWindow>,
     /// Whether its own window goes on.
@@ -125,6 +128,8 @@ struct Tracked {
     unused: u8,
     /// Its state before it was stunned.
     before_stun: DiskState,
+    /// The length of its window that was chosen last.
+    knee: Option<Knee>,
 }
 
 impl Tracked {
@@ -141,6 +146,7 @@ impl Tracked {
             kept: VecDeque::new(),
             unused: 0,
             before_stun: state,
+            knee: None,
         }
     }
 
@@ -169,6 +175,18 @@ impl Tracked {
         if self.kept.len() > KEPT_WINDOWS {
             self.kept.pop_front();
         }
+    }
+
+    /// Uses the length that was chosen for its window. Forecasts start again if it is another one, since windows of another
+    /// length show another demand; so do those by another policy, from the last window.
+    fn choose(&mut self, config: &Config, knee: Option<&Knee>) {
+        let length_us = |knee: Option<&Knee>| knee.map_or(config.window_us, |knee| knee.length_us);
+        if length_us(knee) != length_us(self.knee.as_ref()) {
+            self.outliers = OutlierFilter::default();
+            self.forecast = Scored::new(Forecaster::new(config.forecast));
+            self.kept.drain(..self.kept.len().saturating_sub(1));
+        }
+        self.knee = knee.cloned();
     }
 
     /// Uses what was measured of a window that goes on.
@@ -250,6 +268,11 @@ impl Controller {
         self.disks.get(disk)?.window.as_ref()
     }
 
+    /// Returns the length of a disk's window that was chosen last.
+    pub fn knee(&self, disk: &str) -> Option<&Knee> {
+        self.disks.get(disk)?.knee.as_ref()
+    }
+
     /// Returns whether no window of a disk has ended yet in which it was used: its figures are those so far.
     pub fn is_unmeasured(&self, disk: &str) -> bool {
         self.disks.get(disk).is_none_or(|tracked| tracked.is_unmeasured)
@@ -269,6 +292,7 @@ impl Controller {
             let tracked = self.disks.entry(input.name.clone()).or_insert_with(new);
             // One that has come and was not used yet was not measured.
             let was_measured = input.state != DiskState::MigratedIn;
+            tracked.choose(&self.config, input.knee.as_ref());
             let shows = ended_window && was_measured && !input.state.locked() && !input.state.gone();
             if let Some(window) = input.window.as_ref().filter(|_| shows) {
                 tracked.recall(&self.config, window, input.window_stage);
@@ -294,6 +318,7 @@ impl Controller {
             }
             (tracked.state, tracked.before_stun, tracked.target) =
                 (before.state, before.before_stun, before.target);
+            tracked.knee = before.knee;
             next.disks.insert(disk, tracked);
         }
         Ok(next)
@@ -305,6 +330,7 @@ impl Controller {
             if let Some(before) = of.disks.get(disk) {
                 (tracked.state, tracked.unused, tracked.before_stun) =
                     (before.state, before.unused, before.before_stun);
+                tracked.knee.clone_from(&before.knee);
             }
         }
     }
@@ -400,6 +426,11 @@ impl Controller {
         let mut disks = Vec::with_capacity(facts.len());
         for disk in facts {
             let Some(tracked) = self.disks.get_mut(&disk.name) else { continue };
+            if self.config.window_of_disk(disk.own_window) != OwnWindow::AtKnee {
+                tracked.choose(&self.config, None);
+            } else if disk.knee.is_some() {
+                tracked.choose(&self.config, disk.knee.as_ref());
+            }
             match &disk.window {
                 Some(window) if disk.goes_on => tracked.look(window),
                 Some(window) => tracked.close(&self.config, window),
@@ -489,6 +520,7 @@ fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {
         forecast_by: predicted.map(|_| tracked.forecast.forecast.method().name().into()),
         window: tracked.window.clone(),
         window_stage: tracked.stage,
+        knee: tracked.knee.clone(),
         history: tracked.history.total(),
     }
 }

@@ -17,6 +17,7 @@ use crate::allocate::{
     UtilityMaximum,
 };
 use crate::config::{AllocatorRule, Config, SolverRule};
+use crate::demand::running_knee::Knee;
 use crate::demand::utility::{Utility, reuse_intensity};
 use crate::demand::weight::Counts;
 use crate::demand::{Demand, ReadOnly};
@@ -225,7 +226,8 @@ fn plan(
         let demand_blocks = given.get(disk.name.as_str()).map_or(0, |(claim, _)| claim.demand_blocks);
         let target = target_of(disk, &given);
         let (write_mode, mode_reason) = write_mode(config, disk);
-        let reason = format!("{}{mode_reason}", target_reason(model, disk, demand_blocks, target));
+        let why = target_reason(model, disk, demand_blocks, target);
+        let reason = format!("{why}{}{mode_reason}", knee_reason(disk));
         let plan = DiskPlan { target, write_mode, admission, demand_blocks, reason };
         disks.insert(disk.name.clone(), plan);
     }
@@ -272,6 +274,11 @@ fn write_mode(config: &Config, disk: &DiskInput) -> (haversack_model::WriteMode,
         }
         _ => (disk.write_mode, String::new()),
     }
+}
+
+fn knee_reason(disk: &DiskInput) -> String {
+    let length = |knee: &Knee| format!("; window of {} s at the knee", knee.length_us as f64 / 1e6);
+    disk.knee.as_ref().map_or(String::new(), length)
 }
 
 fn target_reason(model: &dyn Demand, disk: &DiskInput, demand_blocks: u64, target: Target) -> String {

@@ -26,7 +26,9 @@ pub mod write_mode;
 
 pub use haversack_admission as admission;
 
-pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, Unaligned};
+pub use config::{
+    AdmissionRule, AllocatorRule, Config, DemandRule, OwnWindow, SolverRule, Staging, Unaligned,
+};
 pub use controller::{Controller, DiskFacts, Event, KEPT_WINDOWS};
 pub use curve::Curve;
 pub use decide::decide;

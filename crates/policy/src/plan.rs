@@ -9,6 +9,7 @@ use haversack_model::{Micros, WriteMode};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::{Gap, Target};
+use crate::demand::running_knee::Knee;
 use crate::history::History;
 use crate::window::DiskWindow;
 use haversack_admission::Admit;
@@ -116,6 +117,10 @@ pub struct DiskInput {
     /// Where its window stands, if the decision ends a window of the pool.
     #[serde(default, skip_serializing_if = "WindowStage::is_ended")]
     pub window_stage: WindowStage,
+    /// How the length of its window was chosen while it runs. `None` if it is not, or was not chosen yet: then it is the
+    /// policy's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub knee: Option<Knee>,
     /// The last windows together, if the configuration wants more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,

@@ -5,8 +5,8 @@ use haversack_model::WriteMode;
 use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
-    Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity, Plan,
-    PolicyError, WindowStage, decide, named,
+    Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity,
+    OwnWindow, Plan, PolicyError, WindowStage, decide, named,
 };
 use proptest::prelude::*;
 
@@ -48,7 +48,8 @@ fn facts(name: &str, window: Option<DiskWindow>) -> DiskFacts {
         fixed_blocks: None,
         used_blocks: 300,
         write_mode: WriteMode::WriteBack,
-        window_us: None,
+        own_window: None,
+        knee: None,
         window,
         goes_on: false,
     }
@@ -182,9 +183,15 @@ fn the_history_of_liu_slides() {
 fn a_disk_has_a_window_of_its_own() {
     let config = Config { window_us: 60_000_000, ..named("wss").unwrap() };
     let windows = [None, Some(1), Some(60_000_000), Some(60_000_001), Some(150_000_000)];
-    assert_eq!(windows.map(|window| config.windows_of_disk(window)), [1, 1, 1, 2, 3]);
+    assert_eq!(
+        windows.map(|window| config.most_windows_of_disk(window.map(OwnWindow::Length))),
+        [1, 1, 1, 2, 3]
+    );
     let own = Config { disk_window_us: 600_000_000, ..config };
-    assert_eq!((own.windows_of_disk(None), own.windows_of_disk(Some(1))), (10, 1));
+    assert_eq!(
+        (own.most_windows_of_disk(None), own.most_windows_of_disk(Some(OwnWindow::Length(1)))),
+        (10, 1)
+    );
 
     let mut known = controller("wss", &["a"]);
     let seen = |blocks, latency, goes_on| {
@@ -243,7 +250,10 @@ fn a_disk_has_a_window_of_its_own() {
 #[test]
 fn intensity_moves_shares_between_the_ends_of_the_sampling_window() {
     let mut controller = controller("vcacheshare", &["a", "b"]);
-    assert_eq!((controller.config().window_us, controller.config().windows_of_disk(None)), (60_000_000, 10));
+    assert_eq!(
+        (controller.config().window_us, controller.config().most_windows_of_disk(None)),
+        (60_000_000, 10)
+    );
     let mut decide_by = |read_blocks: u64, goes_on| {
         let intensity = Intensity { read_blocks, ..window(300).intensity };
         let of = |name: &str, intensity| DiskFacts {
@@ -539,6 +549,7 @@ prop_compose! {
             forecast_blocks,
             forecast_by: None,
             window: (state != DiskState::New).then(|| window(hot)),
+            knee: None,
             history: None,
         };
         all.into_iter().enumerate().map(one).collect()

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use haversack_api::{Admission, DiskConfig, Mode, Size, Span};
+use haversack_api::{Admission, DiskConfig, Mode, Size};
 use haversack_control::{
     Cause, Control, ControlError, Counters, DiskReport, Port, actuate, disk, log, measures, recalled_lines,
 };
@@ -239,8 +239,8 @@ impl Governor {
         let config = self.control.config().clone();
         let mut control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
         let log = &self.outcome.log;
-        let own_us = self.disks.iter().map(|disk| disk.config.window.map(Span::as_micros));
-        let newest = &log[log.len().saturating_sub(recalled_lines(control.config(), own_us))..];
+        let own = self.disks.iter().map(|governed| disk::own_window(&governed.config));
+        let newest = &log[log.len().saturating_sub(recalled_lines(control.config(), own))..];
         control.recall(newest).map_err(|error| unfit(&error))?;
         self.control = control;
         // What was measured since the last window belongs to the daemon that has ended.

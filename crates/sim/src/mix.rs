@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use haversack_api::{DiskConfig, PolicySettings, Span};
+use haversack_api::{DiskConfig, PolicySettings, Span, WindowSetting};
 use haversack_control::settings;
 use haversack_core::AdmissionConfig;
 use haversack_model::Micros;
@@ -231,7 +231,7 @@ impl Mix {
             let span = |us| Span(std::time::Duration::from_micros(us));
             settings.window = Some(span(window_us));
             settings.measurement.get_or_insert(span(measurement_us));
-            settings.disk_window.get_or_insert(span(window_us));
+            settings.disk_window.get_or_insert(WindowSetting::Length(span(window_us)));
         }
         settings::config(&settings).map_err(refused)
     }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy, Span};
-use haversack_control::{Cause, Control, ControlError, measures, recalled_lines};
+use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy};
+use haversack_control::{Cause, Control, ControlError, disk, measures, recalled_lines};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{Micros, SECTOR_BYTES};
 use haversack_policy::{Config, DiskWindow, Event};
@@ -128,9 +128,9 @@ impl PoolLoop {
     pub fn resume(&mut self, config: &Config) -> Result<()> {
         let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         let mut control = Control::new(config.clone(), now_us)?;
-        let own_us = self.disks.values().map(|disk| disk.window.map(Span::as_micros));
+        let own = self.disks.values().map(disk::own_window);
         // One line at a time: together they may be as large as the logs that are kept.
-        match self.log.newest_lines(recalled_lines(config, own_us), |_| true) {
+        match self.log.newest_lines(recalled_lines(config, own), |_| true) {
             Ok(lines) => control.recall(lines.map_while(|line| self.recalled(line)))?,
             Err(error) => tracing::warn!(pool = self.name, "the policy starts without its history: {error}"),
         }

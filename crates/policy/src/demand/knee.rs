@@ -1,8 +1,7 @@
 //! How long a window should be: the knee of hit ratio against window length.
 //!
-//! A disk's accesses are replayed for each length. The RWSS_N of a window is the size of an LRU cache in the
-//! next window, and a block enters it at its access number N+1. The knee is the point farthest above the
-//! straight line from the shortest window to the longest, with a logarithmic time axis and both axes scaled
+//! A disk's accesses are [replayed](super::trial) for each length, here from a trace, and in
+//! [`running_knee`](super::running_knee) while the disk runs. The knee is the point farthest above the straight line from the shortest window to the longest, with a logarithmic time axis and both axes scaled
 //! to 1. If it is less than [`CLEAR`] above the line, there is no clear knee, and the shortest window is chosen.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to
@@ -13,9 +12,9 @@
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};
 
+use super::trial::Trial;
 use super::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use crate::error::PolicyError;
-use haversack_admission::lru::Lru;
 
 /// A knee is clear if it is this far above the straight line, where the whole rise is 1.
 pub const CLEAR: f64 = 0.1;
@@ -43,44 +42,31 @@ pub fn try_length(
     reuses: u8,
     places: u32,
 ) -> Result<LengthTried, PolicyError> {
-    if !(1..=MOST_REUSES).contains(&reuses) {
-        let (what, found) = ("the number of reuses".into(), reuses.to_string());
-        return Err(PolicyError::BadFigure { what, found, expected: "a number from 1 to 4" });
-    }
+    check_reuses(reuses)?;
     let start_us = accesses.first().map_or(0, |access| access.0);
-    let mut window = WorkingSetWindow::new(length_us, start_us, places)?;
-    let (mut cache, mut staged) = (Lru::new(0), Lru::new(places));
+    let mut trial = Trial::new(WorkingSetWindow::new(length_us, start_us, places)?, reuses);
     let (mut hits, mut sizes, mut windows) = (0u64, 0u64, 0u64);
     for (now_us, block) in accesses {
-        let mut latest = None;
-        window.pass(*now_us, |ended| {
-            let blocks = ended.rwss_blocks[usize::from(reuses) - 1];
-            latest = Some(blocks);
+        trial.pass(*now_us, |blocks| {
             sizes += blocks;
             windows += 1;
         });
-        if let Some(blocks) = latest {
-            cache.resize(blocks.min(u64::from(u32::MAX - 1)) as u32);
-        }
-        window.access(*block);
-        if cache.get(*block).is_some() {
-            hits += 1;
-            cache.put(*block, 0);
-            continue;
-        }
-        let earlier = staged.get(*block).unwrap_or(0);
-        if earlier >= reuses {
-            staged.remove(*block);
-            cache.put(*block, 0);
-        } else {
-            staged.put(*block, earlier + 1);
-        }
+        hits += u64::from(trial.access(*block));
     }
     Ok(LengthTried {
         length_us,
         hit_ratio: hits as f64 / accesses.len().max(1) as f64,
         mean_blocks: sizes as f64 / windows.max(1) as f64,
     })
+}
+
+/// Checks the number of reuses that make a block demand.
+pub(super) fn check_reuses(reuses: u8) -> Result<(), PolicyError> {
+    if (1..=MOST_REUSES).contains(&reuses) {
+        return Ok(());
+    }
+    let (what, found) = ("the number of reuses".into(), reuses.to_string());
+    Err(PolicyError::BadFigure { what, found, expected: "a number from 1 to 4" })
 }
 
 /// Returns the length to choose among those tried; `None` if none was tried.

@@ -69,6 +69,23 @@ impl WorkingSetWindow {
         while self.reuses.pop_oldest().is_some() {}
     }
 
+    /// From now on counts one block in 2^`shift`, which is no less than before. Counts of these blocks are kept.
+    pub fn narrow(&mut self, shift: u8) {
+        (self.shift, self.least_shift) = (shift.into(), shift.into());
+        self.reuses.retain(|block| spread(block).leading_zeros() >= shift.into());
+    }
+
+    /// Counts as at first, in windows of which the first starts at 0, one block in 2^`shift`.
+    pub fn begin_again(&mut self, shift: u8) {
+        self.start_us = 0;
+        self.thin_out(shift);
+    }
+
+    /// Returns how many places are in use, and how many there are.
+    pub fn places(&self) -> (u32, u32) {
+        (self.reuses.len(), self.reuses.capacity())
+    }
+
     /// Same as [`thin_out`](Self::thin_out), from the beginning.
     #[must_use]
     pub fn sampled(mut self, shift: u8) -> WorkingSetWindow {
@@ -85,15 +102,8 @@ impl WorkingSetWindow {
         let reuses = self.reuses.get(block).map_or(0, |reuses| (reuses + 1).min(MOST_REUSES));
         if reuses == 0 && self.reuses.len() == self.reuses.capacity() {
             self.shift += 1;
-            let (shift, all) = (self.shift, self.reuses.len());
-            // Each key comes up once: kept ones move to the other end.
-            for _ in 0..all {
-                let Some((key, value)) = self.reuses.oldest() else { break };
-                self.reuses.remove(key);
-                if spread(key).leading_zeros() >= shift {
-                    self.reuses.put(key, value);
-                }
-            }
+            let shift = self.shift;
+            self.reuses.retain(|block| spread(block).leading_zeros() >= shift);
             return self.access(block);
         }
         self.reuses.put(block, reuses);

@@ -147,7 +147,7 @@ fn clones_of_an_rbd_snapshot_share_it() {
 
 /// Makes a qcow2 image of a base.
 fn overlay(place: &Place, name: &str, base: &Path) -> Result<PathBuf> {
-    let path = place.path(&format!("{name}.qcow2"));
+    let path = place.path(format!("{name}.qcow2"));
     let mut command = tools::tool("qemu-img")?;
     command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(base).arg(&path);
     tools::run(command)?;

@@ -79,7 +79,9 @@ impl Descent {
         let end = self.sectors.min(self.base_sectors) * SECTOR_BYTES as u64;
         match &self.layers {
             Layers::Told(ranges) => {
-                ranges.iter().for_each(|range| found.add(range.start, range.end.min(end)))
+                for range in ranges {
+                    found.add(range.start, range.end.min(end));
+                }
             }
             Layers::Asked => {
                 let mut at = 0;
@@ -342,8 +344,8 @@ mod tests {
             note_run(&mut runs, run * 1024..run * 1024 + 512);
         }
         assert!(runs.len() <= 4096);
-        let mut runs = vec![0..512];
-        note_run(&mut runs, 512..1024);
-        assert_eq!(runs, [0..1024]);
+        let mut runs = vec![0..512, 1024..1536];
+        note_run(&mut runs, 1536..2048);
+        assert_eq!(runs, [0..512, 1024..2048]);
     }
 }

@@ -218,7 +218,7 @@ impl Client {
                         self.session.data_taken(here as u32);
                     }
                     Event::Done { result, .. } => return result.map(|()| data),
-                    Event::Zero { .. } | Event::Error { .. } => {}
+                    Event::Zero { .. } | Event::Extent { .. } | Event::Error { .. } => {}
                 }
             }
         }

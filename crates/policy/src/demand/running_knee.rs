@@ -177,7 +177,7 @@ impl RunningKnee {
             mean_blocks: (length.sizes as f64 / length.ended.max(1) as f64).round(),
         };
         let is_ready = |length: &&Length| length.windows * 2 <= counted_from;
-        let reached = self.lengths.iter().filter(is_ready).next_back().map_or(0, |length| length.windows);
+        let reached = self.lengths.iter().rfind(is_ready).map_or(0, |length| length.windows);
         // A choice by another policy may be longer than all that are tried.
         let present_us = self.present.as_ref().map_or(0, |knee| knee.length_us);
         let reaches = reached == MOST_WINDOWS || reached.saturating_mul(window_us) > present_us;

@@ -17,7 +17,7 @@ const MIXES: [(&str, &str); 7] = [
     ("scan-beside-local", include_str!("../../../mixes/scan-beside-local.toml")),
     ("backup-beside-database", include_str!("../../../mixes/backup-beside-database.toml")),
     ("eci-sixteen", include_str!("../../../mixes/eci-sixteen.toml")),
-    ("liu-figure-10", include_str!("../../../mixes/liu-figure-10.toml")),
+    ("liu-four", include_str!("../../../mixes/liu-four.toml")),
     ("firepanif", include_str!("../../../mixes/firepanif.toml")),
     ("cloudcache-web", include_str!("../../../mixes/cloudcache-web.toml")),
     ("cloudcache-moodle", include_str!("../../../mixes/cloudcache-moodle.toml")),

@@ -7,10 +7,10 @@ use haversack_core::format::geometry::{self, SLOTS_PER_SEGMENT};
 use haversack_core::format::page::{self, Header, Kind, Place};
 use haversack_core::format::record::{DeviceRecord, DeviceState, DiskRecord, PoolRecord};
 use haversack_core::{
-    Core, CoreConfig, Damage, Media, Moved, NullMemory, OpenOptions, OpenReport, Persistence, PoolConfig,
-    checksum, pool,
+    Action, CheckpointSource, CheckpointUse, Core, CoreConfig, Damage, Event, Media, Moved, NullMemory,
+    OpenOptions, OpenReport, Persistence, PoolConfig, checksum, pool,
 };
-use haversack_model::{ArenaId, BLOCK_BYTES, DiskId, SECTORS_PER_BLOCK, Uuid};
+use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DiskId, SECTORS_PER_BLOCK, Uuid};
 
 use crate::alloc;
 use crate::media::SparseMedia;
@@ -22,6 +22,8 @@ const SEGMENTS: u32 = 41_000;
 const SCATTER: u64 = 0x9E37_79B1;
 const FRAMES: u32 = 2048;
 const DEVICE: Uuid = Uuid([0xDE; 16]);
+const ARENA: ArenaId = ArenaId { pool: Uuid([0x70; 16]), number: ArenaNo(0) };
+const STOP: Uuid = Uuid([0x57; 16]);
 const ROUNDS: usize = 5;
 
 /// Measures and prints.
@@ -54,6 +56,84 @@ pub fn run() {
     ];
     let title = format!("opening: {} entries in {} segments, one arena", grouped(entries), SEGMENTS);
     table::print(&title, &rows);
+    from_checkpoint(&mut media, entries);
+}
+
+/// Measures the same opening from the checkpoint of a clean stop, and how long it takes to make one.
+fn from_checkpoint(media: &mut SparseMedia, entries: u64) {
+    let mut memory = NullMemory::new(FRAMES, FRAMES);
+    let (mut core, _) = open(media, &mut memory);
+    stop(&mut core, &mut memory);
+    let mut pieces = Pieces { kept: Vec::new(), next: 0 };
+    let start = Instant::now();
+    let saved = core.checkpoint(&mut |piece| {
+        pieces.kept.push(piece.to_vec());
+        Ok::<(), ()>(())
+    });
+    saved.unwrap_or_else(|why| panic!("no checkpoint: {why:?}"));
+    let writing = start.elapsed().as_secs_f64();
+    let bytes: usize = pieces.kept.iter().map(Vec::len).sum();
+    let (mut seconds, mut peak_bytes) = (Vec::new(), 0);
+    for _ in 0..ROUNDS {
+        let mut memory = NullMemory::new(FRAMES, FRAMES);
+        write_record(media);
+        pieces.next = 0;
+        let before = alloc::live_bytes();
+        alloc::reset_peak();
+        let start = Instant::now();
+        let options = OpenOptions::default();
+        let opened =
+            Core::open_with(media, &mut memory, Some(&mut pieces), CoreConfig::default(), &options, 0);
+        let (core, report) = opened.unwrap_or_else(|error| panic!("opening: {error}"));
+        seconds.push(start.elapsed().as_secs_f64());
+        assert_eq!(report.checkpoint, CheckpointUse::Loaded);
+        assert_eq!(core.pool_stats().usage_blocks, entries, "every entry is cached");
+        peak_bytes = alloc::peak_bytes() - before;
+    }
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds[ROUNDS / 2];
+    let rows = [
+        row(["", "measured"]),
+        row(["seconds, median", &format!("{median:.3}")]),
+        row(["seconds, best and worst", &format!("{:.3}, {:.3}", seconds[0], seconds[ROUNDS - 1])]),
+        row(["ns for an entry", &format!("{:.1}", median * 1e9 / entries as f64)]),
+        row(["checkpoint, bytes for an entry", &format!("{:.1}", bytes as f64 / entries as f64)]),
+        row(["checkpoint, MB a second", &format!("{:.0}", bytes as f64 / 1e6 / median)]),
+        row([
+            "the most bytes for an entry while it opens",
+            &format!("{:.2}", peak_bytes as f64 / entries as f64),
+        ]),
+        row(["making it, MB a second", &format!("{:.0}", bytes as f64 / 1e6 / writing)]),
+    ];
+    table::print("opening the same from a checkpoint in memory", &rows);
+}
+
+/// A checkpoint in memory.
+struct Pieces {
+    kept: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl CheckpointSource for Pieces {
+    fn next(&mut self) -> Option<&[u8]> {
+        self.next += 1;
+        self.kept.get(self.next - 1).map(Vec::as_slice)
+    }
+}
+
+/// Stops a core cleanly. Its device keeps nothing of that.
+fn stop(core: &mut Core, memory: &mut NullMemory) {
+    core.with(memory).name_stop(STOP);
+    core.with(memory).shutdown(0);
+    while let Some(action) = core.poll() {
+        match action {
+            Action::WriteDevice { io, .. } | Action::FlushDevice { io, .. } => {
+                core.with(memory).complete(0, io, Ok(()));
+            }
+            Action::Event(Event::JobDone { result, .. }) => assert_eq!(result, Ok(())),
+            other => panic!("a stop of a pool that nobody uses: {other:?}"),
+        }
+    }
 }
 
 fn open(media: &mut SparseMedia, memory: &mut NullMemory) -> (Core, OpenReport) {
@@ -64,22 +144,17 @@ fn open(media: &mut SparseMedia, memory: &mut NullMemory) -> (Core, OpenReport) 
 /// Returns a device of a pool with one disk, whose every slot holds a clean block of it.
 fn full_pool() -> SparseMedia {
     let mut media = SparseMedia::new(pool::device_bytes(SEGMENTS));
-    let arena = ArenaId::first(Uuid([0x70; 16]));
     let config = PoolConfig {
-        arena,
+        arena: ARENA,
         arenas: 1,
         device_ids: vec![DEVICE],
         redundancy: false,
         prepared_segments: u32::MAX,
     };
     pool::create(&mut media, &config).expect("a blank device becomes a pool");
-    let blocks = u64::from(SEGMENTS * SLOTS_PER_SEGMENT).next_power_of_two();
-    let mut record = record(blocks * SECTORS_PER_BLOCK).encode(arena);
-    record.resize(record.len().next_multiple_of(BLOCK_BYTES), 0);
-    for copy in 0..2 {
-        media.write(0, geometry::record_bytes(copy), &record).expect("memory does not fail");
-    }
-    let device_seed = checksum::device_seed(arena, DEVICE);
+    let blocks = disk_blocks();
+    write_record(&mut media);
+    let device_seed = checksum::device_seed(ARENA, DEVICE);
     for segment in 0..SEGMENTS {
         let content: Vec<u8> = (0..SLOTS_PER_SEGMENT)
             .flat_map(|slot| {
@@ -100,6 +175,20 @@ fn full_pool() -> SparseMedia {
         media.write(0, offset_bytes, &sealed).expect("memory does not fail");
     }
     media
+}
+
+/// Returns the blocks of the disk.
+fn disk_blocks() -> u64 {
+    u64::from(SEGMENTS * SLOTS_PER_SEGMENT).next_power_of_two()
+}
+
+/// Writes the record of the pool as it was after a clean stop.
+fn write_record(media: &mut SparseMedia) {
+    let mut record = record(disk_blocks() * SECTORS_PER_BLOCK).encode(ARENA);
+    record.resize(record.len().next_multiple_of(BLOCK_BYTES), 0);
+    for copy in 0..2 {
+        media.write(0, geometry::record_bytes(copy), &record).expect("memory does not fail");
+    }
 }
 
 /// Returns the record of a pool with one disk that was stopped cleanly.
@@ -124,6 +213,7 @@ fn record(sectors: u64) -> PoolRecord {
         generation: 2,
         openings: 1,
         clean_stop: true,
+        stop: STOP,
         flushed_seq: u64::from(SEGMENTS),
         devices: vec![Some(device)],
         disks: vec![Some(disk)],

@@ -108,6 +108,10 @@ pub enum Bug {
     UseUnprepared,
     /// The record calls segments prepared whose blank pages were not written.
     PrepareNothing,
+    /// The record goes on to name the last clean stop when the pool is used again.
+    KeepStopName,
+    /// Pieces of a checkpoint are not checked.
+    TrustCheckpoint,
     /// A block that changes after its copy was sent to the next owner counts as unchanged.
     ForgetChange,
     /// Copies count as arrived as soon as they are sent.
@@ -215,6 +219,8 @@ pub const ALL: &[Bug] = &[
     Bug::RestartIntents,
     Bug::UseUnprepared,
     Bug::PrepareNothing,
+    Bug::KeepStopName,
+    Bug::TrustCheckpoint,
 ];
 
 /// Mistakes of migration, that the simulator of two hosts must catch.

@@ -134,7 +134,7 @@ impl<M: Memory> Call<'_, M> {
         self.drive_commit(disk);
         self.drive_flush(disk);
         self.drive_cleaner(disk);
-        if self.disk(disk).moving.is_some() {
+        if self.disk(disk).moving.is_some() && !self.pool.rests() {
             self.drive_fetch(disk);
             self.drive_late(disk);
             self.drive_forgetting(disk);

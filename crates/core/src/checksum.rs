@@ -44,6 +44,11 @@ pub fn device_seed(arena: ArenaId, device: Uuid) -> u64 {
     mix(seed(&device.0) ^ mix(arena_seed(arena)))
 }
 
+/// Returns the hash of the identity of a clean stop that goes into the checksums of its checkpoint.
+pub fn stop_seed(stop: Uuid) -> u32 {
+    seed(&stop.0) as u32
+}
+
 /// Combines a content checksum with the block that the content belongs to.
 pub fn bind(content_crc: u32, disk_seed: u64, block: BlockNo) -> u32 {
     content_crc ^ mix(disk_seed ^ block.0) as u32

@@ -145,10 +145,12 @@ impl Core {
 
     /// Returns when [`Call::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
+        let works = !self.pool.rests();
         self.disks
             .numbered()
             .filter_map(|(disk, d)| self.disk_wakeup(disk, d))
             .chain(self.durability.mark_due_us())
+            .filter(|_| works)
             .chain(self.devices.has_lost_segments().then_some(self.now + 1))
             .chain(self.devices.waits_to_leave_until_us().filter(|at| *at > self.now))
             .min()

@@ -10,7 +10,7 @@
 //! - Dirty blocks count as clean only after all of them are at the origin and the origin was flushed. Until
 //!   then the pool is unchanged.
 
-use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
 
 use crate::checksum;
 use crate::disk::{Disk, runs};
@@ -367,6 +367,8 @@ fn void_disk(
 ) -> Result<(), PoolError> {
     let record = &mut pool.record;
     record.generation += 1;
+    // A checkpoint of the last stop has blocks that are void now.
+    record.stop = Uuid::default();
     if let Some(disk) = record.disks[disk.0 as usize].as_mut() {
         (disk.since_seq, disk.may_be_dirty, disk.damage) = (r.last_seq + 1, false, damage);
     }

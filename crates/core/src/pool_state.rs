@@ -7,7 +7,7 @@
 //!   durable, and when the record says so.
 //! - A pool that stops does not start again.
 
-use haversack_model::ArenaId;
+use haversack_model::{ArenaId, Uuid};
 
 use crate::durability::record::RecordVersion;
 
@@ -27,6 +27,12 @@ pub(crate) struct PoolState {
     distrust_clean: bool,
     /// No new requests and jobs are taken.
     stopping: bool,
+    /// The identity that the next clean stop gets in the record; zero for none.
+    stop_name: Uuid,
+    /// Everything is committed: nothing begins any more in the background.
+    rests: bool,
+    /// The record durably says that the stop was clean.
+    stopped: bool,
     /// The caller has durably noted that the contents of lost devices are void.
     loss_recorded: bool,
 }
@@ -42,6 +48,9 @@ impl PoolState {
             whole_version: RecordVersion::default(),
             distrust_clean,
             stopping: false,
+            stop_name: Uuid::default(),
+            rests: false,
+            stopped: false,
             loss_recorded: false,
         }
     }
@@ -108,6 +117,36 @@ impl PoolState {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping
+    }
+
+    /// Gives the next clean stop an identity.
+    pub fn name_stop(&mut self, name: Uuid) {
+        self.stop_name = name;
+    }
+
+    /// Returns the identity of the next clean stop.
+    pub fn stop_name(&self) -> Uuid {
+        self.stop_name
+    }
+
+    /// Begins nothing in the background from now on.
+    pub fn rest(&mut self) {
+        self.rests = true;
+    }
+
+    /// Whether nothing begins any more in the background.
+    pub fn rests(&self) -> bool {
+        self.rests
+    }
+
+    /// Notes that the record durably says that the stop was clean.
+    pub fn has_stopped(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Whether the record durably says that the stop was clean.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// Notes that the caller has durably noted that the contents of lost devices are void.

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use haversack_core::{Core, OpenOptions, PoolError, pool};
+use haversack_core::{CheckpointSource, CheckpointUse, Core, OpenOptions, PoolError, pool};
 use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 use crate::base::Sharing;
+use crate::checkpoint::Checkpoints;
 use crate::device::{Payload, Store};
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
@@ -48,9 +49,11 @@ impl World {
 
     /// Stops cleanly, discards the memory and starts again.
     pub fn restart(&mut self) -> Flow {
+        self.name_stop();
         self.shutdown()?;
         self.note_lost();
         self.note_whole();
+        self.leave_checkpoint();
         (self.core, self.memory) = (None, None);
         self.clear_flights();
         self.oracle.crash(false);
@@ -213,8 +216,11 @@ impl World {
             }
             let fork = self.rng.fork();
             let (config, now, unit) = (self.plan.core, self.now, self.plan.tear_unit);
+            let mut found = self.checkpoints.as_mut().and_then(Checkpoints::found);
+            let copies = self.copies().filter(|_| found.is_some());
             let mut media = FakeMedia::new(&mut self.devices, order.clone(), budget, fork, unit);
-            let opened = Core::open(&mut media, &mut memory, config, &options, now);
+            let checkpoint = found.as_mut().map(|pieces| pieces as &mut dyn CheckpointSource);
+            let opened = Core::open_with(&mut media, &mut memory, checkpoint, config, &options, now);
             if media.dead || (in_store && opened.is_ok()) {
                 let dead = media.dead;
                 let kind = if dead && self.rng.one_in(2) { CrashKind::Power } else { CrashKind::Kill };
@@ -243,6 +249,11 @@ impl World {
                 }
             };
             tell(|| format!("{:>10} opened {report:?}", self.now));
+            self.compare((&core, &report), copies, &order, &options)?;
+            self.counts.checkpoints += u64::from(report.checkpoint == CheckpointUse::Loaded);
+            if let Some(checkpoints) = &mut self.checkpoints {
+                checkpoints.opened();
+            }
             for device in &mut self.devices {
                 device.no = None;
             }

@@ -4,6 +4,7 @@
 //! Everything in a run is determined by one seed. See [`run_seed`] for a run, [`fuzz`] for the fuzz targets.
 
 mod base;
+pub mod checkpoint;
 pub mod crash;
 pub mod created;
 mod damage;

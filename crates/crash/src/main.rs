@@ -176,10 +176,11 @@ fn many(arguments: &Arguments) -> RunReport {
 
 fn tell(counts: &Counts, time: Duration) {
     println!(
-        "{} kills and {} power cuts ({} while opening), {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} faults, {} sectors verified, {:.1} s",
+        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} faults, {} sectors verified, {:.1} s",
         counts.kills,
         counts.cuts,
         counts.crashes_in_open,
+        counts.checkpoints,
         counts.ios,
         counts.requests,
         counts.errors,

@@ -5,6 +5,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::checkpoint::Checkpoints;
 use crate::plan::Plan;
 use crate::script;
 use crate::world::{Counts, Stop, World};
@@ -17,6 +18,9 @@ const RUNS_WITH_RECORD_CRASHES: u64 = 4;
 const RUNS_WITH_LOSSES: u64 = 10;
 /// One run in this many has disks that all share one pool.
 const RUNS_WITH_SHARING: u64 = 4;
+
+/// One run in this many leaves checkpoints when it stops.
+const RUNS_WITH_CHECKPOINTS: u64 = 3;
 
 /// One run in this many prepares segments while it runs, on devices that are not blank.
 const RUNS_THAT_PREPARE: u64 = 3;
@@ -93,6 +97,7 @@ impl Counts {
         self.kills += other.kills;
         self.cuts += other.cuts;
         self.crashes_in_open += other.crashes_in_open;
+        self.checkpoints += other.checkpoints;
         self.ios += other.ios;
         self.requests += other.requests;
         self.jobs += other.jobs;
@@ -176,6 +181,8 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     (world.losses, world.damages) = (losses, damages);
     let mut apart = Random::scrambled(!seed);
     world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
+    let mut apart = Random::scrambled((!seed).rotate_left(16));
+    world.checkpoints = apart.one_in(RUNS_WITH_CHECKPOINTS).then(|| Checkpoints::new(apart));
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);
     match result {

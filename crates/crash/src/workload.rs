@@ -66,7 +66,7 @@ impl World {
             self.clean_all()?;
         }
         self.trigger = None;
-        Ok(())
+        self.may_restart(2)
     }
 
     fn random_kind(&mut self) -> CrashKind {

@@ -8,6 +8,7 @@ use haversack_core::{Call, Core, DiskConfig, IoId, JobId, Piece, PoolConfig, poo
 use haversack_model::{ArenaId, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, Uuid};
 
 use crate::base::Sharing;
+use crate::checkpoint::Checkpoints;
 use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
 use crate::job::Job;
@@ -176,6 +177,8 @@ pub struct Counts {
     pub cuts: u64,
     /// Crashes while opening the pool.
     pub crashes_in_open: u64,
+    /// Starts from a checkpoint.
+    pub checkpoints: u64,
     /// I/Os of devices and origins.
     pub ios: u64,
     /// Guest requests completed.
@@ -216,6 +219,8 @@ pub struct World {
     pub(crate) trigger: Option<(u64, CrashKind)>,
     /// Chooses crashes that come while the pool record is being written; not in all runs.
     pub(crate) record_crashes: Option<Random>,
+    /// Checkpoints of clean stops; not in all runs.
+    pub(crate) checkpoints: Option<Checkpoints>,
     /// Chooses losses of any device that the pool can do without; not in all runs.
     pub(crate) losses: Option<Random>,
     /// Chooses what rots; only in runs with damaged media.
@@ -274,6 +279,7 @@ impl World {
             jobs: Vec::new(),
             trigger: None,
             record_crashes: None,
+            checkpoints: None,
             losses: None,
             damages: None,
             sharing,

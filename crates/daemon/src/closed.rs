@@ -102,6 +102,7 @@ pub fn keep_opening(
                         tracing::error!(pool = name, "cannot start the policy for the pool: {error}");
                     }
                     if let Ok(pool) = daemon.pool(&name) {
+                        pool::tell_refused(&daemon, pool);
                         pool::tell_left_dirty(&daemon, pool);
                     }
                     daemon.events.add("pool-opened", &name, "it could not be opened at first".to_string());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use haversack_api::DiskState;
-use haversack_core::{DiskSummary, OpenReport};
+use haversack_core::{CheckpointUse, DiskSummary, NoCheckpoint, OpenReport};
 use haversack_engine::EngineEvent;
 use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
@@ -55,6 +55,8 @@ pub struct Pool {
     pub backend: Arc<dyn Backend>,
     /// The disks that it knows.
     pub known: Mutex<HashMap<DiskId, KnownDisk>>,
+    /// Why the checkpoint of its last clean stop was not used, if it should have been.
+    pub refused_checkpoint: Option<NoCheckpoint>,
     /// Devices that were missing when it was opened.
     pub missing_devices: usize,
     /// No cache device is left.
@@ -84,6 +86,7 @@ impl Pool {
             id: report.arena.pool,
             backend,
             known: Mutex::new(report.disks.iter().map(|d| (d.id, KnownDisk::of(d))).collect()),
+            refused_checkpoint: refused(report),
             missing_devices: report.missing.len(),
             is_lost: AtomicBool::new(false),
         }
@@ -97,6 +100,25 @@ impl Pool {
     /// Returns a disk that the pool knows.
     pub fn known(&self, id: DiskId) -> Option<KnownDisk> {
         self.known.locked().get(&id).copied()
+    }
+}
+
+/// Returns why a checkpoint was not used although the pool was stopped cleanly.
+fn refused(report: &OpenReport) -> Option<NoCheckpoint> {
+    match report.checkpoint {
+        // The stop was by a program, or with settings, that leave none.
+        CheckpointUse::Refused(NoCheckpoint::NotStopped) => None,
+        CheckpointUse::Refused(why) => Some(why).filter(|_| report.clean_stop),
+        CheckpointUse::Loaded | CheckpointUse::NotOffered => None,
+    }
+}
+
+/// Logs why all metadata of a pool had to be read although it was stopped cleanly.
+pub fn tell_refused(daemon: &Daemon, pool: &Pool) {
+    if let Some(why) = pool.refused_checkpoint {
+        let message = format!("the checkpoint of the clean stop is not used, all metadata was read: {why}");
+        tracing::warn!(pool = pool.name, "{message}");
+        daemon.events.add("checkpoint-refused", &pool.name, message);
     }
 }
 

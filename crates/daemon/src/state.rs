@@ -113,6 +113,11 @@ impl State {
         Ok(State { path, memory: Mutex::new(memory) })
     }
 
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
     fn change(&self, change: impl FnOnce(&mut Memory)) -> Result<(), StateError> {
         let mut memory = self.memory.locked();
         let mut next = memory.clone();

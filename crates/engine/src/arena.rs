@@ -68,6 +68,11 @@ impl Arena {
         Ok(Starting { arena: Arena { handle, thread }, opened })
     }
 
+    /// Has the thread end, without waiting for it.
+    pub fn end(&self) {
+        self.handle.mailbox.post(Box::new(Reactor::stop));
+    }
+
     /// Returns a handle to the arena.
     pub fn handle(&self) -> ArenaHandle {
         self.handle.clone()
@@ -103,7 +108,7 @@ impl Starting {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.handle.mailbox.post(Box::new(Reactor::stop));
+        self.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

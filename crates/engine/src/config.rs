@@ -6,6 +6,7 @@ use std::time::Duration;
 use haversack_core::{CoreConfig, DiskConfig, MIN_FRAMES, OpenOptions};
 use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId};
 
+use crate::checkpoint::OnSaving;
 use crate::error::{EngineError, Result};
 use crate::media::OnProgress;
 use crate::moving::Moves;
@@ -42,6 +43,11 @@ pub struct PoolSettings {
     pub clock_file: Option<PathBuf>,
     /// Called every two seconds while the pool's metadata is read.
     pub on_progress: OnProgress,
+    /// The file in which a clean stop leaves the tables of the arena, so that the next start need not read all metadata.
+    /// Each arena but the first has a file of its own, named like its staging file. `None` for no such file.
+    pub checkpoint_path: Option<PathBuf>,
+    /// Called every two seconds while it is written.
+    pub on_saving: OnSaving,
 }
 
 impl PoolSettings {
@@ -69,19 +75,25 @@ impl PoolSettings {
             poll_us: 50,
             clock_file: None,
             on_progress: |_| {},
+            checkpoint_path: None,
+            on_saving: |_, _| {},
         }
     }
 
     /// Returns the settings of one of `arenas` arenas: its own staging file, and its part of the memory.
     pub(crate) fn of_arena(&self, number: ArenaNo, arenas: u8) -> PoolSettings {
-        let mut staging_path = self.staging_path.clone();
-        if number.0 > 0 {
-            let mut name = staging_path.file_name().unwrap_or_default().to_os_string();
-            name.push(format!("{}{number}", PoolSettings::ARENA_MARK));
-            staging_path.set_file_name(name);
-        }
+        let of_arena = |path: &PathBuf| {
+            let mut path = path.clone();
+            if number.0 > 0 {
+                let mut name = path.file_name().unwrap_or_default().to_os_string();
+                name.push(format!("{}{number}", PoolSettings::ARENA_MARK));
+                path.set_file_name(name);
+            }
+            path
+        };
         PoolSettings {
-            staging_path,
+            staging_path: of_arena(&self.staging_path),
+            checkpoint_path: self.checkpoint_path.as_ref().map(of_arena),
             staging_blocks: self.staging_blocks / u32::from(arenas),
             transfer_blocks: self.transfer_blocks / u32::from(arenas),
             client_bytes: self.client_bytes / usize::from(arenas),

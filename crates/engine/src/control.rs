@@ -17,9 +17,13 @@ use crate::front::{Client, ClientKind};
 use crate::live::{LiveDevice, LiveDisk};
 use crate::moving::ENDED_JOB;
 use crate::origin::OpenOrigin;
+use crate::pool::random_id;
 use crate::reactor::Afterwards;
 use crate::reactor::{CoreCall, Reactor, put};
 use crate::snapshot::{DiskSnapshot, Snapshot};
+
+/// How long a reactor that is to end waits for what is in flight, in microseconds.
+const PATIENCE_US: Micros = 2_000_000;
 
 impl Reactor {
     /// Calls the core with the current time.
@@ -43,8 +47,11 @@ impl Reactor {
         self.disks.get(disk).map(|live| live.handle.number()).ok_or(EngineError::Detached)
     }
 
+    /// Ends the reactor. After a clean stop, what is in flight is awaited for a while: a checkpoint needs a core at rest.
     pub(crate) fn stop(&mut self) {
-        self.stopped = true;
+        let waits = self.stopped_cleanly && self.checkpoint.is_some() && self.clock.runs();
+        let patience_us = if waits { PATIENCE_US } else { 0 };
+        self.ends_by_us.get_or_insert(self.now + patience_us);
     }
 
     pub(crate) fn await_job(&mut self, job: JobId, sender: Sender<std::result::Result<(), JobError>>) {
@@ -267,6 +274,12 @@ impl Reactor {
     }
 
     pub(crate) fn shutdown(&mut self) -> JobId {
+        if self.checkpoint.is_some() {
+            match random_id() {
+                Ok(name) => self.core_call(|core, _| core.name_stop(name)),
+                Err(error) => tracing::warn!("this stop leaves no checkpoint: {error}"),
+            }
+        }
         let job = self.core_call(|core, now| core.shutdown(now));
         self.afterwards.push((job, Afterwards::Stopped));
         job

@@ -7,7 +7,8 @@
 
 mod arena;
 mod assembly;
-pub mod clock;
+pub mod checkpoint;
+mod clock;
 pub mod config;
 mod control;
 mod device;
@@ -53,6 +54,7 @@ mod turns;
 
 pub use arena::ArenaHandle;
 pub use assembly::MissingDevice;
+pub use checkpoint::OnSaving;
 pub use config::{DiskSpec, OriginSpec, PoolSettings, TlsFiles};
 pub use error::EngineError;
 pub use event::EngineEvent;

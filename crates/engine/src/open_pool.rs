@@ -21,7 +21,7 @@ use crate::siblings::Siblings;
 /// next start finds the staging area. For a clean stop call [`PoolHandle::shutdown`] first.
 pub struct OpenPool {
     handle: PoolHandle,
-    _arenas: Vec<Arena>,
+    arenas: Vec<Arena>,
 }
 
 impl OpenPool {
@@ -33,7 +33,7 @@ impl OpenPool {
         let clock = Arc::new(PoolClock::open(settings.clock_file.as_deref())?);
         let mut assembly = assembly::assemble(&settings.name, &settings.devices)?;
         // All of them must have ended before an error is returned: they hold locks.
-        let started = start_arenas(settings, &mut assembly, &clock)?;
+        let started = startarenas(settings, &mut assembly, &clock)?;
         let opened: Vec<Result<(Arena, OpenReport)>> = started.into_iter().map(Starting::wait).collect();
         let opened: Vec<(Arena, OpenReport)> =
             opened.into_iter().collect::<Result<_>>().map_err(|error| assembly.explain(error))?;
@@ -46,7 +46,12 @@ impl OpenPool {
         let mut reports = reports.into_iter();
         let mut report = reports.next().expect("a pool has an arena");
         reports.for_each(|other| report.add(other));
-        Ok((OpenPool { handle, _arenas: arenas }, report))
+        Ok((OpenPool { handle, arenas }, report))
+    }
+
+    /// Ends all threads at once, and waits for none of them. Dropping it afterwards does.
+    pub fn end(&self) {
+        self.arenas.iter().for_each(Arena::end);
     }
 
     /// Returns a handle to the pool.
@@ -55,7 +60,7 @@ impl OpenPool {
     }
 }
 
-fn start_arenas(
+fn startarenas(
     settings: &PoolSettings,
     assembly: &mut Assembly,
     clock: &Arc<PoolClock>,
@@ -102,5 +107,12 @@ fn tell_partial<'a>(pool: &str, reports: impl Iterator<Item = &'a OpenReport>) {
             pool,
             "device {device} is used by {count} of {arenas} arenas: remove it with `haversack pool remove`, and add it again to use all of it"
         );
+    }
+}
+
+impl Drop for OpenPool {
+    fn drop(&mut self) {
+        // Arenas that leave a checkpoint write it at the same time.
+        self.end();
     }
 }

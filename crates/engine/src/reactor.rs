@@ -17,17 +17,20 @@ mod io;
 mod outcomes;
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use haversack_core::{
-    Action, Call, Core, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError, RequestTag,
+    Action, Call, CheckpointSource, Core, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
+    RequestTag,
 };
 use haversack_model::{DiskHandle, DiskNo, Micros, SectorNo};
 
 use crate::arena::ArenaOpening;
+use crate::checkpoint::{self, OnSaving, Source};
 use crate::device::CacheDevice;
 use crate::disks::Disks;
 use crate::error::{EngineError, Result};
@@ -119,9 +122,13 @@ pub(crate) struct Reactor {
     /// What was completed in this turn. It is counted at the end of the turn, after the guests have their
     /// answers.
     finished: Vec<(DiskHandle, ClientKind, Finished)>,
-    pub(crate) stopped: bool,
+    /// When to end, whatever is in flight.
+    pub(crate) ends_by_us: Option<Micros>,
     /// Everything staged is on flash, and the pool's record says so.
-    stopped_cleanly: bool,
+    pub(crate) stopped_cleanly: bool,
+    /// Where a clean stop leaves a checkpoint, if it does.
+    pub(crate) checkpoint: Option<PathBuf>,
+    on_saving: OnSaving,
 }
 
 impl Reactor {
@@ -148,7 +155,14 @@ impl Reactor {
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
         devices.on_progress = config.on_progress;
         let options = config.open_options(siblings.arena());
-        let (core, report) = Core::open(&mut devices, &mut memory, config.core, &options, now)?;
+        let checkpoint = config.checkpoint_path;
+        let mut source = checkpoint.as_deref().map(Source::open);
+        let pieces = source.as_mut().map(|source| source as &mut dyn CheckpointSource);
+        let (core, report) = Core::open_with(&mut devices, &mut memory, pieces, config.core, &options, now)?;
+        drop(source);
+        if let Some(path) = &checkpoint {
+            checkpoint::remove(path);
+        }
         let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
         let mut live: Vec<Option<LiveDevice>> = Vec::new();
         for (device, place) in &report.devices {
@@ -189,15 +203,17 @@ impl Reactor {
             now,
             turn_times: TurnTimes::default(),
             finished: Vec::new(),
-            stopped: false,
+            ends_by_us: None,
             stopped_cleanly: false,
+            checkpoint,
+            on_saving: config.on_saving,
         };
         Ok((reactor, report))
     }
 
     /// Runs until stopped.
     pub fn run(mut self) {
-        while !self.stopped {
+        while !self.is_over() {
             self.now = self.clock.now_us();
             self.turn_times.next(self.now);
             let worked = self.turn();
@@ -225,11 +241,20 @@ impl Reactor {
             std::mem::forget(self);
             return;
         }
-        if self.stopped_cleanly
-            && let Err(error) = self.memory.empty_file()
-        {
+        if !self.stopped_cleanly {
+            return;
+        }
+        if let Err(error) = self.memory.empty_file() {
             tracing::warn!(%error, "cannot empty the staging area");
         }
+        if let Some(path) = self.checkpoint {
+            checkpoint::save(self.core, &path, self.on_saving);
+        }
+    }
+
+    /// Whether the thread is to end.
+    fn is_over(&self) -> bool {
+        self.ends_by_us.is_some_and(|by_us| self.ios == 0 || by_us <= self.now)
     }
 
     /// Does all work that can be done now. Returns false if there was none.
@@ -586,6 +611,7 @@ impl Reactor {
             .chain(self.retries.next_us())
             .chain(self.turns.next_us())
             .chain(self.moving.next_us(self.now))
+            .chain(self.ends_by_us)
             .min()?;
         // A timer that stays due, for example of a slow flush, must not keep the reactor awake.
         let due = due.max(self.timers_us);

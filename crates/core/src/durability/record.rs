@@ -209,6 +209,7 @@ mod tests {
             devices: Vec::new(),
             disks: Vec::new(),
             crashed_seq: 0,
+            stop: haversack_model::Uuid::default(),
         };
         let mut writer = RecordWriter::after(&record);
         let version = writer.change_devices();

@@ -96,7 +96,9 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk(disk);
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
-        let blocked = self.loss_unrecorded() || self.durability.record.device_change_pending();
+        let blocked = self.loss_unrecorded()
+            || self.durability.record.device_change_pending()
+            || self.pool.rests() && d.job.is_none();
         if d.cleaner.phase != Phase::Idle {
             self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             return;

@@ -157,7 +157,7 @@ impl<M: Memory> Call<'_, M> {
                 // While the size changes, recovery may read the map with the region size of the other disk
                 // size.
                 let resizes = d.job.as_ref().is_some_and(|job| job.resizes_to().is_some());
-                let due = map.any_marked && map.next_clear_us <= now && !resizes;
+                let due = map.any_marked && map.next_clear_us <= now && !resizes && !self.pool.rests();
                 if due && d.life.writes_origin() && map.idle() && self.alive_devices().next().is_some() {
                     self.start_clearing(disk);
                 }

@@ -20,7 +20,7 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Writes a page to record a flush mark if one is due. Any page that is ready can be used.
     pub(crate) fn drive_mark(&mut self) -> bool {
-        if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) {
+        if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) || self.pool.rests() {
             return false;
         }
         let again_us = self.now + self.config.flush_mark_us;

@@ -5,11 +5,11 @@
 //!   device unless the device is empty: the device stays in use. It waits for any other job.
 //! - A job is done only when the record that says so is durable. The loss of a device ends its removal early.
 //! - The record says that a stop was clean only when no request is in flight and all staged blocks are
-//!   durable.
+//!   durable. From then on nothing begins in the background, so that what a checkpoint has stays true.
 
 use std::ops::ControlFlow;
 
-use haversack_model::Micros;
+use haversack_model::{Micros, Uuid};
 
 use crate::action::{Event, JobError, JobId};
 use crate::core::Call;
@@ -32,6 +32,13 @@ impl<M: Memory> Call<'_, M> {
         self.queue_all();
         self.settle();
         job
+    }
+
+    /// Gives the next clean stop an identity, which must be new for each stop. The record then names it, so that a
+    /// checkpoint ([`crate::Core::checkpoint`]) can be told from that of any other stop. To be called before
+    /// [`Call::shutdown`].
+    pub fn name_stop(&mut self, name: Uuid) {
+        self.pool.name_stop(name);
     }
 
     pub(crate) fn drive_pool_job(&mut self) -> bool {
@@ -66,6 +73,7 @@ impl<M: Memory> Call<'_, M> {
                 return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }
             PoolJobKind::Stopped { version } if self.durability.is_recorded(version) => {
+                self.pool.has_stopped();
                 return ControlFlow::Break(Ok(()));
             }
             PoolJobKind::Drain { device }
@@ -76,6 +84,7 @@ impl<M: Memory> Call<'_, M> {
             }
             PoolJobKind::Stop if self.all_committed() => {
                 self.heal_stopped();
+                self.pool.rest();
                 PoolJobKind::Stopped { version: self.change_record() }
             }
             other => other,

@@ -50,7 +50,7 @@ impl<M: Memory> Call<'_, M> {
     /// Advances the preparation of segments. Returns true if anything was done.
     pub(crate) fn drive_prepare(&mut self) -> bool {
         let Some(run) = self.devices.preparation.run.take() else {
-            if !std::mem::take(&mut self.store.free_changed) {
+            if self.pool.rests() || !std::mem::take(&mut self.store.free_changed) {
                 return false;
             }
             let next = self.next_to_prepare();

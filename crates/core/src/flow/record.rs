@@ -7,6 +7,9 @@
 //!   durable.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
+use haversack_model::Uuid;
+
+use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
 use crate::durability::record::{RecordStep, RecordVersion, RecordWrite};
 use crate::format::geometry;
@@ -26,11 +29,13 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Returns the record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
+        let stop = self.pool.stop_name();
+        let is_final = self.jobs.is_final() || planted(Bug::KeepStopName) && stop != Uuid::default();
         PoolRecord {
             generation: self.durability.record.generation(),
             staging_id: self.durability.record.staging_id(),
             openings: self.durability.record.openings(),
-            clean_stop: self.jobs.is_final(),
+            clean_stop: is_final,
             redundancy: self.pool.is_redundant(),
             distrust_clean: self.pool.distrusts_clean(),
             flushed_seq: self.durability.mark(),
@@ -41,6 +46,7 @@ impl<M: Memory> Call<'_, M> {
                 .map(|d| d.filter(|d| !d.life.is_forgotten()).map(|d| d.record()))
                 .collect(),
             crashed_seq: self.durability.crashed_seq(),
+            stop: if is_final { stop } else { Uuid::default() },
         }
     }
 

@@ -264,6 +264,9 @@ impl<M: Memory> Call<'_, M> {
     /// Writes the pages of segments that are being emptied.
     pub(crate) fn drive_reclaim(&mut self) -> bool {
         let mut acted = false;
+        if self.pool.rests() {
+            return false;
+        }
         for index in (0..self.store.reclaiming()).rev() {
             match self.store.look_at_reclaimed(index) {
                 Reclaiming::Listed(segment) => acted |= self.shrink_page(segment),

@@ -1,5 +1,6 @@
 //! The contents of the cache devices, byte by byte. `docs/format.md` describes the same in prose.
 
+pub mod checkpoint;
 pub mod codec;
 pub mod descriptor;
 pub mod geometry;

@@ -140,6 +140,9 @@ pub struct PoolRecord {
     /// commit that this stop cut short may have left its data, but not its page: then the slot of a clean block that a
     /// commit up to this number wrote has other data.
     pub crashed_seq: u64,
+    /// The identity of the clean stop that wrote this record: a checkpoint of the same stop has what the devices have.
+    /// Zero if there is none.
+    pub stop: Uuid,
 }
 
 /// Returns the checksum of the body of an arena's record.
@@ -256,7 +259,7 @@ impl PoolRecord {
                 w.u64(d.since_seq).u64(d.clean_seq).u8(moved).u64(host).u64(holder);
             }
         }
-        w.u64(self.crashed_seq);
+        w.u64(self.crashed_seq).bytes(&self.stop.0);
         let body = w.0;
         let mut out = Writer::default();
         out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, arena)).bytes(&body);
@@ -300,8 +303,9 @@ impl PoolRecord {
         for _ in 0..disks {
             record.disks.push(if r.flag()? { Some(Self::disk(&mut r)?) } else { None });
         }
-        // Records of earlier programs end here.
+        // Records of earlier programs end here, or after the next field.
         record.crashed_seq = r.u64().unwrap_or(0);
+        record.stop = Uuid(r.array().unwrap_or_default());
         Some(record)
     }
 
@@ -372,6 +376,7 @@ mod tests {
         let record = PoolRecord {
             generation: 5,
             crashed_seq: 1 << 40,
+            stop: Uuid([8; 16]),
             devices: (0..MAX_DEVICES)
                 .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
                 .collect(),
@@ -389,5 +394,17 @@ mod tests {
         assert_eq!(PoolRecord::decode(&bytes, arena), Some(record));
         bytes[40] ^= 1;
         assert_eq!(PoolRecord::decode(&bytes, arena), None);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_program_names_no_stop() {
+        let arena = ArenaId::first(Uuid([6; 16]));
+        let record = PoolRecord { crashed_seq: 7, stop: Uuid([8; 16]), ..PoolRecord::default() };
+        let mut bytes = record.encode(arena);
+        let length = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) - 16;
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        let crc = checksum(&bytes[HEADER_BYTES..][..length as usize], arena);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(PoolRecord::decode(&bytes, arena), Some(PoolRecord { stop: Uuid::default(), ..record }));
     }
 }

@@ -82,26 +82,7 @@ pub(crate) fn recover(
             store.add_device(DeviceNo(at as u8), s.device, s.segments, device.prepared);
         }
     }
-    let disks = pool.record.disks.len();
-    let mut intents = Vec::with_capacity(disks);
-    for disk in 0..disks {
-        intents.push(scan::intents(media, pool, DiskNo(disk as u16))?);
-        store.add_disk(DiskNo(disk as u16));
-    }
-    let mut r = Recovered {
-        store,
-        intents,
-        scrub: Vec::new(),
-        rebuild: Vec::new(),
-        recopy: Vec::new(),
-        damaged: Vec::new(),
-        last_seq: pool.record.flushed_seq,
-        flushed_seq: pool.record.flushed_seq,
-        torn_entries: 0,
-        damaged_segments: 0,
-        distrust_clean: pool.record.distrust_clean || !pool.covered,
-        marks_lost: false,
-    };
+    let mut r = Recovered::with(store, media, pool)?;
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
     // A number that was durable once is never given out again: it would pass for durable. Nor is one that the
@@ -153,6 +134,30 @@ fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed,
 }
 
 impl Recovered {
+    /// Returns a store with the write-intent bitmaps on the devices, and with nothing to be repaired.
+    pub fn with(mut store: Store, media: &mut dyn Media, pool: &Pool) -> Result<Recovered, PoolError> {
+        let disks = pool.record.disks.len();
+        let mut intents = Vec::with_capacity(disks);
+        for disk in 0..disks {
+            intents.push(scan::intents(media, pool, DiskNo(disk as u16))?);
+            store.add_disk(DiskNo(disk as u16));
+        }
+        Ok(Recovered {
+            store,
+            intents,
+            scrub: Vec::new(),
+            rebuild: Vec::new(),
+            recopy: Vec::new(),
+            damaged: Vec::new(),
+            last_seq: pool.record.flushed_seq,
+            flushed_seq: pool.record.flushed_seq,
+            torn_entries: 0,
+            damaged_segments: 0,
+            distrust_clean: pool.record.distrust_clean || !pool.covered,
+            marks_lost: false,
+        })
+    }
+
     fn list_segment(&mut self, pool: &Pool, segment: SegmentNo, found: SegmentFound, listed: &mut Listed) {
         let (header, content) = match found {
             SegmentFound::Good { header, content, paired } => {

@@ -6,11 +6,15 @@
 //! 4. The record says that the pool is open; pages that list what never happened are rewritten.
 //! 5. Staged blocks, if the staging area survived, are added on top.
 //!
+//! After a clean stop, step 1 to 3 may be left out: [`checkpoint`] has their result.
+//!
 //! Invariants
 //! - Nothing is written to the devices before all of them have been read and found fit.
 //! - What was decided about doubtful commits is durable before the core takes requests, so that a second
 //!   crash leads to the same decision.
 
+pub(crate) mod checkpoint;
+mod compare;
 pub(crate) mod entries;
 mod open;
 pub(crate) mod scan;
@@ -18,6 +22,8 @@ pub(crate) mod scan;
 use haversack_model::{ArenaId, DeviceNo, DiskId, DiskNo};
 
 use crate::format::record::Damage;
+
+pub use checkpoint::{CheckpointUse, NoCheckpoint, Unsaved};
 
 /// How to open a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +52,8 @@ pub struct OpenReport {
     pub staging_survived: bool,
     /// The pool was stopped cleanly.
     pub clean_stop: bool,
+    /// Whether its tables came from a checkpoint, or why not.
+    pub checkpoint: CheckpointUse,
     /// Entries of commits that did not become durable.
     pub torn_entries: u64,
     /// Segments whose metadata was damaged.
@@ -75,6 +83,9 @@ impl OpenReport {
         merge_devices((&mut self.devices, &mut self.missing), (other.devices, other.missing));
         self.staging_survived &= other.staging_survived;
         self.clean_stop &= other.clean_stop;
+        if self.checkpoint == CheckpointUse::Loaded {
+            self.checkpoint = other.checkpoint;
+        }
         self.torn_entries += other.torn_entries;
         self.damaged_segments += other.damaged_segments;
         self.disks.extend(other.disks);

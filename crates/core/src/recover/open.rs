@@ -4,6 +4,7 @@
 //! - The record is written before any page. It keeps the flush mark of pages that are about to be replaced.
 //!   It says which devices stand alone before pages drop entries that only one device has overtaken. It says
 //!   which disks may be dirty before their staged blocks reach pages.
+//! - The record no longer names the last clean stop before anything else is written: a checkpoint counts once.
 //! - The devices are flushed before pages are rewritten: what was read becomes as durable as it is trusted
 //!   to be. Two pages of one segment are never written without a flush in between.
 //! - After a start at which clean blocks were not trusted, they are trusted again only when no page lists a
@@ -13,8 +14,9 @@
 //!   header gets a new number. It gets that only when the pages no longer list what never happened: until then, that
 //!   a block is not staged does not show that its commit was written.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros, Uuid};
 
+use super::checkpoint::{self, CheckpointUse};
 use super::entries::{self, Recovered, StagedBlocks};
 use super::scan::{self, IntentFound, Pool, Present};
 use super::{DiskSummary, OpenOptions, OpenReport};
@@ -29,6 +31,7 @@ use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::error::PoolError;
 use crate::flow::commit::batches::Batches;
+use crate::format::checkpoint::CheckpointSource;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
@@ -60,7 +63,23 @@ impl Core {
         options: &OpenOptions,
         now: Micros,
     ) -> Result<(Core, OpenReport), PoolError> {
-        let opening = prepare(media, memory, options)?;
+        Core::open_with(media, memory, None, config, options, now)
+    }
+
+    /// Like [`Core::open`]. If the pool was stopped cleanly and `checkpoint` is that of the stop, the tables come from
+    /// it, and the metadata pages are not read. Afterwards the checkpoint is void.
+    ///
+    /// # Errors
+    /// See [`PoolError`]. A checkpoint that cannot be used is not an error: [`OpenReport::checkpoint`] says why.
+    pub fn open_with<M: Memory>(
+        media: &mut dyn Media,
+        memory: &mut M,
+        checkpoint: Option<&mut dyn CheckpointSource>,
+        config: CoreConfig,
+        options: &OpenOptions,
+        now: Micros,
+    ) -> Result<(Core, OpenReport), PoolError> {
+        let opening = prepare(media, memory, checkpoint, options)?;
         Ok(build(opening, memory, config, now))
     }
 }
@@ -72,12 +91,14 @@ struct Opening {
     survived: bool,
     /// The pool was stopped cleanly.
     clean_stop: bool,
+    checkpoint: CheckpointUse,
 }
 
 /// Does everything that may fail: reading, deciding, and the writes before the pool is used.
 fn prepare<M: Memory>(
     media: &mut dyn Media,
     memory: &mut M,
+    checkpoint: Option<&mut dyn CheckpointSource>,
     options: &OpenOptions,
 ) -> Result<Opening, PoolError> {
     let (staging, transfer) = (memory.staging_frames(), memory.frames() - memory.staging_frames());
@@ -92,7 +113,15 @@ fn prepare<M: Memory>(
     let survived = survived && !planted(Bug::IgnoreStaging);
     let clean_stop = pool.record.clean_stop;
     let staged = survived.then(|| staged_blocks(memory));
-    let mut recovered = entries::recover(media, &pool, staged.as_ref())?;
+    let loaded = checkpoint.map(|source| {
+        let is_overtaken = staged.as_ref().is_some_and(|staged| !staged.is_empty()) || options.contents_void;
+        checkpoint::load(media, &pool, source, is_overtaken)
+    });
+    let (mut recovered, checkpoint) = match loaded {
+        Some(Ok(recovered)) => (recovered, CheckpointUse::Loaded),
+        Some(Err(why)) => (entries::recover(media, &pool, staged.as_ref())?, CheckpointUse::Refused(why)),
+        None => (entries::recover(media, &pool, staged.as_ref())?, CheckpointUse::NotOffered),
+    };
     if options.contents_void {
         for disk in pool.record.disks.iter_mut().flatten() {
             disk.since_seq = recovered.last_seq + 1;
@@ -122,7 +151,7 @@ fn prepare<M: Memory>(
         let header = StagingHeader { arena, staging_id: pool.record.staging_id };
         memory.store_descriptor(staging, &header.encode());
     }
-    Ok(Opening { pool, recovered, survived, clean_stop })
+    Ok(Opening { pool, recovered, survived, clean_stop, checkpoint })
 }
 
 /// Returns the blocks that the staging area has descriptors of.
@@ -298,7 +327,9 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     if !record.clean_stop {
         record.crashed_seq = r.last_seq;
     }
-    record.clean_stop = false;
+    if !planted(Bug::KeepStopName) {
+        (record.clean_stop, record.stop) = (false, Uuid::default());
+    }
     record.distrust_clean = r.distrust_clean;
     // The pages that say so may be replaced next.
     record.flushed_seq = r.flushed_seq;
@@ -326,7 +357,7 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
 }
 
 fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: Micros) -> (Core, OpenReport) {
-    let Opening { pool, recovered: r, survived, clean_stop } = opening;
+    let Opening { pool, recovered: r, survived, clean_stop, checkpoint } = opening;
     let devices = pool.present.iter().enumerate();
     let mut report = OpenReport {
         devices: devices.filter_map(|(at, d)| Some((DeviceNo(at as u8), d.as_ref()?.index))).collect(),
@@ -334,6 +365,7 @@ fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: M
         missing: pool.missing.clone(),
         staging_survived: survived,
         clean_stop,
+        checkpoint,
         torn_entries: r.torn_entries,
         damaged_segments: r.damaged_segments,
         ..OpenReport::default()
@@ -341,6 +373,8 @@ fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: M
     let mut core = without_disks(&pool, r.store, memory, config, now);
     report.arena = core.arena();
     let mut call = core.with(memory);
+    // Zero, unless a planted mistake keeps it.
+    call.name_stop(pool.record.stop);
     call.adopt_disks(&pool.record.disks, r.intents);
     if survived {
         call.adopt_staging();

@@ -14,6 +14,8 @@
 //! - A disk without a sample of last uses has no such share: all its blocks are counted down.
 //! - At least one in sixteen is, so that there is always something to compare.
 
+use crate::format::codec::{Reader, Writer};
+
 /// The share changes by this much.
 const STEP: f32 = 1.0 / 16.0;
 /// It changes after this many spared blocks.
@@ -42,6 +44,16 @@ impl Savings {
         if self.blocks > MOST_EVICTED {
             self.halve();
         }
+    }
+
+    /// Writes it for a checkpoint.
+    pub(super) fn put(&self, w: &mut Writer) {
+        w.u32(self.blocks.to_bits()).u32(self.saved_us.to_bits());
+    }
+
+    /// Reads what [`Savings::put`] wrote.
+    pub(super) fn take(r: &mut Reader<'_>) -> Option<Savings> {
+        Some(Savings { blocks: f32::from_bits(r.u32()?), saved_us: f32::from_bits(r.u32()?) })
     }
 
     fn mean_us(&self) -> f32 {
@@ -75,6 +87,18 @@ impl Aging {
     pub(super) fn resumed(saved: u8) -> Aging {
         let share = if saved == 0 { 1.0 } else { (f32::from(saved) / 255.0).max(STEP) };
         Aging { share, ..Aging::default() }
+    }
+
+    /// Writes it for a checkpoint.
+    pub(super) fn put(&self, w: &mut Writer) {
+        w.u32(self.share.to_bits()).u32(self.since_compared);
+        self.spared.put(w);
+    }
+
+    /// Reads what [`Aging::put`] wrote.
+    pub(super) fn take(r: &mut Reader<'_>) -> Option<Aging> {
+        let (share, since_compared) = (f32::from_bits(r.u32()?), r.u32()?);
+        Some(Aging { share, since_compared, spared: Savings::take(r)? })
     }
 
     /// Returns the share of the blocks that are counted down, in 255ths.

@@ -69,6 +69,9 @@ pub struct Common {
     pub(super) oldest: BTreeSet<(u64, DiskNo)>,
     /// The sharers with segments, by how often the main hand has swept their segments, in parts of [`LAP`].
     pub(super) laps: BTreeSet<(u64, DiskNo)>,
+    /// The order that `segments` had before a restart, until all of them are common again: which part of the ghost list an
+    /// address is in depends on it.
+    pub(super) former: Vec<SegmentNo>,
 }
 
 impl Store {
@@ -88,6 +91,26 @@ impl Store {
         if reserved_blocks.is_some() {
             self.count_common(disk, 1);
             segments.iter().for_each(|number| self.join_common(*number));
+            self.restore_order();
+        }
+    }
+
+    /// Restores the order that the common segments had before a restart, once all of them are common again.
+    fn restore_order(&mut self) {
+        let common = &mut self.common;
+        if common.segments.len() < common.former.len() || common.former.is_empty() {
+            return;
+        }
+        let former = std::mem::take(&mut common.former);
+        let has = |number: &SegmentNo| {
+            let place = self.segments[*number].common_place as usize;
+            common.segments.get(place) == Some(number)
+        };
+        if common.segments.len() == former.len() && former.iter().all(has) {
+            for (place, number) in former.iter().enumerate() {
+                self.segments[*number].common_place = place as u32;
+            }
+            common.segments = former;
         }
     }
 

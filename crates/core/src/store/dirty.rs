@@ -27,6 +27,13 @@ pub struct DirtyTimes {
     longest: u8,
 }
 
+impl DirtyTimes {
+    /// The times of a segment with this many dirty slots, all dirty since time 0.
+    pub(super) fn since_the_start(dirty: u8) -> Box<DirtyTimes> {
+        Box::new(DirtyTimes { since_us: [0; SLOTS_PER_SEGMENT as usize], longest: dirty })
+    }
+}
+
 impl Store {
     /// Returns the disk's longest dirty segment or, after one that is still dirty, the next.
     pub fn longest_dirty(&self, disk: DiskNo, after: Option<SegmentNo>) -> Option<SegmentNo> {

@@ -47,6 +47,16 @@ impl Ghosts {
         }
     }
 
+    /// Returns the addresses of all chunks, one after the other; 0 where there is none.
+    pub fn all(&self) -> &[u32] {
+        self.0.as_flattened().as_flattened()
+    }
+
+    /// Returns the addresses of all chunks, to change.
+    pub fn all_mut(&mut self) -> &mut [u32] {
+        self.0.as_flattened_mut().as_flattened_mut()
+    }
+
     /// Returns the bytes of memory that the chunks take once all have been used.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.0[..])

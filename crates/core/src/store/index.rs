@@ -25,7 +25,7 @@ const BEYOND: usize = 1;
 const STUCK: u8 = u8::MAX;
 
 /// A quarter of a cache line.
-type Line = [u32; 4];
+pub type Line = [u32; 4];
 /// The bytes of a cache line.
 const CACHE_LINE: usize = 64;
 /// The lines of a bucket.
@@ -118,6 +118,35 @@ impl Index {
     #[inline]
     fn bucket_mut(&mut self, number: usize) -> &mut Bucket {
         &mut self.lines[self.first..].as_chunks_mut().0[number]
+    }
+
+    /// Returns the number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.count
+    }
+
+    /// Returns all buckets, in quarters of a cache line.
+    pub fn all(&self) -> &[Line] {
+        &self.lines[self.first..][..self.count * LINES]
+    }
+
+    /// Fills part of an empty index with what [`Index::all`] had: quarters from the index `at` on, which begins a bucket.
+    /// Returns false if it cannot have been there: it is outside, or a slot is not one of `slots`.
+    pub fn fill(&mut self, at: usize, from: &[[u8; size_of::<Line>()]], slots: u32) -> bool {
+        let to = self.first + at..self.first + at + from.len();
+        let is_inside = at % LINES == 0 && from.len() % LINES == 0 && at + from.len() <= self.count * LINES;
+        let Some(lines) = self.lines.get_mut(to).filter(|_| is_inside) else { return false };
+        let (mut used, mut highest) = (0, 0);
+        for (bucket, bytes) in lines.as_chunks_mut::<LINES>().0.iter_mut().zip(from.as_chunks::<LINES>().0) {
+            *bucket = bytes.map(|line| {
+                let words = line.as_chunks::<4>().0;
+                std::array::from_fn(|at| u32::from_le_bytes(words[at]))
+            });
+            used += self::used(bucket).count_ones();
+            highest = bucket[1..].as_flattened().iter().fold(highest, |highest, slot| highest.max(*slot));
+        }
+        self.len += used as usize;
+        highest < slots.max(1) && self.len <= self.capacity
     }
 
     /// Returns the number of entries.

@@ -15,6 +15,7 @@
 
 mod aging;
 mod check;
+pub(crate) mod checkpoint;
 pub mod common;
 mod crowding;
 mod dirty;

@@ -3,6 +3,7 @@
 use haversack_model::Micros;
 
 use crate::bugs::{Bug, planted};
+use crate::format::codec::{Reader, Writer};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::format::page::NO_OWNER;
 use crate::table::{Number, Table};
@@ -24,6 +25,9 @@ impl Number for SegmentNo {
 
 /// No segment.
 pub const NONE: SegmentNo = SegmentNo(u32::MAX);
+
+/// Bytes of a segment in a checkpoint.
+pub const SAVED_BYTES: usize = 32;
 
 /// The state of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +114,29 @@ impl Segment {
             previous: NONE,
             next: NONE,
         }
+    }
+
+    /// Returns it as a checkpoint has it. A segment that is being emptied is one that its owner may use.
+    pub fn bytes(&self, swept: u64) -> [u8; SAVED_BYTES] {
+        let mut w = Writer::default();
+        w.bytes(&self.owner.to_le_bytes()).u8(u8::from(self.stale)).u8(0);
+        w.u8(self.live).u8(self.dirty).u8(self.free).u8(self.pending);
+        w.u32(self.place).u32(self.common_place).u64(self.generation).u64(swept);
+        w.0.try_into().expect("the fields have that many bytes")
+    }
+
+    /// Takes over what [`Segment::bytes`] returned; returns when it was swept. Nothing is superseded, and its page is
+    /// durable. Returns `None` if no segment can be like that.
+    pub fn resume(&mut self, bytes: &[u8; SAVED_BYTES]) -> Option<u64> {
+        let mut r = Reader(bytes);
+        (self.owner, self.stale) = (u16::from_le_bytes(r.array()?), r.flag()?);
+        r.u8()?;
+        (self.live, self.dirty, self.free, self.pending) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
+        (self.place, self.common_place, self.generation) = (r.u32()?, r.u32()?, r.u64()?);
+        self.state = if self.owner == NO_OWNER { SegmentState::Free } else { SegmentState::Owned };
+        let slots = [self.live, self.free, self.pending].map(u32::from).iter().sum::<u32>();
+        (slots == SLOTS_PER_SEGMENT && self.dirty <= self.live).then_some(())?;
+        r.u64()
     }
 
     /// Whether its metadata page may be written now. Only one page of the pair may be unflushed.

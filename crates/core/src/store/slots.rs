@@ -39,6 +39,16 @@ impl Slots {
         self.0[slots.clone()].copy_from_slice(&from.0[slots]);
     }
 
+    /// Returns all slots, as the table has them.
+    pub fn all(&self) -> &[[u64; 2]] {
+        &self.0
+    }
+
+    /// Returns all slots, to change.
+    pub fn all_mut(&mut self) -> &mut [[u64; 2]] {
+        &mut self.0
+    }
+
     /// Returns the bytes of memory that the table takes once every slot was used.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.0[..])

@@ -24,6 +24,7 @@ use super::segment::SegmentNo;
 use super::slot::SlotNo;
 use super::strictness::{Gone, Strictness, WITHIN};
 use super::{Store, hash};
+use crate::format::codec::{Reader, Writer};
 
 /// Blocks that are remembered.
 const REMEMBERED: usize = 1 << 16;
@@ -42,9 +43,12 @@ const PRICE_OVER: f32 = 512.0;
 /// The mean length of a round covers about this many sweeps.
 const ROUND_OVER: f64 = 64.0;
 
+/// Bytes of the last use of a block in a checkpoint.
+pub(super) const USE_BYTES: usize = 24;
+
 /// The time of a block's last use; or of its rejection or eviction, if that was later.
-#[derive(Clone, Copy, Default)]
-struct Use {
+#[derive(Clone, Copy, PartialEq, Default)]
+pub(super) struct Use {
     hash: u64,
     /// The time, with one of the flags if the block is gone.
     at: u64,
@@ -57,6 +61,20 @@ const KEPT_OUT: u64 = 1 << 62;
 const TIME: u64 = KEPT_OUT - 1;
 
 impl Use {
+    /// Returns it as a checkpoint has it.
+    pub(super) fn bytes(&self) -> [u8; USE_BYTES] {
+        let mut bytes = [0; USE_BYTES];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip([self.hash, self.at, self.spared_at]) {
+            *place = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    fn of(bytes: &[u8; USE_BYTES]) -> Use {
+        let word = |at: usize| u64::from_le_bytes(bytes.as_chunks().0[at]);
+        Use { hash: word(0), at: word(1), spared_at: word(2) }
+    }
+
     /// Returns why and since when the block is gone, if it is.
     fn gone(&self) -> Option<(Gone, u64)> {
         let why = match self.at & !TIME {
@@ -105,6 +123,26 @@ impl LastUses {
         self.uses.capacity() * size_of::<Use>()
     }
 
+    /// Returns the time in accesses of the pool, and the last uses.
+    pub(super) fn all(&self) -> (u64, &[Use]) {
+        (self.clock, &self.uses)
+    }
+
+    /// Continues from a time.
+    pub(super) fn resume(&mut self, clock: u64) {
+        self.clock = clock;
+    }
+
+    /// Fills part of the last uses, from the index `at` on. Returns false if there is no such part.
+    pub(super) fn fill(&mut self, at: usize, from: &[[u8; USE_BYTES]]) -> bool {
+        if self.uses.is_empty() {
+            self.uses = vec![Use::default(); REMEMBERED];
+        }
+        let Some(to) = self.uses.get_mut(at..).and_then(|to| to.get_mut(..from.len())) else { return false };
+        to.iter_mut().zip(from).for_each(|(to, bytes)| *to = Use::of(bytes));
+        true
+    }
+
     fn place(&self, hash: u64) -> Option<usize> {
         (hash & self.sampled == 0).then_some((hash >> 40) as usize % REMEMBERED)
     }
@@ -144,6 +182,30 @@ impl Stay {
         if why == Gone::Evicted && gone_for as f64 <= self.round {
             self.evicted.used(saved_us);
         }
+    }
+
+    /// Writes it for a checkpoint.
+    pub(super) fn put(&self, w: &mut Writer) {
+        w.u64(self.mean.to_bits()).u64(self.counted).u64(self.evicted_at).u32(self.regret_us.to_bits());
+        w.u64(self.round.to_bits());
+        self.strictness.put(w);
+        self.evicted.put(w);
+    }
+
+    /// Reads what [`Stay::put`] wrote. `now` is the time in accesses of the pool.
+    pub(super) fn take(r: &mut Reader<'_>, now: u64) -> Option<Stay> {
+        let (mean, counted, evicted_at) = (f64::from_bits(r.u64()?), r.u64()?, r.u64()?);
+        let (regret_us, round) = (f32::from_bits(r.u32()?), f64::from_bits(r.u64()?));
+        let (strictness, evicted) = (Strictness::take(r)?, Savings::take(r)?);
+        (evicted_at <= now).then_some(Stay {
+            mean,
+            counted,
+            evicted_at,
+            regret_us,
+            strictness,
+            round,
+            evicted,
+        })
     }
 
     fn space_us(&self) -> f32 {

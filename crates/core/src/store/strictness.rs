@@ -10,6 +10,8 @@
 //! Invariants
 //! - Admission requires at least a tenth of its own bounds: it never admits everything.
 
+use crate::format::codec::{Reader, Writer};
+
 /// The time in which a use counts, as a share of the time that blocks stay.
 pub(super) const WITHIN: f64 = 0.125;
 
@@ -51,6 +53,20 @@ impl Strictness {
     /// Continues with a factor from before a restart.
     pub(super) fn new(factor: f32) -> Strictness {
         Strictness { factor: factor.clamp(LEAST, MOST), blocks: [0.0; 2], saved_us: [0.0; 2] }
+    }
+
+    /// Writes it for a checkpoint.
+    pub(super) fn put(&self, w: &mut Writer) {
+        let ([a, b], [c, d]) = (self.blocks, self.saved_us);
+        for value in [self.factor, a, b, c, d] {
+            w.u32(value.to_bits());
+        }
+    }
+
+    /// Reads what [`Strictness::put`] wrote.
+    pub(super) fn take(r: &mut Reader<'_>) -> Option<Strictness> {
+        let mut value = || r.u32().map(f32::from_bits);
+        Some(Strictness { factor: value()?, blocks: [value()?, value()?], saved_us: [value()?, value()?] })
     }
 
     /// Returns the factor for the bounds of admission.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod bad_input;
+mod checkpoint;
 mod cleaning;
 mod commits;
 mod common;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Call, Copied, Core, Event, IoFailure, IoId, JobId, Memory, OpenOptions, Piece, PoolConfig,
-    PoolError, RequestTag, pool,
+    Action, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId, Memory,
+    OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
@@ -13,6 +13,7 @@ use haversack_ownership::Record;
 
 use super::base::{Asked, Base};
 use super::plan::Plan;
+use crate::checkpoint::Checkpoints;
 use crate::created::{self, Created, Shape};
 use crate::device::{Payload, Store, Tear};
 use crate::media::FakeMedia;
@@ -47,6 +48,9 @@ struct Reading {
     copied: Copied,
 }
 
+/// Events of a host in which it stops in order, unless it needs the other one for that.
+const STEPS_OF_A_STOP: u32 = 3_000;
+
 /// The state of a running process.
 pub struct Running {
     /// The core.
@@ -63,6 +67,8 @@ pub struct Running {
     /// The base of the disk, and what its origin was last asked.
     pub(super) base: Option<DiskNo>,
     pub(super) asked: Option<Asked>,
+    /// The pool is being stopped.
+    stopping: Option<JobId>,
     /// Answers for the guest.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
 }
@@ -89,6 +95,10 @@ pub struct Host {
     pub owned: bool,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
+    /// Checkpoints of clean stops; not in all runs.
+    pub checkpoints: Option<Checkpoints>,
+    /// Starts from a checkpoint.
+    pub loaded: u64,
     starts: u64,
     tags: u64,
     frames: [u32; 2],
@@ -150,6 +160,8 @@ impl Host {
             fenced: false,
             owned: false,
             down,
+            checkpoints: None,
+            loaded: 0,
             starts: 0,
             tags: 0,
             frames,
@@ -167,7 +179,9 @@ impl Host {
         let fork = shared.rng.fork();
         let mut media = FakeMedia::new(&mut self.devices, order, budget, fork, self.unit);
         let options = OpenOptions::default();
-        let opened = Core::open(&mut media, &mut memory, shared.plan.core, &options, shared.now);
+        let mut found = self.checkpoints.as_mut().and_then(Checkpoints::found);
+        let pieces = found.as_mut().map(|pieces| pieces as &mut dyn CheckpointSource);
+        let opened = Core::open_with(&mut media, &mut memory, pieces, shared.plan.core, &options, shared.now);
         let dead = media.dead;
         let (mut core, report) = match opened {
             Ok(opened) if !dead => opened,
@@ -183,6 +197,10 @@ impl Host {
             Ok(_) => unreachable!("a start that is not dead has opened"),
         };
         tell(|| format!("{:>10} host {} opened {:?}", shared.now, self.place, report.disks));
+        self.loaded += u64::from(report.checkpoint == CheckpointUse::Loaded);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.opened();
+        }
         for (no, at) in &report.devices {
             self.devices[*at].no = Some(*no);
         }
@@ -198,6 +216,7 @@ impl Host {
             detaching: None,
             base,
             asked: None,
+            stopping: None,
             answers: Vec::new(),
         });
         self.pump(shared)?;
@@ -339,6 +358,9 @@ impl Host {
             Action::Event(Event::JobDone { job, result }) => {
                 let Running { core, memory, migration, .. } = self.run();
                 migration.job_done(&mut core.with(memory), shared.now, job, result);
+                if self.run().stopping == Some(job) {
+                    self.run().stopping = None;
+                }
                 if self.run().detaching == Some(job) {
                     match result {
                         Ok(()) => self.detached(shared),
@@ -540,30 +562,44 @@ impl Host {
         Ok(())
     }
 
+    /// Stops the pool in order. Returns false if that takes too long: it may need the other host.
+    pub fn shut_down(&mut self, shared: &mut Shared) -> Flow<bool> {
+        let name = self.checkpoints.as_mut().map(Checkpoints::name);
+        let job = self.with(shared, |_, call, now| {
+            name.into_iter().for_each(|name| call.name_stop(name));
+            call.shutdown(now)
+        })?;
+        self.run().stopping = job;
+        for _ in 0..STEPS_OF_A_STOP {
+            let Some((us, wakes)) = self.next_us().filter(|_| self.is_stopping()) else { break };
+            shared.now = shared.now.max(us);
+            if wakes { self.wake(shared)? } else { self.end_io(shared, None)? }
+        }
+        Ok(!self.is_stopping())
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.stopping.is_some())
+    }
+
+    /// Ends a process whose pool has stopped, and leaves a checkpoint. It starts again at that time.
+    pub fn leave(&mut self, shared: &mut Shared, until: Micros) {
+        self.owned = self.owns();
+        let Some(running) = self.running.take() else { return };
+        tell(|| format!("{:>10} host {} has stopped", shared.now, self.place));
+        self.land(shared, &running.memory, running.flights);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.save(running.core);
+        }
+        self.down = Some((until, None));
+    }
+
     /// Ends the process or the host's power. It starts again at that time.
     pub fn crash(&mut self, shared: &mut Shared, kind: CrashKind, until: Micros) {
         self.owned = self.owns();
         let Some(mut running) = self.running.take() else { return };
         tell(|| format!("{:>10} host {} {kind:?}", shared.now, self.place));
-        let tear = Tear { unit: self.unit };
-        let mut flights: Vec<Flight> = std::mem::take(&mut running.flights).into_iter().flatten().collect();
-        shared.rng.shuffle(&mut flights);
-        for flight in flights {
-            match flight.what {
-                What::DeviceWrite { device, sector } => {
-                    let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
-                    self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
-                }
-                What::OriginWrite { sector, .. } => {
-                    let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
-                    shared.origin.write_torn(sector, payload, tear, &mut shared.rng);
-                }
-                What::OriginZero { sector, sectors, .. } => {
-                    shared.origin.write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
-                }
-                _ => {}
-            }
-        }
+        self.land(shared, &running.memory, std::mem::take(&mut running.flights));
         let memory = match kind {
             CrashKind::Kill => {
                 let torn = shared.rng.one_in(2);
@@ -576,6 +612,29 @@ impl Host {
             }
         };
         self.down = Some((until, memory));
+    }
+
+    /// Decides what becomes of I/Os in flight when the process ends.
+    fn land(&mut self, shared: &mut Shared, memory: &SimMemory, flights: Vec<Option<Flight>>) {
+        let tear = Tear { unit: self.unit };
+        let mut flights: Vec<Flight> = flights.into_iter().flatten().collect();
+        shared.rng.shuffle(&mut flights);
+        for flight in flights {
+            match flight.what {
+                What::DeviceWrite { device, sector } => {
+                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                What::OriginWrite { sector, .. } => {
+                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    shared.origin.write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                What::OriginZero { sector, sectors, .. } => {
+                    shared.origin.write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
+                }
+                _ => {}
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::guest::Guest;
 use super::host::{Host, Shared, Start, host_id};
 use super::network::Network;
 use super::plan::Plan;
+use crate::checkpoint::Checkpoints;
 use crate::device::{Blank, Store, Tear};
 use crate::oracle::Oracle;
 use crate::run::{RunReport, tell};
@@ -30,6 +31,10 @@ const RUNS_WITH_FORCE: u64 = 3;
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// One run in this many has a disk that shares blocks with its base.
 const RUNS_WITH_A_BASE: u64 = 5;
+/// One run in this many has hosts that are stopped in order, and leave checkpoints.
+const RUNS_WITH_STOPS: u64 = 2;
+/// Then, a host stops once in this many events.
+const EVENTS_FOR_A_STOP: u64 = 300;
 /// Steps of a wait that count as a hang.
 pub(super) const MOST_STEPS: u32 = 120_000;
 /// Hosts are checked at this interval.
@@ -120,9 +125,14 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
         let mut force = Random::scrambled(seed.rotate_left(24));
         let is_forced = force.one_in(RUNS_WITH_FORCE);
         let mut soon = Random::scrambled(seed.rotate_left(32));
+        for host in &mut twin.hosts {
+            let mut apart = Random::scrambled((!seed).rotate_left(8 * host.place as u32));
+            host.checkpoints = apart.one_in(RUNS_WITH_STOPS).then(|| Checkpoints::new(apart));
+        }
         let outcome = twin.live(points, is_forced.then_some([&mut force, &mut soon]));
         twin.report.points = twin.points;
         twin.report.counts.points = twin.points;
+        twin.report.counts.checkpoints = twin.hosts.iter().map(|host| host.loaded).sum();
         twin.report.counts.ios = twin.shared.ios;
         twin.report.counts.requests = twin.guest.requests;
         twin.report.counts.sectors = twin.guest.oracle.sectors_checked;
@@ -155,6 +165,11 @@ impl Twin {
             if self.shared.rng.below(1_000) < crashes {
                 let at = self.shared.rng.below(2) as usize;
                 self.crash(at)?;
+            }
+            for at in [0, 1] {
+                if self.hosts[at].checkpoints.as_mut().is_some_and(|c| c.stops(EVENTS_FOR_A_STOP)) {
+                    self.stop(at)?;
+                }
             }
             if self.shared.rng.below(1_000) < 4 {
                 self.network.cut_until = self.shared.now + self.shared.rng.range(100, 60_000);
@@ -444,6 +459,32 @@ impl Twin {
         if self.guest.host == at && self.shared.rng.one_in(3) {
             // A manager starts it elsewhere.
             self.arrive(1 - at, at)?;
+        }
+        Ok(())
+    }
+
+    /// Stops a host in order; it starts again soon. If it takes too long, it is killed.
+    fn stop(&mut self, at: usize) -> Flow {
+        if self.hosts[at].running.is_none() {
+            return Ok(());
+        }
+        self.points += 1;
+        let is_owner = self.hosts[at].owns();
+        let has_stopped = self.hosts[at].shut_down(&mut self.shared)?;
+        if self.guest.host == at {
+            self.guest.take_answers(&mut self.hosts[at])?;
+            self.guest.die();
+        }
+        self.shared.mail.clear();
+        let until = self.shared.now + 500;
+        if has_stopped {
+            self.hosts[at].leave(&mut self.shared, until);
+        } else {
+            self.report.counts.kills += 1;
+            self.hosts[at].crash(&mut self.shared, CrashKind::Kill, until);
+        }
+        if is_owner || self.guest.host == at {
+            self.guest.oracle.crash(false);
         }
         Ok(())
     }

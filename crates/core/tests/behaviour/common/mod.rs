@@ -7,11 +7,11 @@ mod storage;
 use std::collections::HashMap;
 
 use haversack_core::{
-    Action, Call, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory,
-    IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece,
-    Rejected, Request, RequestError, RequestTag, Target,
+    Action, Call, CheckpointSource, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event,
+    HeapMemory, IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads,
+    Piece, Rejected, Request, RequestError, RequestTag, Target, Unsaved,
 };
-use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid, WriteMode};
 
 pub use storage::{Device, Origin, POOL, Shelf, device_id, disk_id, member};
 
@@ -48,6 +48,20 @@ pub const OF_ORIGIN: u8 = 7;
 
 pub fn memory() -> TestMemory {
     HeapMemory::new(128, 192, Buffers::default())
+}
+
+/// A checkpoint in memory.
+#[derive(Clone, Default)]
+pub struct Pieces {
+    pub kept: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl CheckpointSource for Pieces {
+    fn next(&mut self) -> Option<&[u8]> {
+        self.next += 1;
+        self.kept.get(self.next - 1).map(Vec::as_slice)
+    }
 }
 
 /// Something that the core asked for.
@@ -119,13 +133,20 @@ impl Rig {
         Rig::open_with(shelf, memory, config, OpenOptions::default())
     }
 
-    pub fn open_with(
+    pub fn open_with(shelf: Shelf, memory: TestMemory, config: CoreConfig, options: OpenOptions) -> Rig {
+        Rig::open_from(shelf, memory, None, config, options)
+    }
+
+    /// Opens a pool, with a checkpoint if there is one.
+    pub fn open_from(
         mut shelf: Shelf,
         mut memory: TestMemory,
+        checkpoint: Option<&mut Pieces>,
         config: CoreConfig,
         options: OpenOptions,
     ) -> Rig {
-        let opened = Core::open(&mut shelf, &mut memory, config, &options, 0);
+        let checkpoint = checkpoint.map(|pieces| pieces as &mut dyn CheckpointSource);
+        let opened = Core::open_with(&mut shelf, &mut memory, checkpoint, config, &options, 0);
         let (core, report) = opened.unwrap_or_else(|error| panic!("{error}"));
         Rig {
             core: Some(core),
@@ -503,6 +524,31 @@ impl Rig {
         self.finish(job);
         self.core = None;
         std::mem::replace(&mut self.shelf, Shelf(Vec::new()))
+    }
+
+    /// Stops the core cleanly, under a name.
+    pub fn stop(&mut self, name: Uuid) {
+        self.core().name_stop(name);
+        let now = self.now;
+        let job = self.core().shutdown(now);
+        self.finish(job);
+    }
+
+    /// Stops the core cleanly, under a name, and makes a checkpoint of it.
+    pub fn checkpoint(&mut self, name: Uuid) -> (Shelf, Result<Pieces, Unsaved<()>>) {
+        self.stop(name);
+        let core = self.core.take().expect("the core is running");
+        let mut pieces = Pieces::default();
+        let saved = core.checkpoint(&mut |piece| {
+            pieces.kept.push(piece.to_vec());
+            Ok(())
+        });
+        (std::mem::replace(&mut self.shelf, Shelf(Vec::new())), saved.map(|()| pieces))
+    }
+
+    /// Returns the core as it is.
+    pub fn into_core(mut self) -> Core {
+        self.core.take().expect("the core is running")
     }
 
     /// Kills the core. I/O in flight never happened.

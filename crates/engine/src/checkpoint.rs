@@ -1,0 +1,209 @@
+//! The file with the checkpoint of an arena: written when the arena has stopped cleanly, read and removed when it is
+//! opened.
+//!
+//! It is not made durable. While the host stays up, the next process reads it from the page cache; when the host shuts
+//! down in order, the file system is written back. After a power loss it may be anything, and its checksums say so: then
+//! the metadata pages are read, as without it.
+//!
+//! Invariants
+//! - The file is removed only when the pool's record durably says that it counts no more, or when it is not whole.
+//! - Writing it takes limited time and leaves space on its file system. A failure is only reported: the pool is stopped
+//!   cleanly anyway.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use haversack_core::format::checkpoint::{HEADER_BYTES, MOST_PAYLOAD_BYTES, piece_bytes};
+use haversack_core::{CheckpointSource, Core, Unsaved};
+use rustix::fs::Advice;
+
+/// The longest time that writing takes.
+const MOST_TIME: Duration = Duration::from_secs(60);
+/// How often its progress is reported.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+/// Bytes that stay free on the file system.
+const LEFT_FREE_BYTES: u64 = 256 << 20;
+/// Pieces that are read ahead.
+const READ_AHEAD: usize = 8;
+/// Bytes that the system is told to read ahead of that.
+const WANTED_AHEAD_BYTES: u64 = 64 << 20;
+
+/// Receives the progress of writing a checkpoint: bytes written, and bytes in all, at most.
+pub type OnSaving = fn(done_bytes: u64, total_bytes: u64);
+
+/// Why a checkpoint could not be written.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{free_bytes} bytes are free, and {needed_bytes} are needed")]
+    Space { free_bytes: u64, needed_bytes: u64 },
+    #[error("it was not written within {} s", MOST_TIME.as_secs())]
+    Time,
+}
+
+/// Writes the checkpoint of a core that has stopped. Nothing remains of it if that fails.
+pub(crate) fn save(core: Core, path: &Path, on_saving: OnSaving) {
+    let begin = Instant::now();
+    match write(core, path, begin, on_saving) {
+        Ok(bytes) => {
+            let ms = begin.elapsed().as_millis();
+            tracing::info!(path = %path.display(), "checkpoint of {bytes} bytes written in {ms} ms");
+        }
+        Err(error) => {
+            remove(path);
+            tracing::info!(path = %path.display(), "no checkpoint, the next start reads all metadata: {error}");
+        }
+    }
+}
+
+fn write(core: Core, path: &Path, begin: Instant, on_saving: OnSaving) -> Result<u64, Unsaved<Failed>> {
+    let total_bytes = core.pool_stats().memory_bytes;
+    let mut file = create(path, total_bytes).map_err(Unsaved::Sink)?;
+    let (mut bytes, mut told) = (0, begin);
+    core.checkpoint(&mut |piece| {
+        file.write_all(piece)?;
+        bytes += piece.len() as u64;
+        if begin.elapsed() > MOST_TIME {
+            return Err(Failed::Time);
+        }
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            on_saving(bytes, total_bytes);
+        }
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// Creates the file if there is space for it.
+fn create(path: &Path, bytes: u64) -> Result<File, Failed> {
+    let file = File::options().write(true).create(true).truncate(true).mode(0o640).open(path)?;
+    let system = rustix::fs::fstatvfs(&file).map_err(io::Error::from)?;
+    let (free_bytes, needed_bytes) = (system.f_bavail * system.f_frsize, bytes + LEFT_FREE_BYTES);
+    if free_bytes < needed_bytes {
+        return Err(Failed::Space { free_bytes, needed_bytes });
+    }
+    Ok(file)
+}
+
+/// Removes the file, if it exists.
+pub(crate) fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), "cannot remove the checkpoint, which counts no more: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// Reads a checkpoint ahead of who takes its pieces, on a thread of its own.
+pub(crate) struct Source {
+    /// `None` if there is no file.
+    pieces: Option<Receiver<Vec<u8>>>,
+    spare: Option<Sender<Vec<u8>>>,
+    piece: Vec<u8>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Source {
+    /// Starts to read a file, which need not exist.
+    pub fn open(path: &Path) -> Source {
+        let mut source = Source { pieces: None, spare: None, piece: Vec::new(), thread: None };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), "cannot read the checkpoint: {error}");
+                }
+                return source;
+            }
+        };
+        let ((full, pieces), (spare, empty)) = (mpsc::sync_channel(READ_AHEAD), mpsc::channel());
+        let reader = Reader { file, path: path.to_path_buf(), offset_bytes: 0, wanted_bytes: 0 };
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || {
+            let mut reader = reader;
+            while let Some(piece) = reader.next(empty.try_recv().unwrap_or_default()) {
+                if full.send(piece).is_err() {
+                    return;
+                }
+            }
+        });
+        if let Ok(thread) = thread {
+            (source.pieces, source.spare, source.thread) = (Some(pieces), Some(spare), Some(thread));
+        }
+        source
+    }
+}
+
+impl CheckpointSource for Source {
+    fn next(&mut self) -> Option<&[u8]> {
+        let next = self.pieces.as_ref()?.recv().ok()?;
+        let last = std::mem::replace(&mut self.piece, next);
+        if let Some(spare) = &self.spare {
+            // The thread may have read everything.
+            let _ = spare.send(last);
+        }
+        Some(&self.piece)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // The thread ends when nobody takes what it reads.
+        self.pieces = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Reader {
+    file: File,
+    path: PathBuf,
+    offset_bytes: u64,
+    /// The system was told to read up to here.
+    wanted_bytes: u64,
+}
+
+impl Reader {
+    /// Reads the next piece into a buffer. Returns `None` at the end, and where there is no piece.
+    fn next(&mut self, mut buffer: Vec<u8>) -> Option<Vec<u8>> {
+        match self.read(&mut buffer) {
+            Ok(true) => Some(buffer),
+            Ok(false) => None,
+            Err(error) => {
+                // The end of a file that was cut off is reported by who takes the pieces.
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    tracing::warn!(path = %self.path.display(), "cannot read the checkpoint: {error}");
+                }
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        if self.offset_bytes + WANTED_AHEAD_BYTES / 2 >= self.wanted_bytes {
+            let ahead = std::num::NonZeroU64::new(WANTED_AHEAD_BYTES);
+            // Only speed depends on it.
+            let _ = rustix::fs::fadvise(&self.file, self.wanted_bytes, ahead, Advice::WillNeed);
+            self.wanted_bytes += WANTED_AHEAD_BYTES;
+        }
+        let mut header = [0; HEADER_BYTES];
+        self.file.read_exact(&mut header)?;
+        let Some(bytes) = piece_bytes(&header) else { return Ok(false) };
+        if buffer.capacity() == 0 {
+            buffer.reserve_exact(HEADER_BYTES + MOST_PAYLOAD_BYTES);
+        }
+        buffer.resize(bytes, 0);
+        buffer[..HEADER_BYTES].copy_from_slice(&header);
+        self.file.read_exact(&mut buffer[HEADER_BYTES..])?;
+        self.offset_bytes += bytes as u64;
+        Ok(true)
+    }
+}

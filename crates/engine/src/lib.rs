@@ -8,7 +8,7 @@
 mod arena;
 mod assembly;
 pub mod checkpoint;
-mod clock;
+pub mod clock;
 pub mod config;
 mod control;
 mod device;

@@ -134,7 +134,9 @@ impl Index {
     /// Returns false if it cannot have been there: it is outside, or a slot is not one of `slots`.
     pub fn fill(&mut self, at: usize, from: &[[u8; size_of::<Line>()]], slots: u32) -> bool {
         let to = self.first + at..self.first + at + from.len();
-        let is_inside = at % LINES == 0 && from.len() % LINES == 0 && at + from.len() <= self.count * LINES;
+        let is_inside = at.is_multiple_of(LINES)
+            && from.len().is_multiple_of(LINES)
+            && at + from.len() <= self.count * LINES;
         let Some(lines) = self.lines.get_mut(to).filter(|_| is_inside) else { return false };
         let (mut used, mut highest) = (0, 0);
         for (bucket, bytes) in lines.as_chunks_mut::<LINES>().0.iter_mut().zip(from.as_chunks::<LINES>().0) {

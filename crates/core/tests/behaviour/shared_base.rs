@@ -212,6 +212,20 @@ fn a_disk_that_grows_has_none_of_the_base_in_the_rest_of_its_last_block() {
 }
 
 #[test]
+fn an_answer_for_another_size_than_the_disk_has_is_not_used() {
+    let (mut rig, base, _) = clones(0);
+    let clone = rig.attach(&config(1), 1);
+    let now = rig.now;
+    rig.core().share_base(now, clone, base).expect("it can be shared");
+    // From before the disk grew, with a last block of one sector.
+    let mut blocks = BaseBlocks::new(1001, 0);
+    blocks.add(0, 1001);
+    assert!(!rig.core().share_blocks(clone, blocks));
+    assert_eq!(rig.read(clone, 1000, 8), [OF_ORIGIN; 8]);
+    assert!(rig.core().share_blocks(clone, first_1024()));
+}
+
+#[test]
 fn sharing_does_not_begin_while_a_size_changes() {
     let (mut rig, base, _) = clones(0);
     let clone = rig.attach(&config(1), 1);

@@ -33,7 +33,7 @@ impl OpenPool {
         let clock = Arc::new(PoolClock::open(settings.clock_file.as_deref())?);
         let mut assembly = assembly::assemble(&settings.name, &settings.devices)?;
         // All of them must have ended before an error is returned: they hold locks.
-        let started = startarenas(settings, &mut assembly, &clock)?;
+        let started = start_arenas(settings, &mut assembly, &clock)?;
         let opened: Vec<Result<(Arena, OpenReport)>> = started.into_iter().map(Starting::wait).collect();
         let opened: Vec<(Arena, OpenReport)> =
             opened.into_iter().collect::<Result<_>>().map_err(|error| assembly.explain(error))?;
@@ -60,7 +60,7 @@ impl OpenPool {
     }
 }
 
-fn startarenas(
+fn start_arenas(
     settings: &PoolSettings,
     assembly: &mut Assembly,
     clock: &Arc<PoolClock>,

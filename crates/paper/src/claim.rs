@@ -122,19 +122,34 @@ impl Claim {
         Judged { says: self.says.clone(), place: self.place.clone(), paper: self.paper, ours, verdict, words }
     }
 
+    /// Returns where the paper's number puts the system on our scale: a difference is applied to our result for the other
+    /// system. `None` if the paper has no number, or the other system was not measured.
+    pub fn paper_value(&self, outcome: &Outcome) -> Option<f64> {
+        match self.paper {
+            Number::Value(value) | Number::AtMost(value) | Number::AtLeast(value) => Some(value),
+            Number::Change(change) | Number::ChangeAtMost(change) => {
+                Some(self.other(outcome)? * (1.0 + change))
+            }
+            Number::Points(points) => Some(self.other(outcome)? + points),
+            Number::Less | Number::More | Number::NoLess => None,
+        }
+    }
+
+    /// Our result for what it is compared with.
+    fn other(&self, outcome: &Outcome) -> Option<f64> {
+        let system = self.against.as_ref().unwrap_or(&self.of);
+        let measure = self.against_measure.as_ref().unwrap_or(&self.measure);
+        outcome.value(system, self.against_x.or(self.x), measure)
+    }
+
     /// Our number.
     fn ours(&self, outcome: &Outcome) -> Option<f64> {
         let value = outcome.value(&self.of, self.x, &self.measure)?;
-        let other = || {
-            let system = self.against.as_ref().unwrap_or(&self.of);
-            let measure = self.against_measure.as_ref().unwrap_or(&self.measure);
-            outcome.value(system, self.against_x.or(self.x), measure)
-        };
         match self.paper {
             Number::Change(_) | Number::ChangeAtMost(_) | Number::Less | Number::More | Number::NoLess => {
-                other().map(|other| change(value, other))
+                self.other(outcome).map(|other| change(value, other))
             }
-            Number::Points(_) => other().map(|other| value - other),
+            Number::Points(_) => self.other(outcome).map(|other| value - other),
             Number::Value(_) | Number::AtMost(_) | Number::AtLeast(_) => Some(value),
         }
     }
@@ -304,6 +319,16 @@ mod tests {
         assert!(text.starts_with("no difference: here cache in use, 0.1 % less"), "{text}");
         assert!(words(less, 24.0, 100.0).1.starts_with("same direction, about as much"));
         assert!(words(Number::Change(-0.1), 24.0, 100.0).1.starts_with("same direction, larger difference"));
+    }
+
+    #[test]
+    fn the_papers_number_has_a_place_on_our_scale() {
+        let place = |paper| claim(paper).paper_value(&outcome(62.0, 100.0));
+        assert_eq!(place(Number::Change(-0.76)), Some(24.0));
+        assert_eq!(place(Number::Points(8.0)), Some(108.0));
+        assert_eq!(place(Number::AtMost(50.0)), Some(50.0));
+        assert_eq!(place(Number::Less), None);
+        assert_eq!(claim(Number::Change(0.1)).paper_value(&Outcome::default()), None);
     }
 
     #[test]

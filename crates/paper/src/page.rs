@@ -2,7 +2,7 @@
 
 use haversack_report::{Axis, Bars, Chart, LineChart, Page, Section, StackedArea, Table, Unit};
 
-use crate::claim::{Judged, Verdict};
+use crate::claim::{Claim, Judged, Verdict};
 use crate::measure::{Measure, Quantity};
 use crate::outcome::{CourseOf, Outcome, Point};
 use crate::recipe::{Figure, Paper, Parts, Plot, XUnit};
@@ -13,7 +13,8 @@ pub fn page(paper: &Paper, results: &[FigureResult]) -> Page {
     let made = results.iter().map(|result| result.seconds).sum::<f64>();
     let lead = format!(
         "{} Figures and tables redone by Haversack's simulator in {}. What the paper says is quoted with its own numbers; all \
-         else is computed from the results.",
+         else is computed from the results. What is marked \"by the paper\" in a plot is the paper's number on our scale: a \
+         difference is applied to our result for the system that it is from.",
         paper.source,
         Unit::Seconds.format(made)
     );
@@ -71,7 +72,7 @@ fn section(figure: &Figure, result: &FigureResult) -> Section {
         section = section.text(assumption);
     }
     for plot in &figure.plot {
-        section = section.chart(chart(plot, &result.outcome));
+        section = section.chart(chart(plot, &figure.claims, &result.outcome));
     }
     section.table(table(figure, &result.outcome)).table(claims_table(&result.claims))
 }
@@ -114,26 +115,43 @@ pub fn claims_table(claims: &[Judged]) -> Table {
     table
 }
 
-fn chart(plot: &Plot, outcome: &Outcome) -> Chart {
+fn chart(plot: &Plot, claims: &[Claim], outcome: &Outcome) -> Chart {
     match plot {
-        Plot::Bars { measure } => bars(measure, outcome).into(),
-        Plot::Lines { measure, x, unit } => lines(measure, x, *unit, outcome).into(),
+        Plot::Bars { measure } => bars(measure, claims, outcome).into(),
+        Plot::Lines { measure, x, unit } => lines(measure, x, *unit, claims, outcome).into(),
         Plot::Course { system, of } => course(system, *of, outcome).into(),
         Plot::HitsOverTime => hits_over_time(outcome).into(),
     }
 }
 
-fn bars(measure: &Measure, outcome: &Outcome) -> Bars {
+/// The paper's numbers about a measure, on our scale: the system, the place on the x axis, and the value.
+fn by_the_paper<'a>(
+    measure: &'a Measure,
+    claims: &'a [Claim],
+    outcome: &'a Outcome,
+) -> impl Iterator<Item = (String, Option<f64>, f64)> + 'a {
+    claims.iter().filter(|claim| claim.measure == *measure).filter_map(|claim| {
+        let value = claim.paper_value(outcome)?;
+        let against = claim.against.as_ref().filter(|other| **other != claim.of);
+        let from = against.map_or_else(String::new, |other| format!(" from {other}"));
+        Some((format!("{}, by the paper{from}", claim.of), claim.x, value))
+    })
+}
+
+fn bars(measure: &Measure, claims: &[Claim], outcome: &Outcome) -> Bars {
     let mut bars = Bars::new(&capital(&measure.title()), measure.quantity.unit());
     for point in &outcome.points {
         if let Some(value) = point.values.get(measure) {
             bars = bars.bar(&point.system, *value);
         }
     }
+    for (name, _, value) in by_the_paper(measure, claims, outcome) {
+        bars = bars.bar(&name, value);
+    }
     bars
 }
 
-fn lines(measure: &Measure, x: &str, unit: XUnit, outcome: &Outcome) -> LineChart {
+fn lines(measure: &Measure, x: &str, unit: XUnit, claims: &[Claim], outcome: &Outcome) -> LineChart {
     let title = capital(&measure.title());
     let x = match unit {
         XUnit::Bytes | XUnit::Seconds => Axis::log(x, x_unit(unit)),
@@ -148,6 +166,19 @@ fn lines(measure: &Measure, x: &str, unit: XUnit, outcome: &Outcome) -> LineChar
         if !points.is_empty() {
             chart = chart.line(system, points);
         }
+    }
+    // The papers give few points of their curves in numbers.
+    let mut theirs: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for (name, at, value) in by_the_paper(measure, claims, outcome) {
+        let Some(at) = at else { continue };
+        match theirs.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push((at, value)),
+            None => theirs.push((name, vec![(at, value)])),
+        }
+    }
+    for (name, mut points) in theirs {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        chart = chart.dots(&name, points);
     }
     chart
 }

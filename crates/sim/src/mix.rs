@@ -326,13 +326,16 @@ impl Mix {
         })
     }
 
-    /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself.
+    /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself, and so does every seed
+    /// if all loads are recorded.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Mix {
         let added = seed.wrapping_sub(1).wrapping_mul(SEED_STRIDE);
         let mut mix = self.clone();
         for disk in &mut mix.disks {
-            disk.seed = disk.seed.wrapping_add(added);
+            if disk.trace.is_none() {
+                disk.seed = disk.seed.wrapping_add(added);
+            }
             for generator in disk.generator.iter_mut().chain(&mut disk.then) {
                 generator.seed = generator.seed.wrapping_add(added);
             }

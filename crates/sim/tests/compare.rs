@@ -166,6 +166,34 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
     assert!(html.contains("no rival has both") && html.contains("one LRU cache"));
 }
 
+/// Of a recorded load other seeds give other latencies. What does not depend on them is worked out once.
+#[test]
+fn seeds_of_a_recorded_load_are_of_latencies_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (trace, results) = (folder.path().join("t.csv"), folder.path().join("results"));
+    let row = |at: u64| format!("{},v,r,{},4096\n", at * 1_000_000, at * at % 500 * 4096);
+    let rows: String = (0..5000).map(row).collect();
+    let text = format!("timestamp_ns,volume,op,offset_bytes,length_bytes\n{rows}");
+    std::fs::write(&trace, text).expect("it is written");
+    let recorded =
+        Mix { fractions: vec![0.3], disks: vec![Load { trace: Some(trace), ..Load::named("v") }], ..mix() };
+    let choices = Choices {
+        allocators: vec!["none".into()],
+        admissions: vec!["always".into()],
+        write_modes: vec!["wb".into()],
+        seeds: vec![1, 2],
+        ..Choices::default()
+    };
+    let mut kept = Kept::open(&results, b"one").expect("it can be read");
+    let found = compare(&recorded, Path::new("."), &choices, &mut kept, &|_, _| {}).expect("it is compared");
+    let [one, two] = &found.combinations[..] else { panic!("two seeds: {:?}", found.combinations) };
+    assert_eq!((one.hit_ratio, one.seed, two.seed), (two.hit_ratio, 1, 2));
+    assert_ne!(one.mean_us, two.mean_us);
+    assert_eq!(found.bounds.iter().map(|bounds| bounds.seed).collect::<Vec<_>>(), [1, 2]);
+    let lines = std::fs::read_to_string(&results).expect("it was written");
+    assert_eq!(lines.matches("\"key\"").count(), 3, "two pools, and the bounds once");
+}
+
 /// With what its rivals write as budgets, the subject writes less than it would.
 #[test]
 fn the_subject_is_simulated_at_its_rivals_flash_writes() {

@@ -77,8 +77,8 @@ impl Kept {
         self.key(mix, &format!("{:?} {settings:?}", variant.system))
     }
 
-    fn of_bounds(&self, mix: &Mix, fraction: f64, seed: u64) -> u64 {
-        self.key(mix, &format!("bounds {fraction} {seed}"))
+    fn of_bounds(&self, mix: &Mix, fraction: f64) -> u64 {
+        self.key(mix, &format!("bounds {fraction}"))
     }
 
     /// Returns a pool's result.
@@ -89,10 +89,10 @@ impl Kept {
         }
     }
 
-    /// Returns the bounds of a size.
+    /// Returns the bounds of a size. They depend on the loads alone: recorded ones have the same with every seed.
     pub fn bounds(&self, mix: &Mix, fraction: f64, seed: u64) -> Option<Bounds> {
-        match self.held.get(&self.of_bounds(mix, fraction, seed)) {
-            Some(Held::Bounds(bounds)) => Some(bounds.clone()),
+        match self.held.get(&self.of_bounds(mix, fraction)) {
+            Some(Held::Bounds(bounds)) => Some(Bounds { seed, ..bounds.clone() }),
             _ => None,
         }
     }
@@ -110,7 +110,7 @@ impl Kept {
     /// # Errors
     /// The file cannot be written.
     pub fn keep_bounds(&mut self, mix: &Mix, bounds: &Bounds) -> Result<(), SimError> {
-        self.append(self.of_bounds(mix, bounds.fraction, bounds.seed), Held::Bounds(bounds.clone()))
+        self.append(self.of_bounds(mix, bounds.fraction), Held::Bounds(bounds.clone()))
     }
 
     fn append(&mut self, key: u64, held: Held) -> Result<(), SimError> {

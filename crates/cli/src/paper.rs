@@ -32,6 +32,9 @@ pub struct RunPaper {
     /// volumes like them. [default: generated loads only]
     #[arg(long, value_name = "DIR")]
     msr: Option<PathBuf>,
+    /// Number of seeds with which generated loads are played. A claim then holds only if it does with each.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    seeds: u64,
     /// Directory for the pages.
     #[arg(long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
@@ -105,7 +108,9 @@ fn make(arguments: &RunPaper, as_json: bool) -> Result<()> {
         let mut results = Vec::new();
         for figure in &paper.figures {
             let bar = Bar::new()?;
-            let result = run::run(paper, figure, traces, &|stage, part| bar.show(stage, part));
+            let result = run::run(paper, figure, traces, arguments.seeds, &|stage, part| {
+                bar.show(stage, part);
+            });
             bar.end();
             let result = result.map_err(refused)?;
             output::say(&format!("{}: {}", result.name, Unit::Seconds.format(result.seconds)));

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Measure;
 use crate::outcome::Outcome;
+use crate::seeds::OverSeeds;
 
 /// A difference of less than this is none, unless a claim says otherwise.
 const NOTHING: f64 = 0.005;
@@ -101,6 +102,9 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The same in words.
     pub words: String,
+    /// What came of it with each seed, if there were several: verdict, words and our number are then of the least favourable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_seeds: Option<OverSeeds>,
 }
 
 impl Claim {
@@ -119,7 +123,8 @@ impl Claim {
             ),
             _ => (verdict, words),
         };
-        Judged { says: self.says.clone(), place: self.place.clone(), paper: self.paper, ours, verdict, words }
+        let (says, place) = (self.says.clone(), self.place.clone());
+        Judged { says, place, paper: self.paper, ours, verdict, words, over_seeds: None }
     }
 
     /// Returns where the paper's number puts the system on our scale: a difference is applied to our result for the other
@@ -173,7 +178,7 @@ impl Claim {
     }
 
     /// Our number in words.
-    fn number(&self, ours: f64) -> String {
+    pub(crate) fn number(&self, ours: f64) -> String {
         match self.paper {
             Number::Change(_)
             | Number::ChangeAtMost(_)
@@ -198,6 +203,14 @@ impl Claim {
             Number::Less => self.measure.quantity.fewer().into(),
             Number::More => self.measure.quantity.more().into(),
             Number::NoLess => format!("not {}", self.measure.quantity.fewer()),
+        }
+    }
+
+    /// Our number in words, without what it is of.
+    pub(crate) fn bare(&self, ours: f64) -> String {
+        match self.paper {
+            Number::Value(_) | Number::AtMost(_) | Number::AtLeast(_) => self.measure.format(ours),
+            _ => self.difference(ours),
         }
     }
 

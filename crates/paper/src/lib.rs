@@ -14,6 +14,7 @@ pub mod par_bf;
 pub mod recipe;
 mod recipes;
 pub mod run;
+pub mod seeds;
 pub mod workload;
 
 pub use catalogue::find;

@@ -68,6 +68,13 @@ fn section(figure: &Figure, result: &FigureResult) -> Section {
             Unit::Bytes.format(played.footprint_bytes as f64)
         ));
     }
+    if result.seeds > 1 {
+        section = section.text(&format!(
+            "Plots and table are of the first of {} seeds. A claim is judged with each of them, and counts as the least \
+             favourable came out.",
+            result.seeds
+        ));
+    }
     for assumption in &result.assumptions {
         section = section.text(assumption);
     }

@@ -8,11 +8,12 @@ use haversack_sim::{Progress, Stage};
 use serde::Serialize;
 
 use crate::catalogue;
-use crate::claim::Judged;
+use crate::claim::{Claim, Judged};
 use crate::error::{Failure, PaperError};
 use crate::outcome::Outcome;
 use crate::recipe::{Figure, Paper, Recipe};
 use crate::recipes::{clients, distances, moves, pools, rings, weights, windows};
+use crate::seeds;
 use crate::workload::Workload;
 
 /// A figure that was made.
@@ -29,7 +30,9 @@ pub struct FigureResult {
     /// What was measured.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// What the paper says, and how it came out.
+    /// How many seeds the generated loads had. What was measured is of the first.
+    pub seeds: u64,
+    /// What the paper says, and how it came out with all seeds.
     pub claims: Vec<Judged>,
     /// Seconds that it took; not part of the result.
     #[serde(skip)]
@@ -49,7 +52,8 @@ pub fn check(papers: &[Paper], traces: Option<&Path>) -> Result<(), PaperError> 
     Ok(())
 }
 
-/// Makes a figure, with real MSR traces from a folder if one is given.
+/// Makes a figure, with real MSR traces from a folder if one is given. Generated loads are played with this many seeds, at
+/// least one, of which the first gives the loads of the figure's mix; if nothing is generated, one suffices.
 ///
 /// # Errors
 /// The recipe is wrong, or the traces cannot be read.
@@ -57,22 +61,36 @@ pub fn run(
     paper: &Paper,
     figure: &Figure,
     traces: Option<&Path>,
+    seeds: u64,
     progress: &Progress<'_>,
 ) -> Result<FigureResult, PaperError> {
     let begun = Instant::now();
     let name = format!("{}/{}", paper.name, figure.name);
     let load = load(paper, figure, traces)?;
-    let outcome = make(figure, load.as_ref(), progress).map_err(|failure| failure.of(&name))?;
+    let generated = load.as_ref().is_some_and(|load| load.mix.with_seed(2) != load.mix);
+    let seeds = if generated { seeds.max(1) } else { 1 };
+    let of_seed = |seed: u64| {
+        let load =
+            load.as_ref().map(|load| Workload { mix: load.mix.with_seed(seed), is_real: load.is_real });
+        let part = |stage, part: f64| progress(stage, ((seed - 1) as f64 + part) / seeds as f64);
+        make(figure, load.as_ref(), &part).map_err(|failure| failure.of(&name))
+    };
+    let mut outcomes = (1..=seeds).map(of_seed).collect::<Result<Vec<_>, _>>()?;
     let is_real = load.as_ref().is_some_and(|load| load.is_real);
     let mut assumptions = load.as_ref().map(Workload::assumptions).unwrap_or_default();
     assumptions.extend(figure.limits.iter().cloned());
-    let claims = figure.claims.iter().map(|claim| claim.judge(&outcome, is_real)).collect();
+    let judge = |claim: &Claim| {
+        seeds::join(claim, outcomes.iter().map(|outcome| claim.judge(outcome, is_real)).collect())
+    };
+    let claims = figure.claims.iter().map(judge).collect();
+    let outcome = outcomes.swap_remove(0);
     Ok(FigureResult {
         name,
         title: figure.title.clone(),
         is_real,
         assumptions,
         outcome,
+        seeds,
         claims,
         seconds: begun.elapsed().as_secs_f64(),
     })

@@ -101,7 +101,7 @@ fn a_page_has_the_plots_of_every_kind() {
             let little = small(&catalogue::mix(paper, mix).unwrap());
             paper.mixes.insert(mix.clone(), little);
         }
-        let result = run::run(paper, &figure, None, &|_, _| {}).unwrap();
+        let result = run::run(paper, &figure, None, 1, &|_, _| {}).unwrap();
         assert!(!result.outcome.points.is_empty(), "{name}");
         for plot in &figure.plot {
             let outcome = &result.outcome;
@@ -128,7 +128,7 @@ fn a_page_has_the_plots_of_every_kind() {
 #[test]
 fn a_phase_has_the_hits_of_each_disk_and_the_shares_at_its_end() {
     let papers = find(&["eci-cache/C.2".to_string()]).unwrap();
-    let result = run::run(&papers[0], &papers[0].figures[0], None, &|_, _| {}).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], None, 1, &|_, _| {}).unwrap();
     let at = |phase: &str, measure: &str| {
         let value = result.outcome.value(&format!("ECI-Cache, {phase}"), None, &measure.parse().unwrap());
         value.unwrap_or_else(|| panic!("{phase}: no {measure}"))
@@ -183,7 +183,7 @@ fn real_traces_are_played_and_judged() {
     msr(folder.path(), "src1_0", 2000);
     msr(folder.path(), "prxy_1", 30);
     let papers = find(&["vcacheshare/5".to_string()]).unwrap();
-    let result = run::run(&papers[0], &papers[0].figures[0], Some(folder.path()), &|_, _| {}).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], Some(folder.path()), 1, &|_, _| {}).unwrap();
     assert!(result.is_real);
     // Two volumes with 2,000 requests each, 10 s apart.
     let played = result.outcome.played.unwrap();
@@ -197,7 +197,7 @@ fn real_traces_are_played_and_judged() {
 #[test]
 fn clean_blocks_that_do_not_survive_cost_hits() {
     let papers = find(&["cloudcache/2.25b".to_string()]).unwrap();
-    let result = run::run(&papers[0], &papers[0].figures[0], None, &|_, _| {}).unwrap();
+    let result = run::run(&papers[0], &papers[0].figures[0], None, 1, &|_, _| {}).unwrap();
     let hits = |system: &str| result.outcome.value(system, None, &"hits".parse().unwrap()).unwrap();
     assert!(hits("all-persistent") > hits("write-back-persistent") + 0.05, "{:?}", result.claims);
 }

@@ -80,7 +80,8 @@ pub fn run(
     let mut assumptions = load.as_ref().map(Workload::assumptions).unwrap_or_default();
     assumptions.extend(figure.limits.iter().cloned());
     let judge = |claim: &Claim| {
-        seeds::join(claim, outcomes.iter().map(|outcome| claim.judge(outcome, is_real)).collect())
+        let judged = outcomes.iter().map(|outcome| claim.judge(outcome, is_real)).collect::<Vec<_>>();
+        seeds::join(claim, &judged)
     };
     let claims = figure.claims.iter().map(judge).collect();
     let outcome = outcomes.swap_remove(0);

@@ -21,7 +21,7 @@ pub struct OverSeeds {
 const ORDER: [Verdict; 4] = [Verdict::Same, Verdict::Smaller, Verdict::None, Verdict::Other];
 
 /// Joins what came of a claim with each seed, of which there is at least one: the verdict is the least favourable one.
-pub fn join(claim: &Claim, judged: Vec<Judged>) -> Judged {
+pub fn join(claim: &Claim, judged: &[Judged]) -> Judged {
     let seeds = judged.len();
     // What is not told is so with every seed; what is missing with one is not known.
     let place =
@@ -81,7 +81,7 @@ mod tests {
             point.set(Quantity::Hits, *hits);
             claim.judge(&Outcome { points: vec![point], ..Outcome::default() }, false)
         };
-        join(&claim, hits.iter().map(one).collect())
+        join(&claim, &hits.iter().map(one).collect::<Vec<_>>())
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn bars(measure: &Measure, claims: &[Claim], outcome: &Outcome) -> Bars {
         }
     }
     for (name, _, value) in by_the_paper(measure, claims, outcome) {
-        bars = bars.bar(&name, value);
+        bars = bars.bar_of(&name, value, 1);
     }
     bars
 }

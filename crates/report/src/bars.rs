@@ -15,8 +15,12 @@ pub struct Bars {
 }
 
 const LINE: f64 = 24.0;
-const LEFT: f64 = 170.0;
-const FULL: f64 = 370.0;
+/// Where bars begin, at least and at most: names are to the left.
+const LEFT: (f64, f64) = (170.0, 340.0);
+/// Where the longest bar ends.
+const END: f64 = 540.0;
+/// Width of a name's character, about.
+const CHARACTER: f64 = 6.4;
 
 impl Bars {
     /// Makes a chart without bars.
@@ -48,21 +52,23 @@ impl Bars {
     pub(crate) fn draw(&self, alone: bool) -> String {
         let drawn = |value: f64| if value.is_finite() { value.max(0.0) } else { 0.0 };
         let largest = self.bars.iter().map(|(_, value, _)| drawn(*value)).fold(0.0, f64::max);
+        let longest = self.bars.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+        let left = round((longest as f64 * CHARACTER + 14.0).clamp(LEFT.0, LEFT.1));
         let mut out = open(&self.title, 16.0 + LINE * self.bars.len() as f64, alone);
         for (number, (name, value, group)) in self.bars.iter().enumerate() {
             let top = 8.0 + LINE * number as f64;
-            let width = if largest > 0.0 { round(drawn(*value) / largest * FULL) } else { 0.0 };
+            let width = if largest > 0.0 { round(drawn(*value) / largest * (END - left)) } else { 0.0 };
             let (name, text, colour) = (html(name), html(&self.unit.format(*value)), group % COLOURS);
             // Writing to a string cannot fail.
             let _ = write!(
                 out,
                 "<text class=\"name\" x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{name}</text>\
-                 <rect class=\"fill c{colour}\" x=\"{LEFT}\" y=\"{}\" width=\"{width}\" height=\"{}\"/>\
+                 <rect class=\"fill c{colour}\" x=\"{left}\" y=\"{}\" width=\"{width}\" height=\"{}\"/>\
                  <text class=\"tick\" x=\"{}\" y=\"{middle}\">{text}</text>",
-                LEFT - 8.0,
+                left - 8.0,
                 top + 3.0,
                 LINE - 6.0,
-                LEFT + width + 7.0,
+                left + width + 7.0,
                 middle = top + 16.0,
             );
         }

@@ -1,6 +1,6 @@
 //! The length of a disk's window, chosen while the disk runs: the [knee](super::knee) of hit ratio against length.
 //!
-//! Lengths of 1, 2, 4 and so on up to [`MOST_WINDOWS`] windows of the policy are [on trial](super::trial) side by side, on a
+//! Lengths of 1, 2, 4 and so on up to [`MOST_WINDOWS`] windows of the policy are on trial (`trial.rs`) side by side, on a
 //! sample of the disk's blocks: one in 2^shift, of which there are at most as many as there are places in the longest of
 //! these windows. A choice is made when the time observed has doubled, and after each [`MOST_WINDOWS`] windows of the
 //! policy. It is made from the hits since the choice before, and among the lengths that were in their third window when

@@ -162,7 +162,8 @@ impl Daemon {
         backend.share_base(handle, base_handle)?;
         // The origin is asked after the core began to track what changes.
         let blocks = layers(&config, &base_config, &descent)
-            .and_then(|layers| Ok(Descent { layers, ..descent }.shared_blocks()?));
+            .and_then(|layers| Ok(Descent { layers, ..descent.clone() }.shared_blocks()?))
+            .map_err(|error| if_written_since(error, &config, &base_config, &descent));
         let shared = blocks.and_then(|blocks| Ok(backend.share_blocks(handle, blocks)?));
         if shared.is_err() {
             backend.end_sharing(handle)?;
@@ -183,6 +184,24 @@ impl Daemon {
         let helper_uri = matches!(origin, Origin::Helper(_))
             .then(|| helper::uri(&helper::socket(&self.config.runtime_dir, &config.name)));
         Ok(origin.engine_spec(1, config.origin_tls.clone(), helper_uri))
+    }
+}
+
+/// Replaces the error that a disk differs from its base if the guest has written just there since the origin was asked.
+fn if_written_since(
+    error: DaemonError,
+    disk: &DiskConfig,
+    base: &DiskConfig,
+    descent: &Descent,
+) -> DaemonError {
+    let DaemonError::Engine(EngineError::OtherBase { offset_bytes, .. }) = &error else { return error };
+    match layers(disk, base, descent) {
+        Ok(Layers::Told(ranges)) if !ranges.iter().any(|range| range.contains(offset_bytes)) => {
+            let what =
+                format!("byte {offset_bytes} of disk '{}' was written while it was compared", disk.name);
+            DaemonError::conflict(what, "it is tried again")
+        }
+        _ => error,
     }
 }
 

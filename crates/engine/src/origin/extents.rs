@@ -99,6 +99,15 @@ impl Descent {
         Ok(found.blocks)
     }
 
+    /// Whether data that was the base's is still: the guest may have written it since.
+    fn is_still_the_bases(&self, server: &mut Asked, at: u64) -> Result<bool> {
+        let mut is_own = false;
+        if matches!(self.layers, Layers::Asked) {
+            server.extents(at, SECTOR_BYTES as u32, |_, _, depth| is_own |= depth == OWN_LAYER)?;
+        }
+        Ok(!is_own)
+    }
+
     /// Has the disk's server make durable, and with that pass on to its store, all that it has answered so far.
     ///
     /// # Errors
@@ -124,10 +133,14 @@ impl Descent {
             let (mut own, mut theirs) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
             server.read(at, &mut own[..length])?;
             base.read(at, &mut theirs[..length])?;
-            if own != theirs {
+            if own != theirs && self.is_still_the_bases(server, at)? {
                 return Err(EngineError::OtherBase { origin: name_of(&self.origin), offset_bytes: at });
             }
-            if own == [0; BLOCK_BYTES] { zeroes += 1 } else { compared += 1 }
+            if own == [0; BLOCK_BYTES] {
+                zeroes += 1;
+            } else {
+                compared += 1;
+            }
         }
         Ok(())
     }

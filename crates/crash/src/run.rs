@@ -37,11 +37,13 @@ pub struct Options {
     pub script_percent: u64,
     /// Every admission filter is the learning one; apart from that a seed draws what it always draws.
     pub learned: bool,
+    /// No run has bases or leaves checkpoints; apart from that a seed draws what it always draws.
+    pub plain: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { most_points: 400, script_percent: 20, learned: false }
+        Options { most_points: 400, script_percent: 20, learned: false, plain: false }
     }
 }
 
@@ -170,7 +172,7 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
         plan.preparing(&mut apart);
     }
     let mut apart = Random::scrambled(seed.rotate_left(8));
-    if apart.one_in(RUNS_WITH_BASES) {
+    if apart.one_in(RUNS_WITH_BASES) && !options.plain {
         plan.basing(&mut apart);
     }
     if options.learned {
@@ -182,7 +184,8 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled(!seed);
     world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
     let mut apart = Random::scrambled((!seed).rotate_left(16));
-    world.checkpoints = apart.one_in(RUNS_WITH_CHECKPOINTS).then(|| Checkpoints::new(apart));
+    let leaves = apart.one_in(RUNS_WITH_CHECKPOINTS) && !options.plain;
+    world.checkpoints = leaves.then(|| Checkpoints::new(apart));
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);
     match result {

@@ -4,8 +4,10 @@
 //! attached or have moved here. It has the core track what changes, asks the disk's origin which of its data comes from the
 //! base image, and hands that to the core. A disk that cannot share reads its own origin: that is slower, never wrong.
 //!
-//! Invariant
+//! Invariants
 //! - Only a read-only disk is a base.
+//! - A disk has one question open at a time in an attachment: an answer to an earlier one would not know what was written
+//!   before the core began to track again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -61,13 +63,19 @@ impl Problems {
         (known.handle, known.again_at) = (handle, None);
     }
 
-    /// Notes a problem. Returns whether it is new.
+    /// Notes a problem of the attachment that is being tried. Returns whether it is new; false if the disk has been attached
+    /// again since.
     fn note(&self, disk: DiskId, handle: DiskHandle, error: &DaemonError) -> bool {
         let is_final = matches!(error, DaemonError::Engine(EngineError::OtherBase { .. }));
         let again_at = (!is_final).then(|| Instant::now() + AGAIN_AFTER);
         let why = error.to_string();
-        let before = self.0.locked().insert(disk, Problem { handle, why: Some(why.clone()), again_at });
-        before.is_none_or(|before| before.why != Some(why))
+        let mut problems = self.0.locked();
+        let Some(known) = problems.get_mut(&disk).filter(|known| known.handle == handle) else {
+            return false;
+        };
+        let is_new = known.why.as_ref() != Some(&why);
+        (known.why, known.again_at) = (Some(why), again_at);
+        is_new
     }
 
     fn of(&self, disk: DiskId, handle: DiskHandle) -> Option<String> {
@@ -75,8 +83,9 @@ impl Problems {
         problems.get(&disk).filter(|known| known.handle == handle).and_then(|known| known.why.clone())
     }
 
-    fn clear(&self, disk: DiskId) {
-        self.0.locked().remove(&disk);
+    /// Forgets the problem of an attachment.
+    fn clear(&self, disk: DiskId, handle: DiskHandle) {
+        self.0.locked().retain(|known, problem| *known != disk || problem.handle != handle);
     }
 }
 
@@ -129,7 +138,7 @@ impl Daemon {
     fn try_to_share(&self, name: &str, disk: &Disk, handle: DiskHandle, base: &str) {
         match self.share_base(disk, handle, base) {
             Ok(bytes) => {
-                self.base_problems.clear(disk.id);
+                self.base_problems.clear(disk.id, handle);
                 tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
                 self.events.add("base-shared", name, format!("{} of disk '{base}'", Size(bytes).rounded()));
             }
@@ -311,6 +320,8 @@ pub fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::{ArenaNo, DiskNo};
+
     use super::*;
 
     /// A head of a qcow2 image with this name of a backing file at byte 100.
@@ -347,6 +358,22 @@ mod tests {
             let found = behind(&bytes).expect_err(why);
             assert!(found.contains(why), "{found}, expected {why}");
         }
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_attachment_does_not_end_the_question_of_a_later_one() {
+        let (problems, disk) = (Problems::default(), DiskId([1; 16]));
+        let [first, second] = [1, 2].map(|nth| DiskHandle::new(ArenaNo(0), DiskNo(3), nth));
+        problems.begin(disk, first);
+        problems.begin(disk, second);
+        assert!(!problems.note(disk, first, &DaemonError::Engine(EngineError::Detached)));
+        assert!(problems.keeps_off(disk, second), "it is still being asked");
+        problems.clear(disk, first);
+        assert!(problems.keeps_off(disk, second), "it is still being asked");
+        let error = DaemonError::Bad("no answer".into());
+        assert!(problems.note(disk, second, &error) && !problems.note(disk, second, &error));
+        problems.clear(disk, second);
+        assert!(!problems.keeps_off(disk, second));
     }
 
     #[test]

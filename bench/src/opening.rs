@@ -7,7 +7,7 @@ use haversack_core::format::geometry::{self, SLOTS_PER_SEGMENT};
 use haversack_core::format::page::{self, Header, Kind, Place};
 use haversack_core::format::record::{DeviceRecord, DeviceState, DiskRecord, PoolRecord};
 use haversack_core::{
-    Action, CheckpointSource, CheckpointUse, Core, CoreConfig, Damage, Event, Media, Moved, NullMemory,
+    Action, CheckpointUse, Core, CoreConfig, Damage, Event, Media, MemoryCheckpoint, Moved, NullMemory,
     OpenOptions, OpenReport, Persistence, PoolConfig, checksum, pool,
 };
 use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DiskId, SECTORS_PER_BLOCK, Uuid};
@@ -64,20 +64,20 @@ fn from_checkpoint(media: &mut SparseMedia, entries: u64) {
     let mut memory = NullMemory::new(FRAMES, FRAMES);
     let (mut core, _) = open(media, &mut memory);
     stop(&mut core, &mut memory);
-    let mut pieces = Pieces { kept: Vec::new(), next: 0 };
+    let mut pieces = MemoryCheckpoint::default();
     let start = Instant::now();
     let saved = core.checkpoint(&mut |piece| {
-        pieces.kept.push(piece.to_vec());
+        pieces.push(piece);
         Ok::<(), ()>(())
     });
     saved.unwrap_or_else(|why| panic!("no checkpoint: {why:?}"));
     let writing = start.elapsed().as_secs_f64();
-    let bytes: usize = pieces.kept.iter().map(Vec::len).sum();
+    let bytes: usize = pieces.pieces.iter().map(Vec::len).sum();
     let (mut seconds, mut peak_bytes) = (Vec::new(), 0);
     for _ in 0..ROUNDS {
         let mut memory = NullMemory::new(FRAMES, FRAMES);
         write_record(media);
-        pieces.next = 0;
+        pieces.rewind();
         let before = alloc::live_bytes();
         alloc::reset_peak();
         let start = Instant::now();
@@ -106,19 +106,6 @@ fn from_checkpoint(media: &mut SparseMedia, entries: u64) {
         row(["making it, MB a second", &format!("{:.0}", bytes as f64 / 1e6 / writing)]),
     ];
     table::print("opening the same from a checkpoint in memory", &rows);
-}
-
-/// A checkpoint in memory.
-struct Pieces {
-    kept: Vec<Vec<u8>>,
-    next: usize,
-}
-
-impl CheckpointSource for Pieces {
-    fn next(&mut self) -> Option<&[u8]> {
-        self.next += 1;
-        self.kept.get(self.next - 1).map(Vec::as_slice)
-    }
 }
 
 /// Stops a core cleanly. Its device keeps nothing of that.

@@ -8,6 +8,7 @@
 //! - A block is shared only if the disk's origin had not stored it itself at some moment after sharing began, and if it
 //!   was not dirty when sharing began and has not been written since.
 //! - A block that is not shared any more is not shared again.
+//! - What the origin says counts only for the beginning of sharing after which it was asked.
 //! - Sharing is valid under the ownership epochs of both disks under which it began.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.5: virtual desktops with shared master images.
@@ -79,8 +80,14 @@ impl BaseBlocks {
     }
 }
 
+/// Names one beginning of sharing, from [`crate::Core::share_base`] to [`crate::Core::share_blocks`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharingId(pub u32);
+
 /// What a disk shares with its base. See the module.
 pub(crate) struct Base {
+    /// Which beginning of sharing this is.
+    pub sharing: SharingId,
     /// The base, and its identity: its number may be another disk's by now.
     pub disk: DiskNo,
     pub id: DiskId,
@@ -96,9 +103,9 @@ pub(crate) struct Base {
 
 impl Base {
     /// Begins to track the blocks that a disk of `sectors` does not share.
-    pub fn new(disk: DiskNo, id: DiskId, epochs: (u64, u64), sectors: u64) -> Base {
+    pub fn new(sharing: SharingId, disk: DiskNo, id: DiskId, epochs: (u64, u64), sectors: u64) -> Base {
         let own = vec![0; BaseBlocks::new(sectors, 0).words.len()];
-        Base { disk, id, epochs, own, is_known: false, shared_blocks: 0 }
+        Base { sharing, disk, id, epochs, own, is_known: false, shared_blocks: 0 }
     }
 
     /// Notes that a block is, or is about to be, different from the base's.
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_not_shared_again() {
-        let mut base = Base::new(DiskNo(1), DiskId([1; 16]), (1, 1), 800);
+        let mut base = Base::new(SharingId(1), DiskNo(1), DiskId([1; 16]), (1, 1), 800);
         assert!(!base.is_shared(BlockNo(3)), "nothing is known yet");
         base.differs(BlockNo(3));
         let mut map = BaseBlocks::new(800, 0);

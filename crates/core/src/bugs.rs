@@ -60,6 +60,8 @@ pub enum Bug {
     ShareWritten,
     /// A block that is dirty when sharing with the base begins is shared.
     ShareDirty,
+    /// What an origin said before sharing began again is used.
+    ShareOldAnswer,
     /// The write-intent bitmap is cleared without flushing the origin and rewriting stale pages.
     ClearIntentEarly,
     /// Recovery ignores the staging area.
@@ -196,6 +198,7 @@ pub const ALL: &[Bug] = &[
     Bug::FillWithoutLock,
     Bug::ShareWritten,
     Bug::ShareDirty,
+    Bug::ShareOldAnswer,
     Bug::ClearIntentEarly,
     Bug::IgnoreStaging,
     Bug::TrustTornCommit,

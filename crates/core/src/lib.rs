@@ -54,7 +54,7 @@ mod versions;
 pub use haversack_admission::{Figures as AdmissionFigures, Malformed as MalformedAdmission};
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
-pub use base::BaseBlocks;
+pub use base::{BaseBlocks, SharingId};
 pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
     MAX_REQUEST_SECTORS, PREPARED_AT_FORMAT, Persistence, PoolConfig, StagingKind, Target, Tuning,
@@ -67,7 +67,7 @@ pub use flow::export::{CachedBlock, Copied, ListCursor};
 pub use flow::job::Progress;
 pub use flow::moving::late::LateSource;
 pub use flow::takeover::PeerLoss;
-pub use format::checkpoint::CheckpointSource;
+pub use format::checkpoint::{CheckpointSource, MemoryCheckpoint};
 pub use format::record::{Damage, Moved};
 pub use io::IoPurpose;
 pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress};

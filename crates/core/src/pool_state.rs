@@ -119,7 +119,7 @@ impl PoolState {
         self.stopping
     }
 
-    /// Gives the next clean stop an identity.
+    /// Names the next clean stop.
     pub fn name_stop(&mut self, name: Uuid) {
         self.stop_name = name;
     }

@@ -2,9 +2,10 @@
 //! reads through it what they have not changed.
 //!
 //! The origin of such a disk is asked like one that stores clusters: it reads a cluster from the base as long as nothing
-//! of it differs. The question is asked some time after sharing began, and the answer comes later still.
+//! of it differs. The question is asked some time after sharing began, and the answer comes later still: perhaps when
+//! sharing has begun again.
 
-use haversack_core::BaseBlocks;
+use haversack_core::{BaseBlocks, SharingId};
 use haversack_model::random::Random;
 use haversack_model::{DiskNo, SECTOR_BYTES};
 
@@ -17,6 +18,8 @@ use crate::world::World;
 const STEPS_BETWEEN: u64 = 40;
 /// An origin is asked, and answers, after this many steps on average.
 const STEPS_TO_ANSWER: u64 = 6;
+/// Questions that may be in progress for a disk.
+const MOST_QUESTIONS: usize = 3;
 /// One step in this many ends a disk's sharing.
 const STEPS_TO_END: u64 = 2_000;
 /// One step in this many makes the base a disk that is written like any other, by guests here and on other hosts.
@@ -34,13 +37,14 @@ pub struct Sharing {
     /// The base has been written, or is about to be: nothing is shared from now on.
     is_spoiled: bool,
     /// Questions in progress, by disk.
-    asked: Vec<Option<Asked>>,
+    asked: Vec<Vec<Asked>>,
 }
 
 /// A question that a disk's origin has been asked, or is about to be.
 struct Asked {
-    /// The disk's number when sharing began.
+    /// The disk's number when sharing began, and which beginning that was.
     no: DiskNo,
+    sharing: SharingId,
     /// The size that the disk had when the origin was asked, and runs of sectors that it reads from the base.
     answer: Option<(u64, Vec<(u64, u64)>)>,
 }
@@ -49,13 +53,13 @@ impl Sharing {
     /// Nothing is shared yet.
     pub(crate) fn new(made: Made, content: Blank, sectors: u64, disks: usize) -> Sharing {
         let rng = Random::scrambled(made.seed);
-        let asked = (0..disks).map(|_| None).collect();
+        let asked = (0..disks).map(|_| Vec::new()).collect();
         Sharing { made, rng, content, sectors, is_spoiled: false, asked }
     }
 
     /// Notes that the process ended.
     pub(crate) fn forget_questions(&mut self) {
-        self.asked.iter_mut().for_each(|asked| *asked = None);
+        self.asked.iter_mut().for_each(Vec::clear);
     }
 
     /// Notes the size of a disk.
@@ -114,18 +118,26 @@ impl World {
         // The core refuses disks that are not attached, and a base that is being resized.
         let begun = self.core().share_base(now, no, base);
         tell(|| format!("{now:>10} {no:?} begins to share blocks of {base:?}: {begun:?}"));
-        if begun.is_ok() {
-            sharing.asked[disk] = Some(Asked { no, answer: None });
+        if let Ok(begun) = begun {
+            let asked = &mut sharing.asked[disk];
+            asked.push(Asked { no, sharing: begun, answer: None });
+            if asked.len() > MOST_QUESTIONS {
+                asked.remove(0);
+            }
         }
     }
 
     /// Asks the origin, or gives its answer to the core.
     fn go_on_sharing(&mut self, sharing: &mut Sharing, disk: usize) {
-        let Some(mut asked) = sharing.asked[disk].take() else { return };
+        if sharing.asked[disk].is_empty() {
+            return;
+        }
+        let which = sharing.rng.below(sharing.asked[disk].len() as u64) as usize;
+        let mut asked = sharing.asked[disk].remove(which);
         let size = self.disks[disk].origin.bytes() / SECTOR_BYTES as u64;
         let Some((size_then, runs)) = asked.answer else {
             asked.answer = Some((size, self.runs_of_base(sharing, disk)));
-            sharing.asked[disk] = Some(asked);
+            sharing.asked[disk].insert(which, asked);
             return;
         };
         if self.disks[disk].no != Some(asked.no) {
@@ -134,7 +146,7 @@ impl World {
         let phase = self.disks[disk].config.phase;
         let mut blocks = BaseBlocks::new(sharing.rng.pick(&[size, size_then]), phase);
         runs.iter().for_each(|(first, sectors)| blocks.add(*first, *sectors));
-        let is_shared = self.core().share_blocks(asked.no, blocks);
+        let is_shared = self.core().share_blocks(asked.no, asked.sharing, blocks);
         let usage = self.core().base_usage(asked.no);
         self.counts.shared += u64::from(is_shared && usage.is_some_and(|usage| usage.shared_blocks > 0));
         tell(|| format!("{:>10} {:?} shares {usage:?}", self.now, asked.no));

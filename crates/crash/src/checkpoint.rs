@@ -1,7 +1,7 @@
 //! Checkpoints of clean stops: what is left of the file at the next start. It may be whole, missing, cut off or damaged,
 //! and one that was used already may still be there.
 
-use haversack_core::{CheckpointSource, CheckpointUse, Core, OpenOptions, OpenReport};
+use haversack_core::{CheckpointUse, Core, MemoryCheckpoint, OpenOptions, OpenReport};
 use haversack_model::Uuid;
 use haversack_model::random::Random;
 
@@ -9,24 +9,10 @@ use crate::media::FakeMedia;
 use crate::run::tell;
 use crate::world::{CrashKind, Device, Flow, Stop, World, violation};
 
-/// A checkpoint, in pieces.
-#[derive(Clone, Default)]
-pub struct Pieces {
-    kept: Vec<Vec<u8>>,
-    next: usize,
-}
-
-impl CheckpointSource for Pieces {
-    fn next(&mut self) -> Option<&[u8]> {
-        self.next += 1;
-        self.kept.get(self.next - 1).map(Vec::as_slice)
-    }
-}
-
 /// The file with the checkpoint, and the choices about it.
 pub struct Checkpoints {
     rng: Random,
-    file: Option<Pieces>,
+    file: Option<MemoryCheckpoint>,
 }
 
 impl Checkpoints {
@@ -53,27 +39,26 @@ impl Checkpoints {
             return;
         }
         let mut left = if self.rng.one_in(4) { self.rng.below(8) } else { u64::MAX };
-        let mut pieces = Pieces::default();
+        let mut pieces = MemoryCheckpoint::default();
         let saved = core.checkpoint(&mut |piece| {
             left = left.checked_sub(1).ok_or("cut short")?;
-            pieces.kept.push(piece.to_vec());
+            pieces.push(piece);
             Ok::<(), &str>(())
         });
-        tell(|| format!("           a checkpoint of {} pieces: {saved:?}", pieces.kept.len()));
+        tell(|| format!("           a checkpoint of {} pieces: {saved:?}", pieces.pieces.len()));
         self.file = Some(pieces);
     }
 
     /// Returns what a start finds of the file.
-    pub fn found(&mut self) -> Option<Pieces> {
+    pub fn found(&mut self) -> Option<MemoryCheckpoint> {
         let mut pieces = self.file.clone()?;
         match self.rng.below(8) {
             0 => return None,
-            1 => pieces.kept.truncate(self.rng.below(pieces.kept.len() as u64 + 1) as usize),
-            2 if !pieces.kept.is_empty() => {
-                let at = self.rng.below(pieces.kept.len() as u64) as usize;
-                let piece = &mut pieces.kept[at];
+            1 => pieces.pieces.truncate(self.rng.below(pieces.pieces.len() as u64 + 1) as usize),
+            2 if !pieces.pieces.is_empty() => {
+                let at = self.rng.below(pieces.pieces.len() as u64) as usize;
+                let piece = &mut pieces.pieces[at];
                 let byte = self.rng.below(piece.len() as u64) as usize;
-                // Most of it is the payload: what is there must not pass for something else.
                 piece[byte] ^= 1 << self.rng.below(8);
             }
             _ => {}
@@ -90,7 +75,7 @@ impl Checkpoints {
 }
 
 impl World {
-    /// Gives the stop that is about to begin an identity.
+    /// Names the stop that is about to begin.
     pub(crate) fn name_stop(&mut self) {
         if let Some(name) = self.checkpoints.as_mut().map(Checkpoints::name) {
             self.core().name_stop(name);

@@ -10,7 +10,8 @@ use haversack_crash::twin;
 const MOST_POINTS: u64 = 200_000;
 
 /// Mistakes that only runs with bases or checkpoints can have.
-const OF_SOME_RUNS: [Bug; 4] = [Bug::ShareWritten, Bug::ShareDirty, Bug::KeepStopName, Bug::TrustCheckpoint];
+const OF_SOME_RUNS: [Bug; 5] =
+    [Bug::ShareWritten, Bug::ShareDirty, Bug::ShareOldAnswer, Bug::KeepStopName, Bug::TrustCheckpoint];
 
 #[test]
 fn every_planted_mistake_is_caught() {

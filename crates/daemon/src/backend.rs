@@ -8,7 +8,7 @@ use std::time::Duration;
 use haversack_api::Method;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, MonitorConfig, Moved, PeerLoss,
-    Progress, Records, Target,
+    Progress, Records, SharingId, Target,
 };
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
@@ -125,9 +125,9 @@ pub trait Backend: Send + Sync {
     /// See [`ArenaHandle::saved_admission`].
     fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>>;
     /// See [`ArenaHandle::share_base`].
-    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()>;
+    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<SharingId>;
     /// See [`ArenaHandle::share_blocks`].
-    fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool>;
+    fn share_blocks(&self, disk: DiskHandle, sharing: SharingId, blocks: BaseBlocks) -> Result<bool>;
     /// See [`ArenaHandle::base_usage`].
     fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>>;
     /// See [`ArenaHandle::end_sharing`].
@@ -277,12 +277,12 @@ impl Backend for PoolHandle {
         self.arena(disk).saved_admission(disk, with_accesses)
     }
 
-    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+    fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<SharingId> {
         self.arena(disk).share_base(disk, base)
     }
 
-    fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
-        self.arena(disk).share_blocks(disk, blocks)
+    fn share_blocks(&self, disk: DiskHandle, sharing: SharingId, blocks: BaseBlocks) -> Result<bool> {
+        self.arena(disk).share_blocks(disk, sharing, blocks)
     }
 
     fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>> {

@@ -22,7 +22,7 @@ use haversack_core::ManageError;
 use haversack_engine::{Descent, DiskSnapshot, EngineError, Layers, OriginSpec};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
 
-use crate::daemon::{Daemon, Disk};
+use crate::daemon::{Daemon, Disk, DiskInner};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::helper;
@@ -32,60 +32,75 @@ use crate::rbd;
 
 /// How often the thread looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// When it tries again for a disk whose problem may end by itself.
+/// When a disk is looked at again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// Origins that are asked at the same time, each by a thread of its own.
+const MOST_AT_A_TIME: usize = 16;
 
-/// Why disks do not share the blocks of their bases.
+/// How far disks are with sharing the blocks of their bases.
 #[derive(Default)]
-pub struct Problems(Mutex<HashMap<DiskId, Problem>>);
+pub struct Attempts(Mutex<HashMap<DiskId, Attempt>>);
 
-struct Problem {
-    /// The attachment during which it was found.
+/// The last attempt in an attachment of a disk.
+struct Attempt {
     handle: DiskHandle,
-    /// What it is; none while the disk's origin is asked.
-    why: Option<String>,
-    /// When it is tried again; none if only another attachment can end it.
-    again_at: Option<Instant>,
+    phase: Phase,
+    /// Why the disk does not share, if it does not.
+    problem: Option<String>,
 }
 
-impl Problems {
-    /// Whether it is too early to try, or being tried.
-    fn keeps_off(&self, disk: DiskId, handle: DiskHandle) -> bool {
-        let problems = self.0.locked();
-        let of_now = problems.get(&disk).filter(|known| known.handle == handle);
-        of_now.is_some_and(|known| known.again_at.is_none_or(|at| Instant::now() < at))
+#[derive(Clone, Copy)]
+enum Phase {
+    /// The disk's origin is being asked.
+    Asking,
+    /// It has ended. The disk is looked at again then, or in the next attachment.
+    Ended { look_at: Option<Instant> },
+}
+
+impl Attempts {
+    /// Whether a disk is to be looked at.
+    fn is_due(&self, disk: DiskId, handle: DiskHandle) -> bool {
+        let attempts = self.0.locked();
+        let of_now = attempts.get(&disk).filter(|attempt| attempt.handle == handle);
+        of_now.is_none_or(|attempt| match attempt.phase {
+            Phase::Asking => false,
+            Phase::Ended { look_at } => look_at.is_some_and(|at| Instant::now() >= at),
+        })
     }
 
-    /// Notes that a disk's origin is being asked.
-    fn begin(&self, disk: DiskId, handle: DiskHandle) {
-        let mut problems = self.0.locked();
-        let known = problems.entry(disk).or_insert(Problem { handle, why: None, again_at: None });
-        (known.handle, known.again_at) = (handle, None);
+    /// Begins to ask a disk's origin. Returns false if that has to wait, because others are being asked.
+    fn begin(&self, disk: DiskId, handle: DiskHandle) -> bool {
+        let mut attempts = self.0.locked();
+        let asking = attempts.values().filter(|attempt| matches!(attempt.phase, Phase::Asking)).count();
+        if asking >= MOST_AT_A_TIME {
+            return false;
+        }
+        let earlier = attempts.remove(&disk).filter(|attempt| attempt.handle == handle);
+        let problem = earlier.and_then(|attempt| attempt.problem);
+        attempts.insert(disk, Attempt { handle, phase: Phase::Asking, problem });
+        true
     }
 
-    /// Notes a problem of the attachment that is being tried. Returns whether it is new; false if the disk has been attached
-    /// again since.
-    fn note(&self, disk: DiskId, handle: DiskHandle, error: &DaemonError) -> bool {
-        let is_final = matches!(error, DaemonError::Engine(EngineError::OtherBase { .. }));
-        let again_at = (!is_final).then(|| Instant::now() + AGAIN_AFTER);
-        let why = error.to_string();
-        let mut problems = self.0.locked();
-        let Some(known) = problems.get_mut(&disk).filter(|known| known.handle == handle) else {
+    /// Ends an attempt, unless the disk has been attached again since. Returns whether there is a problem that was not there
+    /// before.
+    fn end(&self, disk: DiskId, handle: DiskHandle, outcome: std::result::Result<(), &DaemonError>) -> bool {
+        let is_final = matches!(outcome, Err(DaemonError::Engine(EngineError::OtherBase { .. })));
+        let look_at = (!is_final).then(|| Instant::now() + AGAIN_AFTER);
+        let problem = outcome.err().map(|error| error.to_string());
+        let mut attempts = self.0.locked();
+        let Some(attempt) = attempts.get_mut(&disk).filter(|attempt| attempt.handle == handle) else {
             return false;
         };
-        let is_new = known.why.as_ref() != Some(&why);
-        (known.why, known.again_at) = (Some(why), again_at);
+        let is_new = problem.is_some() && attempt.problem != problem;
+        (attempt.phase, attempt.problem) = (Phase::Ended { look_at }, problem);
         is_new
     }
 
-    fn of(&self, disk: DiskId, handle: DiskHandle) -> Option<String> {
-        let problems = self.0.locked();
-        problems.get(&disk).filter(|known| known.handle == handle).and_then(|known| known.why.clone())
-    }
-
-    /// Forgets the problem of an attachment.
-    fn clear(&self, disk: DiskId, handle: DiskHandle) {
-        self.0.locked().retain(|known, problem| *known != disk || problem.handle != handle);
+    /// Returns why a disk does not share.
+    fn problem(&self, disk: DiskId, handle: DiskHandle) -> Option<String> {
+        let attempts = self.0.locked();
+        let of_now = attempts.get(&disk).filter(|attempt| attempt.handle == handle);
+        of_now.and_then(|attempt| attempt.problem.clone())
     }
 }
 
@@ -109,46 +124,52 @@ impl Daemon {
             name,
             shared_bytes: bytes(shown.base.map_or(0, |base| base.shared_blocks)),
             read_bytes: bytes(shown.stats.base_blocks),
-            problem: self.base_problems.of(disk.id, shown.disk).filter(|_| shown.base.is_none()),
+            problem: self.base_attempts.problem(disk.id, shown.disk).filter(|_| shown.base.is_none()),
         })
     }
 
-    /// Starts a thread for each disk that does not share the blocks of its base: a server that does not answer holds up no
-    /// other disk.
+    /// Starts a thread for each disk that does not share the blocks of its base: a server that does not answer holds up few
+    /// other disks.
     fn share_bases(self: &Arc<Self>) {
         for (name, disk) in self.disks() {
-            let Some((base, handle)) = disk.with(|inner| Some((inner.config.base.clone()?, inner.handle?)))
-            else {
-                continue;
+            let wanted = |inner: &mut DiskInner| {
+                Some((inner.config.base.clone()?, inner.config.pool.clone(), inner.handle?))
             };
-            let pool = disk.config().pool;
-            let usage = self.pool(&pool).and_then(|pool| Ok(pool.backend.base_usage(handle)?));
-            let is_shared = usage.is_ok_and(|usage| usage.is_some_and(|usage| usage.is_known));
-            if is_shared || self.base_problems.keeps_off(disk.id, handle) {
+            let Some((base, pool, handle)) = disk.with(wanted) else { continue };
+            if !self.base_attempts.is_due(disk.id, handle) {
                 continue;
             }
-            self.base_problems.begin(disk.id, handle);
-            let daemon = self.clone();
-            let run = move || daemon.try_to_share(&name, &disk, handle, &base);
-            // Without a thread it is tried again in the next attachment.
-            let _ = std::thread::Builder::new().name("base".into()).spawn(run);
+            if !self.base_attempts.begin(disk.id, handle) {
+                return;
+            }
+            let usage = self.pool(&pool).and_then(|pool| Ok(pool.backend.base_usage(handle)?));
+            if usage.is_ok_and(|usage| usage.is_some_and(|usage| usage.is_known)) {
+                self.base_attempts.end(disk.id, handle, Ok(()));
+                continue;
+            }
+            let (daemon, asked) = (self.clone(), disk.clone());
+            let run = move || daemon.try_to_share(&name, &asked, handle, &base);
+            if let Err(error) = std::thread::Builder::new().name("base".into()).spawn(run) {
+                let error =
+                    DaemonError::conflict(format!("cannot start a thread: {error}"), "it is tried again");
+                self.base_attempts.end(disk.id, handle, Err(&error));
+            }
         }
     }
 
     fn try_to_share(&self, name: &str, disk: &Disk, handle: DiskHandle, base: &str) {
-        match self.share_base(disk, handle, base) {
+        let shared = self.share_base(disk, handle, base);
+        let is_new = self.base_attempts.end(disk.id, handle, shared.as_ref().map(|_| ()));
+        match shared {
             Ok(bytes) => {
-                self.base_problems.clear(disk.id, handle);
                 tracing::info!(disk = name, base, bytes, "shares the blocks of its base");
                 self.events.add("base-shared", name, format!("{} of disk '{base}'", Size(bytes).rounded()));
             }
-            Err(error) => {
-                let is_new = self.base_problems.note(disk.id, handle, &error);
-                if is_new && !is_passing(&error) {
-                    tracing::warn!(disk = name, base, "does not share the blocks of its base: {error}");
-                    self.events.add("base-not-shared", name, error.to_string());
-                }
+            Err(error) if is_new && !is_passing(&error) => {
+                tracing::warn!(disk = name, base, "does not share the blocks of its base: {error}");
+                self.events.add("base-not-shared", name, error.to_string());
             }
+            Err(_) => {}
         }
     }
 
@@ -168,12 +189,12 @@ impl Daemon {
             base_sectors: original.with(|inner| inner.sectors),
             layers: Layers::Asked,
         };
-        backend.share_base(handle, base_handle)?;
+        let sharing = backend.share_base(handle, base_handle)?;
         // The origin is asked after the core began to track what changes.
         let blocks = layers(&config, &base_config, &descent)
             .and_then(|layers| Ok(Descent { layers, ..descent.clone() }.shared_blocks()?))
             .map_err(|error| if_written_since(error, &config, &base_config, &descent));
-        let shared = blocks.and_then(|blocks| Ok(backend.share_blocks(handle, blocks)?));
+        let shared = blocks.and_then(|blocks| Ok(backend.share_blocks(handle, sharing, blocks)?));
         if shared.is_err() {
             backend.end_sharing(handle)?;
         }
@@ -360,20 +381,52 @@ mod tests {
         }
     }
 
+    fn handle(attachment: u32) -> DiskHandle {
+        DiskHandle::new(ArenaNo(0), DiskNo(3), attachment)
+    }
+
     #[test]
-    fn the_end_of_an_earlier_attachment_does_not_end_the_question_of_a_later_one() {
-        let (problems, disk) = (Problems::default(), DiskId([1; 16]));
-        let [first, second] = [1, 2].map(|nth| DiskHandle::new(ArenaNo(0), DiskNo(3), nth));
-        problems.begin(disk, first);
-        problems.begin(disk, second);
-        assert!(!problems.note(disk, first, &DaemonError::Engine(EngineError::Detached)));
-        assert!(problems.keeps_off(disk, second), "it is still being asked");
-        problems.clear(disk, first);
-        assert!(problems.keeps_off(disk, second), "it is still being asked");
+    fn the_end_of_an_earlier_attachment_does_not_end_the_attempt_of_a_later_one() {
+        let (attempts, disk) = (Attempts::default(), DiskId([1; 16]));
+        assert!(attempts.begin(disk, handle(1)) && attempts.begin(disk, handle(2)));
+        let detached = DaemonError::Engine(EngineError::Detached);
+        assert!(!attempts.end(disk, handle(1), Err(&detached)));
+        assert!(!attempts.is_due(disk, handle(2)), "its origin is being asked");
+        assert!(!attempts.end(disk, handle(1), Ok(())));
+        assert!(!attempts.is_due(disk, handle(2)), "its origin is being asked");
         let error = DaemonError::Bad("no answer".into());
-        assert!(problems.note(disk, second, &error) && !problems.note(disk, second, &error));
-        problems.clear(disk, second);
-        assert!(!problems.keeps_off(disk, second));
+        assert!(attempts.end(disk, handle(2), Err(&error)) && attempts.begin(disk, handle(2)));
+        assert!(attempts.problem(disk, handle(2)).is_some(), "it is shown until another attempt ends well");
+        assert!(!attempts.end(disk, handle(2), Err(&error)), "it is the same problem");
+        assert!(attempts.begin(disk, handle(2)) && !attempts.end(disk, handle(2), Ok(())));
+        assert_eq!(attempts.problem(disk, handle(2)), None);
+        assert!(attempts.is_due(disk, handle(3)), "the next attachment is looked at at once");
+    }
+
+    #[test]
+    fn another_image_is_not_asked_again() {
+        let (attempts, disk) = (Attempts::default(), DiskId([1; 16]));
+        let other =
+            DaemonError::Engine(EngineError::OtherBase { origin: "nbd://h/x".into(), offset_bytes: 0 });
+        assert!(attempts.begin(disk, handle(1)) && attempts.end(disk, handle(1), Err(&other)));
+        let look_at = |attempts: &Attempts| match attempts.0.locked()[&disk].phase {
+            Phase::Ended { look_at } => look_at,
+            Phase::Asking => panic!("it has ended"),
+        };
+        assert_eq!(look_at(&attempts), None);
+        assert!(attempts.begin(disk, handle(2)));
+        attempts.end(disk, handle(2), Ok(()));
+        assert!(look_at(&attempts).is_some(), "sharing may end, so it is looked at");
+    }
+
+    #[test]
+    fn few_origins_are_asked_at_a_time() {
+        let attempts = Attempts::default();
+        let disk = |number: usize| DiskId([number as u8; 16]);
+        assert!((0..MOST_AT_A_TIME).all(|number| attempts.begin(disk(number), handle(1))));
+        assert!(!attempts.begin(disk(MOST_AT_A_TIME), handle(1)));
+        attempts.end(disk(0), handle(1), Ok(()));
+        assert!(attempts.begin(disk(MOST_AT_A_TIME), handle(1)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use haversack_core::OpenReport;
 use haversack_model::{DiskHandle, DiskId};
 
 use crate::backend::{Backend, VhostUser};
-use crate::bases::Problems;
+use crate::bases::Attempts;
 use crate::budget::Budgets;
 use crate::closed::ClosedPools;
 use crate::config::DaemonConfig;
@@ -61,8 +61,8 @@ pub struct Daemon {
     pub budgets: Budgets,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
-    /// Why disks do not share the blocks of their bases.
-    pub(crate) base_problems: Problems,
+    /// How far disks are with sharing the blocks of their bases.
+    pub(crate) base_attempts: Attempts,
     /// The other hosts, if disks move between hosts.
     hosts: OnceLock<Arc<Hosts>>,
     pools: BTreeMap<String, Pool>,
@@ -172,7 +172,7 @@ impl Daemon {
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),
-            base_problems: Problems::default(),
+            base_attempts: Attempts::default(),
             hosts: OnceLock::new(),
             pools,
             disks: Mutex::default(),

@@ -300,7 +300,7 @@ fn tell_opening(progress: ReadProgress) {
     notify(&[NotifyState::ExtendTimeoutUsec(MORE.as_micros() as u32)]);
 }
 
-/// Tells the log how far the writing of a checkpoint is, and systemd that the stop takes a while longer.
+/// Logs the progress of writing a checkpoint, and extends the time that systemd allows for the stop.
 fn tell_saving(done_bytes: u64, total_bytes: u64) {
     const MORE: Duration = Duration::from_secs(60);
     let percent = done_bytes * 100 / total_bytes.max(1);

@@ -61,6 +61,11 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if disk.queues == 0 || disk.queues > MAX_QUEUES {
         return Err(of_disk(format!("queues are 1 to {MAX_QUEUES}, not {}", disk.queues)));
     }
+    if disk.base.as_ref() == Some(&disk.name) {
+        return Err(of_disk(
+            "base is the disk itself; name the read-only disk of the image that it was made from".into(),
+        ));
+    }
     if disk.connections == 0 {
         return Err(of_disk("connections are 1 or more".into()));
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use haversack_core::pool::Member;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, JobId, MonitorConfig, Moved,
-    OpenReport, PREPARED_AT_FORMAT, PeerLoss, Records, Target,
+    OpenReport, PREPARED_AT_FORMAT, PeerLoss, Records, SharingId, Target,
 };
 use haversack_migrate::Method;
 use haversack_model::{
@@ -382,7 +382,7 @@ impl ArenaHandle {
     ///
     /// # Errors
     /// One of them is not attached, they are in different arenas, or the core refuses the base.
-    pub fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+    pub fn share_base(&self, disk: DiskHandle, base: DiskHandle) -> Result<SharingId> {
         self.run(move |reactor| reactor.share_base(disk, base))?
     }
 
@@ -390,8 +390,8 @@ impl ArenaHandle {
     ///
     /// # Errors
     /// The disk is not attached.
-    pub fn share_blocks(&self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
-        self.run(move |reactor| reactor.share_blocks(disk, blocks))?
+    pub fn share_blocks(&self, disk: DiskHandle, sharing: SharingId, blocks: BaseBlocks) -> Result<bool> {
+        self.run(move |reactor| reactor.share_blocks(disk, sharing, blocks))?
     }
 
     /// Returns what a disk shares with its base.

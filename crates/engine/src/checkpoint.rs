@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! - The file is removed only when the pool's record durably says that it counts no more, or when it is not whole.
-//! - Writing it takes limited time and leaves space on its file system. A failure is only reported: the pool is stopped
-//!   cleanly anyway.
+//! - Writing it takes no longer than it saves: guests wait for the next process. It takes at most half of the space that is
+//!   free on its file system. A failure is only reported: the pool is stopped cleanly anyway.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -22,11 +22,14 @@ use haversack_core::format::checkpoint::{HEADER_BYTES, MOST_PAYLOAD_BYTES, piece
 use haversack_core::{CheckpointSource, Core, Unsaved};
 use rustix::fs::Advice;
 
-/// The longest time that writing takes.
-const MOST_TIME: Duration = Duration::from_secs(60);
+/// Bytes a second that writing must reach. Reading all metadata takes about as long as reading and writing a checkpoint
+/// at 150 MB a second (docs/benchmarks.md); reading takes a part of that.
+const LEAST_PACE: u64 = 250_000_000;
+/// How long it may take to reach that pace.
+const START_TIME: Duration = Duration::from_secs(1);
 /// How often its progress is reported.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// Bytes that stay free on the file system.
+/// Bytes that stay free on the file system, or as many as the file takes, if that is more.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
 /// Pieces that are read ahead.
 const READ_AHEAD: usize = 8;
@@ -43,8 +46,8 @@ enum Failed {
     Io(#[from] io::Error),
     #[error("{free_bytes} bytes are free, and {needed_bytes} are needed")]
     Space { free_bytes: u64, needed_bytes: u64 },
-    #[error("it was not written within {} s", MOST_TIME.as_secs())]
-    Time,
+    #[error("writing it is too slow to save time: {written_bytes} bytes in {seconds:.1} s")]
+    Slow { written_bytes: u64, seconds: f64 },
 }
 
 /// Writes the checkpoint of a core that has stopped. Nothing remains of it if that fails.
@@ -69,9 +72,7 @@ fn write(core: Core, path: &Path, begin: Instant, on_saving: OnSaving) -> Result
     core.checkpoint(&mut |piece| {
         file.write_all(piece)?;
         bytes += piece.len() as u64;
-        if begin.elapsed() > MOST_TIME {
-            return Err(Failed::Time);
-        }
+        check_pace(bytes, begin.elapsed())?;
         if told.elapsed() >= TELL_EVERY {
             told = Instant::now();
             on_saving(bytes, total_bytes);
@@ -81,11 +82,20 @@ fn write(core: Core, path: &Path, begin: Instant, on_saving: OnSaving) -> Result
     Ok(bytes)
 }
 
+/// Checks that writing is fast enough to be worth it.
+fn check_pace(written_bytes: u64, elapsed: Duration) -> Result<(), Failed> {
+    let allowed = START_TIME + Duration::from_millis(written_bytes * 1000 / LEAST_PACE);
+    if elapsed <= allowed {
+        return Ok(());
+    }
+    Err(Failed::Slow { written_bytes, seconds: elapsed.as_secs_f64() })
+}
+
 /// Creates the file if there is space for it.
 fn create(path: &Path, bytes: u64) -> Result<File, Failed> {
     let file = File::options().write(true).create(true).truncate(true).mode(0o640).open(path)?;
     let system = rustix::fs::fstatvfs(&file).map_err(io::Error::from)?;
-    let (free_bytes, needed_bytes) = (system.f_bavail * system.f_frsize, bytes + LEFT_FREE_BYTES);
+    let (free_bytes, needed_bytes) = (system.f_bavail * system.f_frsize, bytes + bytes.max(LEFT_FREE_BYTES));
     if free_bytes < needed_bytes {
         return Err(Failed::Space { free_bytes, needed_bytes });
     }
@@ -205,5 +215,19 @@ impl Reader {
         self.file.read_exact(&mut buffer[HEADER_BYTES..])?;
         self.offset_bytes += bytes as u64;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_that_takes_longer_than_it_saves_is_given_up() {
+        let is_enough =
+            |written_bytes: u64, ms: u64| check_pace(written_bytes, Duration::from_millis(ms)).is_ok();
+        assert!(is_enough(0, 1000) && !is_enough(0, 1001), "a store that does not answer costs a second");
+        assert!(is_enough(LEAST_PACE, 1999) && !is_enough(LEAST_PACE, 2001));
+        assert!(is_enough(10 * LEAST_PACE, 10_999) && !is_enough(10 * LEAST_PACE, 11_001));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::mpsc::Sender;
 
 use haversack_core::{
     AdmissionFigures, BaseBlocks, BaseUsage, DiskInfo, JobError, JobId, ManageError, NewDevice, Progress,
+    SharingId,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
@@ -87,7 +88,7 @@ impl Reactor {
     }
 
     /// Begins to share blocks of a disk with its base.
-    pub(crate) fn share_base(&mut self, disk: DiskHandle, base: DiskHandle) -> Result<()> {
+    pub(crate) fn share_base(&mut self, disk: DiskHandle, base: DiskHandle) -> Result<SharingId> {
         if disk.arena() != base.arena() {
             return Err(EngineError::BaseElsewhere);
         }
@@ -96,9 +97,14 @@ impl Reactor {
     }
 
     /// Completes it.
-    pub(crate) fn share_blocks(&mut self, disk: DiskHandle, blocks: BaseBlocks) -> Result<bool> {
+    pub(crate) fn share_blocks(
+        &mut self,
+        disk: DiskHandle,
+        sharing: SharingId,
+        blocks: BaseBlocks,
+    ) -> Result<bool> {
         let number = self.attached(disk)?;
-        Ok(self.core.share_blocks(number, blocks))
+        Ok(self.core.share_blocks(number, sharing, blocks))
     }
 
     pub(crate) fn base_usage(&self, disk: DiskHandle) -> Result<Option<BaseUsage>> {

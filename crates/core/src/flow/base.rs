@@ -12,7 +12,7 @@
 use haversack_model::{BlockNo, DiskNo, Micros, SectorNo};
 
 use crate::action::{Op, Request, RequestError};
-use crate::base::{Base, BaseBlocks};
+use crate::base::{Base, BaseBlocks, SharingId};
 use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
 use crate::disk::Disk;
@@ -51,7 +51,7 @@ impl Core {
     /// # Errors
     /// One of the disks is not attached, has dirty blocks on another host, or is being resized; or the base has another
     /// grid than the disk, a base itself, or data that its origin does not have.
-    pub fn share_base(&mut self, now: Micros, disk: DiskNo, base: DiskNo) -> Result<(), ManageError> {
+    pub fn share_base(&mut self, now: Micros, disk: DiskNo, base: DiskNo) -> Result<SharingId, ManageError> {
         self.now = now;
         let (clone, original) = (self.attached(disk)?, self.attached(base)?);
         for one in [clone, original] {
@@ -80,21 +80,26 @@ impl Core {
             return Err(ManageError::BadConfig(message));
         }
         let epochs = (clone.life.epoch(), original.life.epoch());
-        let mut shared = Base::new(base, original.id, epochs, clone.sectors);
+        let (original_id, sectors) = (original.id, clone.sectors);
+        let sharing = SharingId(self.jobs.new_id().0);
+        let mut shared = Base::new(sharing, base, original_id, epochs, sectors);
         if !planted(Bug::ShareDirty) {
             self.changed_blocks(disk).for_each(|block| shared.differs(block));
         }
         self.disk_mut(disk).base = Some(Box::new(shared));
         self.disk_mut(base).is_base = true;
-        Ok(())
+        Ok(sharing)
     }
 
     /// Shares these blocks, which the disk's origin, asked after [`Core::share_base`], reads from the base image; but not
-    /// those that have changed since. Returns false if sharing has ended or the disk has another size than they were made
-    /// for.
-    pub fn share_blocks(&mut self, disk: DiskNo, blocks: BaseBlocks) -> bool {
+    /// those that have changed since. Returns false, and shares nothing, if that sharing has ended or begun again, or if the
+    /// disk has another size than the blocks were made for.
+    pub fn share_blocks(&mut self, disk: DiskNo, sharing: SharingId, blocks: BaseBlocks) -> bool {
         let fits = self.disks.get_mut(disk).filter(|d| blocks.is_for(d.sectors, d.phase));
-        fits.and_then(|d| d.base.as_mut()).map(|base| base.share(blocks)).is_some()
+        let base = fits
+            .and_then(|d| d.base.as_mut())
+            .filter(|base| base.sharing == sharing || planted(Bug::ShareOldAnswer));
+        base.map(|base| base.share(blocks)).is_some()
     }
 
     /// Ends the sharing of a disk's blocks with its base.
@@ -121,6 +126,11 @@ impl Core {
         let original = self.disks.get(base.disk).filter(|original| original.id == base.id)?;
         let epochs = (d.life.epoch(), original.life.epoch());
         (original.life.is_active() && original.is_base && epochs == base.epochs).then_some(base)
+    }
+
+    /// Whether reads of a disk may be reads of its base.
+    pub(crate) fn reads_base(&self, disk: DiskNo) -> bool {
+        self.disk(disk).base.is_some() && self.valid_base(disk).is_some()
     }
 
     /// Ends all sharing of a base's blocks.

@@ -34,8 +34,8 @@ impl<M: Memory> Call<'_, M> {
         job
     }
 
-    /// Gives the next clean stop an identity, which must be new for each stop. The record then names it, so that a
-    /// checkpoint ([`crate::Core::checkpoint`]) can be told from that of any other stop. To be called before
+    /// Names the next clean stop, with a name that no other stop has had. The record then has that name, which
+    /// distinguishes the checkpoint of this stop ([`crate::Core::checkpoint`]) from all others. To be called before
     /// [`Call::shutdown`].
     pub fn name_stop(&mut self, name: Uuid) {
         self.pool.name_stop(name);

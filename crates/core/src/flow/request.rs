@@ -20,6 +20,7 @@ pub(crate) use state::{AroundPhase, Park, RequestState};
 impl Core {
     pub(crate) fn begin(&mut self, number: u32, request: Request) {
         let (sector, sectors) = (request.sector.0, request.sectors);
+        let reads_base = request.op == Op::Read && self.reads_base(request.disk);
         let disk = &mut self.disks[request.disk];
         let (mut bypass, mut continues) = (false, false);
         let (mut next, mut end) = (0, 0);
@@ -28,9 +29,10 @@ impl Core {
             (next, end) = (first.0, last.0 + 1);
             disk.stats.start_phases[(sector % 8) as usize] += 1;
         }
-        match request.op {
-            Op::Read if disk.base.is_some() => disk.record_own_parts(self.now, sector, sectors),
-            op => disk.record_request(self.now, op, sector, sectors),
+        if reads_base {
+            disk.record_own_parts(self.now, sector, sectors);
+        } else {
+            disk.record_request(self.now, request.op, sector, sectors);
         }
         let stages = matches!(request.op, Op::Write { .. }) && disk.mode.defers_origin();
         let bytes = u64::from(sectors) * SECTOR_BYTES as u64;

@@ -131,7 +131,7 @@ pub fn piece_bytes(header: &[u8; HEADER_BYTES]) -> Option<usize> {
     (bytes <= MOST_PAYLOAD_BYTES).then_some(HEADER_BYTES + bytes)
 }
 
-/// Takes a checkpoint piece by piece.
+/// Writes a checkpoint piece by piece.
 pub(crate) struct PieceWriter<'a, E> {
     seed: u32,
     number: u32,
@@ -207,10 +207,43 @@ impl<'a, E> PieceWriter<'a, E> {
     }
 }
 
-/// Gives a checkpoint piece by piece.
+/// Where a checkpoint is read from, piece by piece.
 pub trait CheckpointSource {
     /// Returns the next piece, or `None` if there is none or it cannot be read.
     fn next(&mut self) -> Option<&[u8]>;
+}
+
+/// A checkpoint in memory, for tests, simulators and benchmarks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryCheckpoint {
+    /// Its pieces, in order.
+    pub pieces: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl From<Vec<Vec<u8>>> for MemoryCheckpoint {
+    fn from(pieces: Vec<Vec<u8>>) -> MemoryCheckpoint {
+        MemoryCheckpoint { pieces, next: 0 }
+    }
+}
+
+impl MemoryCheckpoint {
+    /// Adds a piece.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.pieces.push(piece.to_vec());
+    }
+
+    /// Reads it from its beginning again.
+    pub fn rewind(&mut self) {
+        self.next = 0;
+    }
+}
+
+impl CheckpointSource for MemoryCheckpoint {
+    fn next(&mut self) -> Option<&[u8]> {
+        self.next += 1;
+        self.pieces.get(self.next - 1).map(Vec::as_slice)
+    }
 }
 
 /// A piece whose checksum matches.
@@ -282,16 +315,6 @@ fn checked(piece: &[u8], number: u32, seed: u32) -> Option<Piece<'_>> {
 mod tests {
     use super::*;
 
-    /// Pieces in memory.
-    struct Kept(std::vec::IntoIter<Vec<u8>>, Vec<u8>);
-
-    impl CheckpointSource for Kept {
-        fn next(&mut self) -> Option<&[u8]> {
-            self.1 = self.0.next()?;
-            Some(&self.1)
-        }
-    }
-
     fn head(stop: u8) -> Head {
         let device = HeadDevice { number: DeviceNo(3), id: Uuid([7; 16]), segments: 9, prepared: 5 };
         let arena = ArenaId { pool: Uuid([6; 16]), number: ArenaNo(1) };
@@ -312,8 +335,8 @@ mod tests {
 
     /// Reads everything; returns the table, or why there is none and at which piece.
     fn read(pieces: Vec<Vec<u8>>, len: usize) -> Result<Vec<u64>, (NoPiece, u32)> {
-        let mut kept = Kept(pieces.into_iter(), Vec::new());
-        let mut reader = PieceReader::new(&mut kept);
+        let mut checkpoint = MemoryCheckpoint::from(pieces);
+        let mut reader = PieceReader::new(&mut checkpoint);
         let mut items = vec![0; len];
         assert!(matches!(reader.head().map_err(|e| (e, 0))?, HeadFound::Valid(found) if found == head(1)));
         loop {

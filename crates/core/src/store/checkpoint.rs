@@ -287,18 +287,9 @@ mod tests {
 
     use super::super::slot::Live;
     use super::*;
-    use crate::format::checkpoint::{CheckpointSource, Head, PieceReader};
+    use crate::format::checkpoint::{Head, MemoryCheckpoint, PieceReader};
 
     const SEGMENTS: u32 = 40;
-
-    struct Kept(std::vec::IntoIter<Vec<u8>>, Vec<u8>);
-
-    impl CheckpointSource for Kept {
-        fn next(&mut self) -> Option<&[u8]> {
-            self.1 = self.0.next()?;
-            Some(&self.1)
-        }
-    }
 
     fn blank(disks: u16) -> Store {
         let mut store = Store::new();
@@ -354,8 +345,8 @@ mod tests {
     }
 
     fn loaded(pieces: Vec<Vec<u8>>, mut store: Store) -> Option<Store> {
-        let mut kept = Kept(pieces.into_iter(), Vec::new());
-        let mut reader = PieceReader::new(&mut kept);
+        let mut checkpoint = MemoryCheckpoint::from(pieces);
+        let mut reader = PieceReader::new(&mut checkpoint);
         reader.head().expect("there is a head");
         let mut loading = Loading::default();
         loop {

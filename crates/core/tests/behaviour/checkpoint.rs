@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    CheckpointSource, CheckpointUse, CleanerConfig, Core, CoreConfig, DiskConfig, NoCheckpoint, OpenOptions,
-    Persistence, Target, Unsaved, offline,
+    CheckpointSource, CheckpointUse, CleanerConfig, Core, CoreConfig, DiskConfig, MemoryCheckpoint,
+    NoCheckpoint, OpenOptions, Persistence, Target, Unsaved, offline,
 };
 use haversack_model::random::Random;
 use haversack_model::{DiskNo, Uuid, WriteMode, WriteThroughAck};
@@ -12,7 +12,7 @@ const SECTORS: u64 = 6_000;
 const WRITE_THROUGH: WriteMode = WriteMode::WriteThrough(WriteThroughAck::Origin);
 const STOP: Uuid = Uuid([0x51; 16]);
 
-fn open(shelf: Shelf, pieces: &Pieces) -> Rig {
+fn open(shelf: Shelf, pieces: &MemoryCheckpoint) -> Rig {
     let mut pieces = pieces.clone();
     Rig::open_from(shelf, memory(), Some(&mut pieces), CoreConfig::default(), OpenOptions::default())
 }
@@ -25,7 +25,7 @@ fn refusal(rig: &Rig) -> Option<NoCheckpoint> {
 }
 
 /// Checks that the devices give the same with and without the checkpoint.
-fn compare(shelf: &Shelf, pieces: &Pieces) {
+fn compare(shelf: &Shelf, pieces: &MemoryCheckpoint) {
     let open = |checkpoint: Option<&mut dyn CheckpointSource>| {
         let (mut shelf, options) = (shelf.clone(), OpenOptions::default());
         Core::open_with(&mut shelf, &mut memory(), checkpoint, CoreConfig::default(), &options, 0)
@@ -139,15 +139,15 @@ fn it_must_be_whole() {
     let (mut rig, _) = busy(&[12], false, 4);
     let (shelf, pieces) = rig.checkpoint(STOP);
     let pieces = pieces.expect("the pool is at rest");
-    for at in 0..pieces.kept.len() {
+    for at in 0..pieces.pieces.len() {
         let mut short = pieces.clone();
-        short.kept.truncate(at);
+        short.pieces.truncate(at);
         let expected =
             if at == 0 { NoCheckpoint::Missing } else { NoCheckpoint::Short { pieces: at as u32 } };
         assert_eq!(refusal(&open(shelf.clone(), &short)), Some(expected));
         let mut bad = pieces.clone();
-        let byte = bad.kept[at].len() / 2;
-        bad.kept[at][byte] ^= 1;
+        let byte = bad.pieces[at].len() / 2;
+        bad.pieces[at][byte] ^= 1;
         let expected = NoCheckpoint::Damaged { piece: at as u32 };
         assert_eq!(refusal(&open(shelf.clone(), &bad)), Some(expected));
     }
@@ -201,7 +201,7 @@ fn a_stop_without_a_name_has_none() {
     let (mut rig, _) = busy(&[12], false, 8);
     let (shelf, pieces) = rig.checkpoint(Uuid::default());
     assert_eq!(pieces.err(), Some(Unsaved::NotStopped));
-    assert_eq!(refusal(&open(shelf, &Pieces::default())), Some(NoCheckpoint::NotStopped));
+    assert_eq!(refusal(&open(shelf, &MemoryCheckpoint::default())), Some(NoCheckpoint::NotStopped));
 }
 
 #[test]

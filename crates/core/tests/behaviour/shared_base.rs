@@ -28,8 +28,8 @@ fn clones(count: u8) -> (Rig, DiskNo, Vec<DiskNo>) {
 
 fn share(rig: &mut Rig, clone: DiskNo, base: DiskNo) {
     let now = rig.now;
-    rig.core().share_base(now, clone, base).expect("it can be shared");
-    assert!(rig.core().share_blocks(clone, first_1024()));
+    let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
+    assert!(rig.core().share_blocks(clone, sharing, first_1024()));
 }
 
 fn first_1024() -> BaseBlocks {
@@ -133,13 +133,45 @@ fn blocks_that_were_dirty_or_being_written_when_sharing_began_are_the_disks_own(
 fn a_change_between_the_question_and_the_answer_counts() {
     let (mut rig, base, clones) = clones(1);
     let now = rig.now;
-    rig.core().share_base(now, clones[0], base).expect("it can be shared again");
+    let sharing = rig.core().share_base(now, clones[0], base).expect("it can be shared again");
     rig.write(clones[0], 0, 8, 5);
     rig.clean(clones[0]);
     assert_eq!(rig.read(clones[0], 8, 8), [OF_ORIGIN; 8], "nothing is shared before the answer");
-    assert!(rig.core().share_blocks(clones[0], first_1024()));
+    assert!(rig.core().share_blocks(clones[0], sharing, first_1024()));
     assert_eq!(rig.running().base_usage(clones[0]).map(|usage| usage.shared_blocks), Some(127));
     assert_eq!(rig.read(clones[0], 0, 8), [5; 8]);
+}
+
+#[test]
+fn an_answer_from_before_sharing_began_again_is_not_used() {
+    let (mut rig, base, clones) = clones(1);
+    let clone = clones[0];
+    let now = rig.now;
+    let first = rig.core().share_base(now, clone, base).expect("it can be shared again");
+    // The origin is asked here; then a block is written and cleaned before the second beginning.
+    let answer = first_1024();
+    rig.write(clone, 0, 8, 5);
+    rig.clean(clone);
+    let second = rig.core().share_base(now, clone, base).expect("it can be shared again");
+    assert!(!rig.core().share_blocks(clone, first, answer));
+    assert_eq!(rig.running().base_usage(clone).map(|usage| usage.is_known), Some(false));
+    let mut now_shared = BaseBlocks::new(SECTORS, 0);
+    now_shared.add(8, 1016);
+    assert!(rig.core().share_blocks(clone, second, now_shared));
+    assert_eq!(rig.read(clone, 0, 16), [[5; 8], [OF_BASE; 8]].concat());
+}
+
+#[test]
+fn a_disk_whose_base_has_left_is_recorded_as_before() {
+    let (mut rig, base, clones) = clones(1);
+    rig.core().set_monitor(clones[0], Some(MonitorConfig::default())).expect("it is known");
+    let now = rig.now;
+    let job = rig.core().release(now, base).expect("it is attached");
+    rig.finish(job);
+    rig.read(clones[0], 0, 16);
+    let mut records = Records::default();
+    assert!(rig.core().take_records(clones[0], &mut records));
+    assert_eq!(records.iter().map(|record| (record.sector, record.sectors)).collect::<Vec<_>>(), [(0, 16)]);
 }
 
 #[test]
@@ -201,10 +233,10 @@ fn a_disk_that_grows_has_none_of_the_base_in_the_rest_of_its_last_block() {
     let clone = rig.attach(&DiskConfig { sectors: 1001, ..config(1) }, 1);
     rig.origins.insert(clone, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
     let now = rig.now;
-    rig.core().share_base(now, clone, base).expect("it can be shared");
+    let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
     let mut blocks = BaseBlocks::new(1001, 0);
     blocks.add(0, 1001);
-    assert!(rig.core().share_blocks(clone, blocks));
+    assert!(rig.core().share_blocks(clone, sharing, blocks));
     assert_eq!(rig.read(clone, 996, 5), [OF_BASE; 5]);
     let job = rig.core().resize(now, clone, SECTORS).expect("it is attached");
     rig.finish(job);
@@ -216,13 +248,13 @@ fn an_answer_for_another_size_than_the_disk_has_is_not_used() {
     let (mut rig, base, _) = clones(0);
     let clone = rig.attach(&config(1), 1);
     let now = rig.now;
-    rig.core().share_base(now, clone, base).expect("it can be shared");
+    let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
     // From before the disk grew, with a last block of one sector.
     let mut blocks = BaseBlocks::new(1001, 0);
     blocks.add(0, 1001);
-    assert!(!rig.core().share_blocks(clone, blocks));
+    assert!(!rig.core().share_blocks(clone, sharing, blocks));
     assert_eq!(rig.read(clone, 1000, 8), [OF_ORIGIN; 8]);
-    assert!(rig.core().share_blocks(clone, first_1024()));
+    assert!(rig.core().share_blocks(clone, sharing, first_1024()));
 }
 
 #[test]

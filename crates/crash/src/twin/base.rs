@@ -1,7 +1,7 @@
 //! In some runs, the disk was made from a base, which both hosts have attached: what the disk has not changed is read
 //! through that, wherever the disk is.
 
-use haversack_core::{BaseBlocks, DiskConfig};
+use haversack_core::{BaseBlocks, DiskConfig, SharingId};
 use haversack_model::random::Random;
 use haversack_model::{DiskNo, SECTOR_BYTES};
 
@@ -30,6 +30,7 @@ pub struct Base {
 /// A question that the disk's origin has been asked, or is about to be.
 pub struct Asked {
     disk: DiskNo,
+    sharing: SharingId,
     /// Runs of sectors that it reads from the base.
     answer: Option<Vec<(u64, u64)>>,
 }
@@ -73,20 +74,20 @@ impl Running {
             // The core refuses a disk that is not attached, or has blocks on the other host.
             let begun = self.core.share_base(shared.now, disk, of);
             tell(|| format!("{:>10} {disk:?} begins to share blocks of {of:?}: {begun:?}", shared.now));
-            if begun.is_ok() {
-                self.asked = Some(Asked { disk, answer: None });
+            if let Ok(sharing) = begun {
+                self.asked = Some(Asked { disk, sharing, answer: None });
             }
             return false;
         }
         let asked = if base.rng.one_in(STEPS_TO_ANSWER) { self.asked.take() } else { None };
         let Some(asked) = asked.filter(|asked| asked.disk == disk) else { return false };
         let Some(runs) = asked.answer else {
-            self.asked = Some(Asked { disk, answer: Some(base.runs_in(&shared.origin)) });
+            self.asked = Some(Asked { answer: Some(base.runs_in(&shared.origin)), ..asked });
             return false;
         };
         let mut blocks = BaseBlocks::new(base.config.sectors, base.config.phase);
         runs.iter().for_each(|(first, sectors)| blocks.add(*first, *sectors));
-        self.core.share_blocks(disk, blocks);
+        self.core.share_blocks(disk, asked.sharing, blocks);
         let usage = self.core.base_usage(disk);
         tell(|| format!("{:>10} {disk:?} shares {usage:?}", shared.now));
         usage.is_some_and(|usage| usage.shared_blocks > 0)

@@ -12,7 +12,7 @@ use haversack_api::Method;
 use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, DiskStats, DiskUsage, JobError,
-    ManageError, MonitorConfig, Moved, OpenReport, PeerLoss, PoolStats, Progress, Records, Target,
+    ManageError, MonitorConfig, Moved, OpenReport, PeerLoss, PoolStats, Progress, Records, SharingId, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -178,10 +178,10 @@ impl Backend for Fake {
         Ok(None)
     }
 
-    fn share_base(&self, _: DiskHandle, _: DiskHandle) -> Result<()> {
-        Ok(())
+    fn share_base(&self, _: DiskHandle, _: DiskHandle) -> Result<SharingId> {
+        Ok(SharingId(1))
     }
-    fn share_blocks(&self, _: DiskHandle, _: BaseBlocks) -> Result<bool> {
+    fn share_blocks(&self, _: DiskHandle, _: SharingId, _: BaseBlocks) -> Result<bool> {
         Ok(true)
     }
     fn base_usage(&self, _: DiskHandle) -> Result<Option<BaseUsage>> {

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use haversack_core::{
     Action, Call, CheckpointSource, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event,
-    HeapMemory, IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads,
-    Piece, Rejected, Request, RequestError, RequestTag, Target, Unsaved,
+    HeapMemory, IoFailure, IoId, IoPurpose, JobError, JobId, Memory, MemoryCheckpoint, Op, OpenOptions,
+    OpenReport, Payloads, Piece, Rejected, Request, RequestError, RequestTag, Target, Unsaved,
 };
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid, WriteMode};
 
@@ -48,20 +48,6 @@ pub const OF_ORIGIN: u8 = 7;
 
 pub fn memory() -> TestMemory {
     HeapMemory::new(128, 192, Buffers::default())
-}
-
-/// A checkpoint in memory.
-#[derive(Clone, Default)]
-pub struct Pieces {
-    pub kept: Vec<Vec<u8>>,
-    next: usize,
-}
-
-impl CheckpointSource for Pieces {
-    fn next(&mut self) -> Option<&[u8]> {
-        self.next += 1;
-        self.kept.get(self.next - 1).map(Vec::as_slice)
-    }
 }
 
 /// Something that the core asked for.
@@ -141,7 +127,7 @@ impl Rig {
     pub fn open_from(
         mut shelf: Shelf,
         mut memory: TestMemory,
-        checkpoint: Option<&mut Pieces>,
+        checkpoint: Option<&mut MemoryCheckpoint>,
         config: CoreConfig,
         options: OpenOptions,
     ) -> Rig {
@@ -535,12 +521,12 @@ impl Rig {
     }
 
     /// Stops the core cleanly, under a name, and makes a checkpoint of it.
-    pub fn checkpoint(&mut self, name: Uuid) -> (Shelf, Result<Pieces, Unsaved<()>>) {
+    pub fn checkpoint(&mut self, name: Uuid) -> (Shelf, Result<MemoryCheckpoint, Unsaved<()>>) {
         self.stop(name);
         let core = self.core.take().expect("the core is running");
-        let mut pieces = Pieces::default();
+        let mut pieces = MemoryCheckpoint::default();
         let saved = core.checkpoint(&mut |piece| {
-            pieces.kept.push(piece.to_vec());
+            pieces.push(piece);
             Ok(())
         });
         (std::mem::replace(&mut self.shelf, Shelf(Vec::new())), saved.map(|()| pieces))

@@ -239,6 +239,7 @@ fn ctrl_c_cancels() {
             let before = dirty_bytes(&daemon, "vm1")?;
             let log = format!("cancelled-{number}");
             let mut command = Process::start(place, &log, &daemon.command_line(&["disk", verb, "vm1"])?)?;
+            tools::wait_until("a handler of Ctrl-C", PATIENCE, || command.handles(Signal::INT))?;
             tools::wait_until("progress", PATIENCE, || Ok(dirty_bytes(&daemon, "vm1")? < before))?;
             command.interrupt()?;
             let code = command.wait(PATIENCE)?.code();

@@ -13,6 +13,9 @@ const MOST_POINTS: u64 = 200_000;
 const OF_SOME_RUNS: [Bug; 5] =
     [Bug::ShareWritten, Bug::ShareDirty, Bug::ShareOldAnswer, Bug::KeepStopName, Bug::TrustCheckpoint];
 
+/// Mistakes that few runs meet, with a seed that meets them. It is tried first.
+const FIRST_SEEDS: [(Bug, u64); 0] = [];
+
 #[test]
 fn every_planted_mistake_is_caught() {
     run::quiet_panics();
@@ -26,18 +29,17 @@ fn every_planted_mistake_is_caught() {
         let hunters = [scope.spawn(hunter), scope.spawn(hunter)];
         hunters.into_iter().flat_map(|one| one.join().expect("a hunt catches panics")).collect()
     });
-    println!("{:<32} {:>14}  how", "bug", "caught after");
+    println!("{:<32} {:>14} {:>8}  how", "bug", "caught after", "by seed");
     assert!(!found.is_empty(), "no planted mistake is called {}", wanted());
     let mut survivors = Vec::new();
-    for (bug, (points, how)) in found {
-        match how {
-            Some(how) => {
-                println!("{:<32} {points:>7} points  {}", format!("{bug:?}"), shorten(&how));
-            }
-            None => {
-                println!("{:<32} {points:>7} points  SURVIVED", format!("{bug:?}"));
-                survivors.push(bug);
-            }
+    for (bug, (points, caught)) in found {
+        let (seed, how) = match &caught {
+            Some((seed, how)) => (seed.to_string(), shorten(how)),
+            None => (String::new(), "SURVIVED".into()),
+        };
+        println!("{:<32} {points:>7} points {seed:>8}  {how}", format!("{bug:?}"));
+        if caught.is_none() {
+            survivors.push(bug);
         }
     }
     assert!(survivors.is_empty(), "the simulator is too weak for {survivors:?}");
@@ -61,27 +63,25 @@ fn hunts() -> Vec<(Bug, Run)> {
     all.filter(|(bug, _)| format!("{bug:?}").contains(&wanted())).collect()
 }
 
-fn hunt(bug: Bug, run: Run) -> (u64, Option<String>) {
-    bugs::plant(Some(bug));
-    let (mut points, mut how) = (0, None);
-    for seed in 1.. {
+/// Returns the number of crash points that were tried, and the seed that caught the mistake with what it found.
+fn hunt(bug: Bug, run: Run) -> (u64, Option<(u64, String)>) {
+    let first = FIRST_SEEDS.iter().filter(|(rare, _)| *rare == bug).map(|(_, seed)| *seed);
+    let mut points = 0;
+    for seed in first.chain(1..) {
+        bugs::plant(Some(bug));
         let report = run(seed);
+        bugs::plant(None);
         points += report.points;
-        how = report.violations.into_iter().next();
-        if how.is_some() {
-            // It must be the planted mistake that was caught.
-            bugs::plant(None);
-            if !run(seed).violations.is_empty() {
-                how = None;
-            }
-            bugs::plant(Some(bug));
+        let found = report.violations.into_iter().next();
+        // It must be the planted mistake that was caught.
+        if let Some(how) = found.filter(|_| run(seed).violations.is_empty()) {
+            return (points, Some((seed, how)));
         }
-        if how.is_some() || points >= MOST_POINTS {
+        if points >= MOST_POINTS {
             break;
         }
     }
-    bugs::plant(None);
-    (points, how)
+    (points, None)
 }
 
 fn shorten(violation: &str) -> String {

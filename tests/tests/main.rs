@@ -1,0 +1,34 @@
+//! End-to-end tests: real guests, clients and servers around the daemon. One program, since each one takes long to link.
+//!
+//! `cargo test --release -p haversack-e2e --test all NAME` runs those whose names contain NAME.
+
+mod checkpoint;
+mod command_line;
+mod controller;
+mod decisions;
+mod detached;
+mod devices;
+mod documentation;
+mod documented;
+mod file_systems;
+mod harness;
+mod helper_hosts;
+mod hosts;
+mod libvirt_hook;
+mod migration;
+mod monitoring;
+mod nbd;
+mod network;
+mod origins;
+mod outages;
+mod policy;
+mod rbd_hosts;
+mod reattach;
+mod refusals;
+mod resize;
+mod service;
+mod shared_base;
+mod simulator;
+mod takeover;
+mod tls;
+mod vhost_user;

@@ -1,5 +1,5 @@
 //! References a second of each analysis, on a skewed load over a million blocks or more, a third of them writes:
-//! `cargo run --release -p haversack-analyze --example speed [MILLIONS [MILLIONS OF BLOCKS]]`.
+//! `cargo run --release -p haversack-analyze --example analysis_speed [MILLIONS [MILLIONS OF BLOCKS]]`.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How fast each format is read: `cargo run --release -p haversack-trace --example speed [TRACE]`.
+//! How fast each format is read: `cargo run --release -p haversack-trace --example reading_speed [TRACE]`.
 //!
 //! The accesses of a trace, or of a made-up one, are written in every format that a line or a record can be made for,
 //! and read again from the page cache. Seconds are the processor's, so that other programs hardly disturb them.

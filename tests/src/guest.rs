@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use haversack_qmp::Monitor;
@@ -333,6 +333,8 @@ fn reconnect_option() -> Result<&'static str> {
 /// The directory of the guest's kernel and initramfs; they are built once per run.
 fn image() -> Result<&'static Path> {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(image) = IMAGE.get() {
         return Ok(image);
     }

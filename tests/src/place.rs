@@ -1,18 +1,22 @@
 //! A test's own directory, and its turn.
 //!
-//! Tests are heavy and share the machine's processors, so they run one at a time. A test that fails keeps its
-//! directory and prints the end of every log in it.
+//! Tests are heavy but mostly wait, so few run at a time. A test that fails keeps its directory and prints the end of
+//! every log in it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tempfile::TempDir;
 
 use crate::{Error, Result, process};
 
-/// Held by the test that runs.
-static TURN: Mutex<()> = Mutex::new(());
+/// How many tests may run at the same time.
+const MOST_TURNS: usize = 2;
+/// How many tests run.
+static TURNS: Mutex<usize> = Mutex::new(0);
+/// A test has ended.
+static ENDED: Condvar = Condvar::new();
 /// What a directory's name begins with. Short: a Unix socket's path has 107 bytes at most.
 const PREFIX: &str = "haversack-";
 /// How much of a log is printed.
@@ -27,13 +31,36 @@ pub struct Place {
     start: Instant,
 }
 
+/// The turn of a test that runs.
+struct Turn;
+
+impl Turn {
+    /// Waits until few others run.
+    fn take() -> Turn {
+        let is_late = |turns: &mut usize| *turns >= MOST_TURNS;
+        let mut turns = ENDED.wait_while(turns(), is_late).unwrap_or_else(PoisonError::into_inner);
+        *turns += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *turns() -= 1;
+        ENDED.notify_one();
+    }
+}
+
+fn turns() -> MutexGuard<'static, usize> {
+    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a test: waits for its turn, makes its place, and fails with the error and the logs.
 ///
 /// # Panics
 /// If the test fails; that is how a test does.
 pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
-    // A test that has panicked leaves nothing behind that the next one could trip over.
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = Turn::take();
     let mut place = Place::new(name).unwrap_or_else(|error| panic!("{name}: {error}"));
     if let Err(error) = body(&place) {
         drop(place);

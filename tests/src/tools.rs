@@ -1,9 +1,10 @@
 //! Programs of the system and of this workspace, and running them to their end.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
@@ -131,13 +132,19 @@ pub fn number_from(variable: &str, default: u64) -> Result<u64> {
     }
 }
 
-/// A TCP port of the loopback interface that nobody listens on at the moment.
+/// A TCP port of the loopback interface that nobody listens on at the moment. No two tests get the same one.
 ///
 /// # Errors
 /// If there is none.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"))?;
-    Ok(listener.local_addr().map_err(Error::io("a free port"))?.port())
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"))?;
+        let port = listener.local_addr().map_err(Error::io("a free port"))?.port();
+        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            return Ok(port);
+        }
+    }
 }
 
 /// The workspace's root.

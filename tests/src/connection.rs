@@ -1,10 +1,11 @@
 //! A plain NBD client for one request at a time: what it asks is what the server is asked, nothing joined, split or
 //! read ahead.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::error::check;
 use crate::{Error, Result};
@@ -83,6 +84,14 @@ impl Connection {
         &mut self.socket
     }
 
+    /// Waits no longer than this for answers from now on.
+    ///
+    /// # Errors
+    /// If that cannot be set.
+    pub fn wait_at_most(&mut self, time: Duration) -> Result<()> {
+        self.socket.set_read_timeout(Some(time)).map_err(lost)
+    }
+
     /// Asks and waits for the answer. `data` is what is written, or where to put what is read.
     ///
     /// # Errors
@@ -94,32 +103,82 @@ impl Connection {
         length_bytes: u32,
         data: &mut [u8],
     ) -> Result<()> {
+        let cookie = self.send(command, offset_bytes, length_bytes, data)?;
+        let read_bytes = if command == Command::Read { length_bytes as usize } else { 0 };
+        let (answered, read) = self.answer(|_| read_bytes)?;
+        let what = || format!("{command:?} of {length_bytes} bytes at {offset_bytes}");
+        check(
+            answered == cookie,
+            format!("{}: the server answers request {answered}, not {cookie}", what()),
+        )?;
+        data[..read_bytes].copy_from_slice(&read);
+        Ok(())
+    }
+
+    /// Asks. `data` is what is written. Returns the cookie of the answer.
+    ///
+    /// # Errors
+    /// If the connection ends.
+    pub fn send(
+        &mut self,
+        command: Command,
+        offset_bytes: u64,
+        length_bytes: u32,
+        data: &[u8],
+    ) -> Result<u64> {
         self.cookie += 1;
         let mut request = header(command, self.cookie, offset_bytes, length_bytes);
         if command == Command::Write {
             request.extend_from_slice(data);
         }
         self.socket.write_all(&request).map_err(lost)?;
+        Ok(self.cookie)
+    }
+
+    /// Waits for an answer, whichever comes first. Returns its cookie and the bytes read; `read_bytes` says how many
+    /// there are for a cookie.
+    ///
+    /// # Errors
+    /// If the server refuses, or does not answer.
+    pub fn answer(&mut self, read_bytes: impl Fn(u64) -> usize) -> Result<(u64, Vec<u8>)> {
         let mut reply = [0; 16];
         self.socket.read_exact(&mut reply).map_err(lost)?;
-        let errno = u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"));
-        if errno != 0 {
-            return Err(Error::Refused {
-                what: format!("{command:?} of {length_bytes} bytes at {offset_bytes}"),
-                errno,
-            });
+        self.rest_of_answer(&reply, read_bytes)
+    }
+
+    /// Returns an answer as [`Connection::answer`] does, or `None` if none has come.
+    ///
+    /// # Errors
+    /// If the server refuses, or the connection ends.
+    pub fn answer_if_any(&mut self, read_bytes: impl Fn(u64) -> usize) -> Result<Option<(u64, Vec<u8>)>> {
+        let mut reply = [0; 16];
+        self.socket.set_nonblocking(true).map_err(lost)?;
+        let first = self.socket.read(&mut reply[..1]);
+        self.socket.set_nonblocking(false).map_err(lost)?;
+        match first {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(lost(error)),
+            Ok(0) => return Err(lost(ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {}
         }
-        let mut expected = REPLY_MAGIC.to_be_bytes().to_vec();
-        expected.extend([0; 4]);
-        expected.extend(self.cookie.to_be_bytes());
-        if reply[..] != expected {
-            let what = format!("{command:?} of {length_bytes} bytes at {offset_bytes}");
-            return Err(Error::Check(format!("{what}: the server answers {reply:02x?}")));
+        self.socket.read_exact(&mut reply[1..]).map_err(lost)?;
+        self.rest_of_answer(&reply, read_bytes).map(Some)
+    }
+
+    fn rest_of_answer(
+        &mut self,
+        reply: &[u8; 16],
+        read_bytes: impl Fn(u64) -> usize,
+    ) -> Result<(u64, Vec<u8>)> {
+        let word = |at: usize| u32::from_be_bytes(reply[at..at + 4].try_into().expect("four bytes"));
+        let cookie = u64::from(word(8)) << 32 | u64::from(word(12));
+        check(word(0) == REPLY_MAGIC, format!("the server answers {reply:02x?}"))?;
+        if word(4) != 0 {
+            return Err(Error::Refused { what: format!("request {cookie}"), errno: word(4) });
         }
-        if command == Command::Read {
-            self.socket.read_exact(data).map_err(lost)?;
-        }
-        Ok(())
+        let mut read = vec![0; read_bytes(cookie)];
+        self.socket.read_exact(&mut read).map_err(lost)?;
+        Ok((cookie, read))
     }
 
     /// Fills blocks of 4 KiB with a value.

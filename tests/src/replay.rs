@@ -2,10 +2,16 @@
 //! everything that the last step brought about has ended. What the daemon does then follows from the trace alone.
 //!
 //! The daemon's pool has a clock that is a file (`clock_file`). Its reactor looks at its timers once a millisecond, so
-//! time goes on by a millisecond.
+//! time goes on by a millisecond. If I/Os take time by a model (`io_times`), the pool tells when something happens next,
+//! and time goes on to that, in the order in which the simulator does things: the I/Os that end by then, one by one, then
+//! timers, then orders and the ends of windows, then requests. No request waits for
+//! another one's answer.
+
+mod timed;
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +19,7 @@ use std::time::{Duration, Instant};
 use haversack_trace::{Access, Op};
 use serde_json::Value;
 
+use self::timed::Timed;
 use crate::connection::{Command, Connection};
 use crate::control::Control;
 use crate::error::check;
@@ -83,6 +90,8 @@ pub struct Replay {
     writes: u64,
     /// Time between two decisions of the daemon's policy, if it has one.
     window_us: Option<u64>,
+    /// If I/Os take time: what was sent and what comes next.
+    timed: Option<Timed>,
     /// What is still to be ordered, in order of time.
     orders: VecDeque<Order>,
 }
@@ -91,7 +100,23 @@ impl Replay {
     /// A replay to disks that contain zeroes, in the order of the trace's volumes.
     pub fn new(clock: SteppedClock, control: Control, pool: String, disks: Vec<Connection>) -> Self {
         let contents = disks.iter().map(|disk| vec![0; disk.size_bytes as usize]).collect();
-        Self { clock, control, pool, disks, contents, writes: 0, window_us: None, orders: VecDeque::new() }
+        Self {
+            clock,
+            control,
+            pool,
+            disks,
+            contents,
+            writes: 0,
+            window_us: None,
+            timed: None,
+            orders: VecDeque::new(),
+        }
+    }
+
+    /// The replay to a pool whose I/Os take time.
+    #[must_use]
+    pub fn timed(self) -> Self {
+        Self { timed: Some(Timed::new(self.disks.len())), ..self }
     }
 
     /// The replay with orders on the way, in order of time. What a disk contains must not follow from them.
@@ -108,11 +133,15 @@ impl Replay {
         Self { window_us: Some(window_us), ..self }
     }
 
-    /// Plays accesses whose times are whole milliseconds.
+    /// Plays accesses whose times are whole milliseconds, and if I/Os take time do not begin at 0, when the daemon attaches
+    /// its disks. Ends when no request and no I/O is in flight.
     ///
     /// # Errors
     /// If a request fails or reads wrong bytes, or the daemon does not come to rest.
     pub fn play(&mut self, accesses: &[Access]) -> Result<()> {
+        if self.timed.is_some() {
+            return self.play_timed(accesses);
+        }
         for access in accesses {
             while self.clock.now_us * 1000 < access.time_ns {
                 let step_us = (self.clock.now_us / STEP_US + 1) * STEP_US;
@@ -146,9 +175,9 @@ impl Replay {
     fn give_order(&mut self) -> Result<()> {
         let Some(Order { at_us, method, path, body }) = self.orders.pop_front() else { return Ok(()) };
         self.clock.set(at_us)?;
-        self.control.send(method, &path, Some(&body))?;
+        let job = self.control.send(method, &path, Some(&body))?["id"].clone();
         let start = Instant::now();
-        while self.jobs_run()? {
+        while self.jobs_run(&job)? || self.policy()?.1 > 0 {
             check(start.elapsed() < PATIENCE, format!("a job does not end: {path} at {at_us} us"))?;
             std::thread::sleep(LOOK_EVERY);
         }
@@ -156,27 +185,32 @@ impl Replay {
     }
 
     fn end_window(&mut self, end_us: u64) -> Result<()> {
-        let before = self.decisions()?;
+        let before = self.policy()?.0;
         self.clock.set(end_us)?;
         let start = Instant::now();
-        while self.decisions()? == before || self.jobs_run()? {
+        loop {
+            let (decisions, left) = self.policy()?;
+            if decisions != before && left == 0 && !self.jobs_run(&Value::Null)? {
+                return self.rest();
+            }
             check(start.elapsed() < PATIENCE, format!("nothing is decided at {end_us} us"))?;
             std::thread::sleep(LOOK_EVERY);
         }
-        self.rest()
     }
 
-    /// Decisions of the policy so far, refused ones included.
-    fn decisions(&mut self) -> Result<u64> {
+    /// Decisions of the policy so far, refused ones included, and what of them is still to be begun.
+    fn policy(&mut self) -> Result<(u64, u64)> {
         let policy = self.control.get("/v1/policy")?;
         let count = |what: &str| policy["pools"][0][what].as_u64().unwrap_or(0);
-        Ok(count("decisions") + count("refusals"))
+        Ok((count("decisions") + count("refusals"), policy["orders"].as_u64().unwrap_or(0)))
     }
 
-    /// Whether what was decided is still being carried out.
-    fn jobs_run(&mut self) -> Result<bool> {
+    /// Whether a job, or if I/Os take no time any job, is still running. What a job does to a disk takes as long as its I/Os.
+    fn jobs_run(&mut self, job: &Value) -> Result<bool> {
         let jobs = self.control.get("/v1/jobs")?;
-        Ok(jobs.as_array().is_some_and(|jobs| jobs.iter().any(|job| job["state"] == "running")))
+        let counts = |other: &&Value| self.timed.is_none() || other["id"] == *job;
+        let mut jobs = jobs.as_array().into_iter().flatten().filter(counts);
+        Ok(jobs.any(|job| job["state"] == "running"))
     }
 
     /// What the API tells of the pool.
@@ -198,39 +232,65 @@ impl Replay {
     /// Waits until all that is due has been begun and no I/O is in flight.
     fn rest(&mut self) -> Result<()> {
         let start = Instant::now();
-        let looked_at_us = self.clock.now_us / STEP_US * STEP_US;
+        let now_us = self.clock.now_us;
+        let looked_at_us = now_us / STEP_US * STEP_US;
         loop {
             let pool = self.pool()?;
-            if pool["time_us"] == looked_at_us && pool["ios_in_flight"] == 0 {
+            let is_at_rest = match &mut self.timed {
+                None => pool["time_us"] == looked_at_us && pool["ios_in_flight"] == 0,
+                Some(timed) => pool["time_us"] == now_us && timed.is_at_rest(now_us, &pool["stepped"]),
+            };
+            if is_at_rest {
                 return Ok(());
             }
             check(start.elapsed() < PATIENCE, format!("no rest at {} us: {pool}", self.clock.now_us))?;
         }
     }
 
+    /// Asks and waits for the answer.
     fn ask(&mut self, access: &Access) -> Result<()> {
         let disk = access.volume.0 as usize;
-        let (connection, contents) = (&mut self.disks[disk], &mut self.contents[disk]);
-        let (offset, length) = (access.offset_bytes, access.length_bytes);
-        let range = offset as usize..offset as usize + length as usize;
-        match access.op {
+        self.write(access);
+        let (range, mut read) = (range(access), Vec::new());
+        let data = match access.op {
             Op::Read => {
-                let mut read = vec![0; length as usize];
-                connection.ask(Command::Read, offset, length, &mut read)?;
-                check(read == contents[range], format!("wrong bytes: {access:?}"))
+                read.resize(range.len(), 0);
+                &mut read[..]
             }
+            _ => &mut self.contents[disk][range.clone()],
+        };
+        self.disks[disk].ask(command(access), access.offset_bytes, access.length_bytes, data)?;
+        let is_right = access.op != Op::Read || read == self.contents[disk][range];
+        check(is_right, format!("wrong bytes: {access:?}"))
+    }
+
+    /// Notes what a disk contains after a request.
+    fn write(&mut self, access: &Access) {
+        let contents = &mut self.contents[access.volume.0 as usize][range(access)];
+        match access.op {
             Op::Write => {
                 self.writes += 1;
-                let words = self.writes..self.writes + u64::from(length / 8);
+                let words = self.writes..self.writes + u64::from(access.length_bytes / 8);
                 let bytes = words.flat_map(u64::to_le_bytes);
-                contents[range.clone()].iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-                connection.ask(Command::Write, offset, length, &mut contents[range])
+                contents.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
             }
-            Op::Discard => {
-                contents[range].fill(0);
-                connection.ask(Command::Trim, offset, length, &mut [])
-            }
-            Op::Flush => connection.ask(Command::Flush, 0, 0, &mut []),
+            Op::Discard => contents.fill(0),
+            Op::Read | Op::Flush => {}
         }
     }
+}
+
+fn command(access: &Access) -> Command {
+    match access.op {
+        Op::Read => Command::Read,
+        Op::Write => Command::Write,
+        Op::Discard => Command::Trim,
+        Op::Flush => Command::Flush,
+    }
+}
+
+/// The bytes of an access on its disk. A flush has none.
+fn range(access: &Access) -> Range<usize> {
+    let start = access.offset_bytes as usize;
+    start..start + access.length_bytes as usize
 }

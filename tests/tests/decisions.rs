@@ -1,5 +1,6 @@
 //! The policy in the daemon and in the simulator: the same requests at the same times, the same decisions, whatever the
-//! system, with priorities, reservations and limits, events of VMs, and changes of settings on the way.
+//! system, with priorities, reservations and limits, events of VMs, and changes of settings on the way. Each system decides
+//! twice: with I/Os that take no time, and with I/Os that take it by one model, whose latencies both measure.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +15,7 @@ use haversack_e2e::{Error, MIB, Place, Result, image, test, tools};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::{DiskPlan, DiskWindow, Intensity};
 use haversack_trace::generate::{Generator, Mix, Pattern};
-use haversack_trace::{Access, VolumeNo};
+use haversack_trace::{Access, Op, VolumeNo};
 use serde_json::{Value, json};
 
 /// Bytes of a block.
@@ -37,6 +38,45 @@ const CLEANER: &str = "cleaner = { age = \"800ms\", idle = \"40ms\" }";
 const QUIET_WINDOWS: usize = 4;
 /// A disk keeps within a cap to about a segment.
 const SEGMENT_BLOCKS: u64 = 256;
+
+/// When the first request comes if I/Os take time, in nanoseconds: the disks are attached before. The simulator moves a
+/// trace to begin at 0, so that it begins with an access to nothing.
+const START_NS: u64 = 20_000_000;
+
+/// What I/Os take, in microseconds, and how many are done in parallel: few, so that they wait for each other.
+const TIMES: [(&str, u32); 8] = [
+    ("device-read", 87),
+    ("device-write", 41),
+    ("device-flush", 311),
+    ("device-servers", 2),
+    ("origin-read", 713),
+    ("origin-write", 467),
+    ("origin-flush", 1009),
+    ("origin-servers", 2),
+];
+/// Bytes a second of what takes no time.
+const AT_ONCE: &str = "1048576TiB";
+
+/// The times as the daemon's pool is told them.
+fn io_times() -> String {
+    let key = |name: &str| match name.strip_suffix("servers") {
+        Some(_) => name.replace('-', "_"),
+        None => format!("{}_us", name.replace('-', "_")),
+    };
+    let keys: Vec<_> = TIMES.iter().map(|(name, value)| format!("{} = {value}", key(name))).collect();
+    format!("io_times = {{ {} }}\n", keys.join(", "))
+}
+
+/// The times as the simulator is told them.
+fn latency_arguments() -> Vec<String> {
+    let mut arguments: Vec<_> =
+        TIMES.iter().flat_map(|(name, value)| [format!("--{name}"), value.to_string()]).collect();
+    for speed in ["--device-speed", "--origin-speed", "--network-speed"] {
+        arguments.extend([speed.to_owned(), AT_ONCE.to_owned()]);
+    }
+    arguments.extend(["--round-trip".to_owned(), "0us".to_owned()]);
+    arguments
+}
 
 fn name(disk: usize) -> String {
     format!("vol{disk}")
@@ -166,12 +206,28 @@ struct Scenario {
     window_us: u64,
     /// Blocks that the second disk reads from end to end.
     scan_blocks: u64,
+    /// Whether I/Os take time.
+    timed: bool,
 }
 
 impl Scenario {
     fn new(policy: String, disks: [&'static str; 3], on_the_way: Vec<OnTheWay>) -> Scenario {
         let scan_blocks = DISK_MIB * MIB / BLOCK;
-        Scenario { policy, disks, on_the_way, window_us: WINDOW_US, scan_blocks }
+        Scenario { policy, disks, on_the_way, window_us: WINDOW_US, scan_blocks, timed: false }
+    }
+
+    fn timed(self) -> Scenario {
+        Scenario { timed: true, ..self }
+    }
+
+    /// When the first request comes.
+    fn start_ns(&self) -> u64 {
+        if self.timed { START_NS } else { 0 }
+    }
+
+    /// Where it is played.
+    fn place(&self, place: &Place) -> Result<Place> {
+        place.host(if self.timed { "timed" } else { "timeless" })
     }
 
     fn policy(&self) -> String {
@@ -195,6 +251,9 @@ fn live(place: &Place, scenario: &Scenario, trace: &[Access]) -> Result<(Outcome
     let mut settings = Settings::new(CACHE_MIB, Vec::new());
     settings.staging_mib = 1;
     settings.pool = format!("clock_file = \"{}\"\n", clock.path().display());
+    if scenario.timed {
+        settings.pool += &io_times();
+    }
     for number in 0..DISKS.len() {
         let file = image::zeroes(place, &format!("{}.img", name(number)), DISK_MIB)?;
         let disk = Disk { mode: "auto".into(), ..Disk::new(&name(number), file.display().to_string()) };
@@ -207,6 +266,9 @@ fn live(place: &Place, scenario: &Scenario, trace: &[Access]) -> Result<(Outcome
     let control = Control::open(&daemon.socket("control.sock"))?;
     let replay = Replay::new(clock, control, daemon.pool(), connections).in_windows(scenario.window_us);
     let mut replay = replay.with_orders(scenario.on_the_way.iter().map(order).collect());
+    if scenario.timed {
+        replay = replay.timed();
+    }
     replay.play(trace)?;
     let blocks = |value: &Value| value.as_u64().unwrap_or(0) / BLOCK;
     let capacity_blocks = blocks(&replay.pool()?["capacity_bytes"]);
@@ -233,7 +295,8 @@ fn simulated(place: &Place, scenario: &Scenario, trace: &[Access], blocks: u64) 
     for disk in 0..DISKS.len() {
         let file = place.path(format!("{}.csv", name(disk)));
         std::fs::write(&file, text(trace, disk)).map_err(Error::io("the trace"))?;
-        let start_ns = disk as u64 * INTERVAL_NS;
+        let start_ns =
+            trace.iter().find(|access| access.volume.0 as usize == disk).map_or(0, |access| access.time_ns);
         mix += &format!(
             "\n[[disk]]\nname = \"{}\"\nmode = \"auto\"\ntrace = \"{}\"\nstart = \"{}us\"\n{}",
             name(disk),
@@ -252,6 +315,9 @@ fn simulated(place: &Place, scenario: &Scenario, trace: &[Access], blocks: u64) 
     let mut simulation = tools::own("haversack")?;
     simulation.arg("sim").arg("--mix").arg(&file).arg("--decisions").arg(&log).arg("--json");
     simulation.args(["--blocks", &blocks.to_string(), "--staging", "1MiB"]);
+    if scenario.timed {
+        simulation.args(latency_arguments());
+    }
     let report: Value = serde_json::from_str(&tools::run(simulation)?)
         .map_err(|error| Error::Check(format!("the report: {error}")))?;
     let rows = report["results"].as_array().cloned().unwrap_or_default();
@@ -293,7 +359,11 @@ fn decisions(log: &[Entry]) -> Vec<&Decision> {
 /// Both do the same: every event, every figure that was measured, every demand, target, mode and filter, and every
 /// refusal. Returns what both did.
 fn play_both(place: &Place, scenario: &Scenario) -> Result<(Outcome, Outcome)> {
-    let trace = trace(scenario.scan_blocks)?;
+    let mut trace = trace(scenario.scan_blocks)?;
+    trace.iter_mut().for_each(|access| access.time_ns += scenario.start_ns());
+    if scenario.timed {
+        trace.insert(0, Access { op: Op::Discard, ..Access::default() });
+    }
     let (live, blocks) = live(place, scenario, &trace)?;
     place.say("played to the daemon");
     let simulated = simulated(place, scenario, &trace, blocks)?;
@@ -336,12 +406,15 @@ fn follow_changed(
     test(allocator, |place| {
         let latencies = "origin_latency = \"3ms\"\ncache_latency = \"250us\"";
         let policy = format!("allocator = \"{allocator}\"\n{latencies}\n{more}");
-        let scenario = changed(Scenario::new(policy, disks, on_the_way()));
-        let (live, _) = play_both(place, &scenario)?;
-        let events = live.log.iter().filter(|entry| matches!(entry, Entry::Event { .. })).count();
-        let ordered = scenario.on_the_way.iter().filter(|(_, _, what)| is_event(what)).count();
-        check(events == ordered, format!("{events} events of {ordered}"))?;
-        decides(&live.log)
+        let timeless = || changed(Scenario::new(policy.clone(), disks, on_the_way()));
+        for scenario in [timeless(), timeless().timed()] {
+            let (live, _) = play_both(&scenario.place(place)?, &scenario)?;
+            let events = live.log.iter().filter(|entry| matches!(entry, Entry::Event { .. })).count();
+            let ordered = scenario.on_the_way.iter().filter(|(_, _, what)| is_event(what)).count();
+            check(events == ordered, format!("{events} events of {ordered}"))?;
+            decides(&live.log)?;
+        }
+        Ok(())
     });
 }
 

@@ -89,6 +89,9 @@ pub struct PoolStatus {
     /// I/Os of cache devices and origins in flight.
     #[serde(default)]
     pub ios_in_flight: u64,
+    /// Only of pools of tests, whose I/Os take time by a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stepped: Option<SteppedStatus>,
     /// Device flushes.
     pub flushes: u64,
     /// Pool record writes, in pages.
@@ -98,6 +101,18 @@ pub struct PoolStatus {
     /// Devices that were not found when the pool was opened, and where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+}
+
+/// What a test must know to move a pool's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SteppedStatus {
+    /// When the next I/O ends or timers are checked next, in microseconds; not after the pool's time if something is left
+    /// to do now.
+    pub next_us: u64,
+    /// I/Os that have not ended.
+    pub ios: u64,
+    /// Requests of clients that the pool has taken so far.
+    pub requests: u64,
 }
 
 /// How a pool's budget of flash writes stands.

@@ -226,6 +226,9 @@ pub struct LatencyArguments {
     /// I/Os that a cache device handles in parallel.
     #[arg(long, value_name = "COUNT")]
     pub device_servers: Option<u32>,
+    /// Bytes per second of each of these.
+    #[arg(long, value_name = "SIZE")]
+    pub device_speed: Option<Size>,
     /// Latency of a read from the origin.
     #[arg(long, value_name = "TIME")]
     pub origin_read: Option<Distribution>,
@@ -238,6 +241,9 @@ pub struct LatencyArguments {
     /// I/Os that the origin handles in parallel.
     #[arg(long, value_name = "COUNT")]
     pub origin_servers: Option<u32>,
+    /// Bytes per second of each of these.
+    #[arg(long, value_name = "SIZE")]
+    pub origin_speed: Option<Size>,
     /// Round-trip time of the network.
     #[arg(long, value_name = "SPAN")]
     pub round_trip: Option<Span>,
@@ -415,11 +421,12 @@ impl LatencyArguments {
             device_write: self.device_write.clone(),
             device_flush: self.device_flush.clone(),
             device_servers: self.device_servers,
+            device_speed: self.device_speed,
             origin_read: self.origin_read.clone(),
             origin_write: self.origin_write.clone(),
             origin_flush: self.origin_flush.clone(),
             origin_servers: self.origin_servers,
-            origin_speed: None,
+            origin_speed: self.origin_speed,
             network_speed: self.network_speed,
         };
         let mut model = table.over(model);

@@ -72,8 +72,8 @@ impl VhostUser for VhostUserServer {
 pub trait Backend: Send + Sync {
     /// See [`PoolHandle::now_us`].
     fn now_us(&self) -> Micros;
-    /// See [`PoolHandle::clock_runs`].
-    fn clock_runs(&self) -> bool;
+    /// See [`PoolHandle::measures_latencies`].
+    fn measures_latencies(&self) -> bool;
     /// See [`PoolHandle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
     /// See [`PoolHandle::join_hosts`].
@@ -197,8 +197,8 @@ impl Backend for PoolHandle {
         PoolHandle::now_us(self)
     }
 
-    fn clock_runs(&self) -> bool {
-        PoolHandle::clock_runs(self)
+    fn measures_latencies(&self) -> bool {
+        PoolHandle::measures_latencies(self)
     }
 
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_control::endurance::Endurance;
 use haversack_engine::PoolSettings;
+use haversack_latency::WholeTimes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -202,6 +203,8 @@ pub struct PoolConfig {
     pub accept_missing: Option<String>,
     /// For tests: a file that contains the time, see [`haversack_engine::PoolSettings`].
     pub clock_file: Option<PathBuf>,
+    /// For tests with a clock file: what I/Os take, see [`haversack_engine::PoolSettings`].
+    pub io_times: Option<WholeTimes>,
 }
 
 fn staging() -> Size {
@@ -460,6 +463,9 @@ impl Config {
         }
         if pool.accept_missing.as_ref().is_some_and(|name| *name != pool.name) {
             return Err(format!("accept_missing must repeat the pool's name, '{}'", pool.name));
+        }
+        if pool.io_times.is_some() && pool.clock_file.is_none() {
+            return Err(format!("io_times of pool '{}' are for tests: they need a clock_file", pool.name));
         }
         for (key, size) in [("staging", pool.staging), ("transfer", pool.transfer)] {
             settings::blocks(size).map_err(|e| format!("{key} of pool '{}': {e}", pool.name))?;

@@ -23,6 +23,7 @@ impl Daemon {
         let result = call(&self.policy);
         for order in self.policy.take_orders() {
             self.carry_out(order);
+            self.policy.carried_out();
         }
         result
     }
@@ -91,8 +92,9 @@ impl Daemon {
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
         let backend = self.pool(&disk.config().pool)?.backend.clone();
-        self.jobs
-            .start(JobKind::Change, name, move |control| control.follow(&backend.set_mode(handle, mode)?))?;
+        // Begun here and not by the job's thread, so that modes change in the order of the disks, as simulated.
+        let change = backend.set_mode(handle, mode);
+        self.jobs.start(JobKind::Change, name, move |control| control.follow(&change?))?;
         Ok(())
     }
 }

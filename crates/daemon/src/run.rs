@@ -324,6 +324,7 @@ fn pool_settings(
         void_arenas,
         poll_us: pool.poll_us,
         clock_file: pool.clock_file.clone(),
+        io_times: pool.io_times,
         on_progress: tell_opening,
         checkpoint_path: Some(state_dir.join(format!("{CHECKPOINT_PREFIX}{}", pool.name))),
         on_saving: tell_saving,

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use haversack_api::{
     BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorCounters, FlashWrites, Latency, LatencyByKind,
-    Mode, PoolState, PoolStatus, RequestCounters, Status, Usage,
+    Mode, PoolState, PoolStatus, RequestCounters, Status, SteppedStatus, Usage,
 };
 use haversack_core::{DiskStats, DiskUsage};
 use haversack_engine::histogram::Histogram;
-use haversack_engine::snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};
+use haversack_engine::snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot, Stepped};
 use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
 
 use crate::daemon::{Daemon, Disk};
@@ -264,6 +264,7 @@ fn closed_status(name: &str, why: String) -> PoolStatus {
         memory_bytes: 0,
         time_us: 0,
         ios_in_flight: 0,
+        stepped: None,
         flushes: 0,
         record_pages: 0,
         devices: Vec::new(),
@@ -287,11 +288,16 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         memory_bytes: stats.memory_bytes,
         time_us: snapshot.map_or(0, |s| s.time_us),
         ios_in_flight: snapshot.map_or(0, |s| s.ios_in_flight),
+        stepped: snapshot.and_then(|s| s.stepped).map(stepped),
         flushes: stats.flushes,
         record_pages: stats.record_pages,
         devices: snapshot.map(|s| s.devices.iter().map(device).collect()).unwrap_or_default(),
         missing: pool.backend.missing_devices().iter().map(ToString::to_string).collect(),
     }
+}
+
+fn stepped(stepped: Stepped) -> SteppedStatus {
+    SteppedStatus { next_us: stepped.next_us, ios: stepped.ios, requests: stepped.requests }
 }
 
 fn device(device: &DeviceSnapshot) -> DeviceStatus {

@@ -50,6 +50,7 @@ impl Arena {
     ) -> Result<Starting> {
         let name = opening.settings.name.clone();
         let arena = opening.siblings.arena();
+        let measures_latencies = clock.runs() || opening.settings.io_times.is_some();
         let (sender, opened) = mpsc::channel();
         // The ring belongs to the thread that creates it.
         let reactors = clock.clone();
@@ -64,7 +65,7 @@ impl Arena {
         };
         let thread = std::thread::Builder::new().name(format!("arena{arena}-{name}")).spawn(serve);
         let thread = Some(thread.map_err(EngineError::Ring)?);
-        let handle = ArenaHandle { name, clock, mailbox, labelling: Arc::default() };
+        let handle = ArenaHandle { name, clock, measures_latencies, mailbox, labelling: Arc::default() };
         Ok(Starting { arena: Arena { handle, thread }, opened })
     }
 
@@ -120,6 +121,7 @@ impl Drop for Arena {
 pub struct ArenaHandle {
     name: String,
     clock: Arc<PoolClock>,
+    measures_latencies: bool,
     mailbox: Mailbox,
     /// Held while labels are written: one page holds several.
     labelling: Arc<Mutex<()>>,
@@ -136,9 +138,9 @@ impl ArenaHandle {
         self.clock.now_us()
     }
 
-    /// Returns whether the pool's clock runs by itself. If not, its latencies mean nothing.
-    pub fn clock_runs(&self) -> bool {
-        self.clock.runs()
+    /// Returns whether latencies by the pool's clock are measurements: it runs by itself, or I/Os take time by a model.
+    pub fn measures_latencies(&self) -> bool {
+        self.measures_latencies
     }
 
     pub(crate) fn stopped(&self) -> EngineError {
@@ -335,7 +337,7 @@ impl ArenaHandle {
     /// # Errors
     /// See [`haversack_core::ManageError`].
     pub fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<Job> {
-        self.job(move |reactor| reactor.disk_call(disk, |core, now, disk| core.set_mode(now, disk, mode)))
+        self.job(move |reactor| reactor.set(disk, |core, now, disk| core.set_mode(now, disk, mode)))
     }
 
     /// Changes a disk's share.
@@ -343,9 +345,7 @@ impl ArenaHandle {
     /// # Errors
     /// See [`haversack_core::ManageError`].
     pub fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
-        self.run(move |reactor| {
-            reactor.disk_call(disk, |core, now, disk| core.set_target(now, disk, target))
-        })?
+        self.run(move |reactor| reactor.set(disk, |core, now, disk| core.set_target(now, disk, target)))?
     }
 
     /// Sets what a block written to flash must save, and the share of the blocks of which clean copies may be written to
@@ -366,7 +366,7 @@ impl ArenaHandle {
     /// See [`haversack_core::ManageError`].
     pub fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()> {
         self.run(move |reactor| {
-            reactor.disk_call(disk, |core, now, disk| core.set_admission(now, disk, admission))
+            reactor.set(disk, |core, now, disk| core.set_admission(now, disk, admission))
         })?
     }
 
@@ -432,7 +432,7 @@ impl ArenaHandle {
     /// # Errors
     /// See [`haversack_core::ManageError`].
     pub fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()> {
-        self.run(move |reactor| reactor.disk_call(disk, |core, now, disk| core.tune(now, disk, &config)))?
+        self.run(move |reactor| reactor.set(disk, |core, now, disk| core.tune(now, disk, &config)))?
     }
 
     /// Returns the arena's identity, and the numbers that a new device may get.

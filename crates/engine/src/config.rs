@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, MIN_FRAMES, OpenOptions};
+use haversack_latency::WholeTimes;
 use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId};
 
 use crate::checkpoint::OnSaving;
@@ -41,6 +42,10 @@ pub struct PoolSettings {
     /// done one at a time, so that the outcome depends on requests and times alone. `None` for the system's
     /// clock.
     pub clock_file: Option<PathBuf>,
+    /// For tests with a clock file: what I/Os take. They are carried out at once, and the core learns of it when the
+    /// clock has come so far; until it leaves zero they take no time. Whoever moves the clock stops it at each
+    /// [`crate::Stepped::next_us`]. `None`: they take no time.
+    pub io_times: Option<WholeTimes>,
     /// Called every two seconds while the pool's metadata is read.
     pub on_progress: OnProgress,
     /// The file in which a clean stop leaves the tables of the arena, so that the next start need not read all metadata.
@@ -74,6 +79,7 @@ impl PoolSettings {
             void_arenas: Vec::new(),
             poll_us: 50,
             clock_file: None,
+            io_times: None,
             on_progress: |_| {},
             checkpoint_path: None,
             on_saving: |_, _| {},

@@ -21,7 +21,7 @@ use crate::origin::OpenOrigin;
 use crate::pool::random_id;
 use crate::reactor::Afterwards;
 use crate::reactor::{CoreCall, Reactor, put};
-use crate::snapshot::{DiskSnapshot, Snapshot};
+use crate::snapshot::{DiskSnapshot, Snapshot, Stepped};
 
 /// How long a reactor that is to end waits for what is in flight, in microseconds.
 const PATIENCE_US: Micros = 2_000_000;
@@ -43,6 +43,20 @@ impl Reactor {
         Ok(self.core_call(|core, now| call(core, now, number))?)
     }
 
+    /// Changes a setting of an attached disk, which may give the core something to do.
+    pub(crate) fn set<R>(
+        &mut self,
+        disk: DiskHandle,
+        call: impl FnOnce(&mut CoreCall<'_>, Micros, DiskNo) -> std::result::Result<R, ManageError>,
+    ) -> Result<R> {
+        let set = self.disk_call(disk, call);
+        let now = self.now;
+        if let Some(held) = self.held_mut() {
+            held.stirred(now);
+        }
+        set
+    }
+
     /// Returns the number of an attached disk.
     pub(crate) fn attached(&self, disk: DiskHandle) -> Result<DiskNo> {
         self.disks.get(disk).map(|live| live.handle.number()).ok_or(EngineError::Detached)
@@ -52,7 +66,14 @@ impl Reactor {
     pub(crate) fn stop(&mut self) {
         let waits = self.stopped_cleanly && self.checkpoint.is_some() && self.clock.runs();
         let patience_us = if waits { PATIENCE_US } else { 0 };
+        self.let_go();
         self.ends_by_us.get_or_insert(self.now + patience_us);
+    }
+
+    fn let_go(&mut self) {
+        if let Some(held) = self.held_mut() {
+            held.let_go();
+        }
     }
 
     pub(crate) fn await_job(&mut self, job: JobId, sender: Sender<std::result::Result<(), JobError>>) {
@@ -228,13 +249,22 @@ impl Reactor {
         let devices = self.devices.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
         Snapshot {
             pool: self.core.pool_stats(),
-            time_us: self.timers_looked_at_us(),
+            time_us: if self.held().is_some() { self.now } else { self.timers_looked_at_us() },
             ios_in_flight: self.ios_in_flight() as u64,
+            stepped: self.stepped(),
             turns: self.turn_times.took.clone(),
             processor_wait_us: self.turn_times.processor.total_us,
             devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
             disks: self.disks.iter().filter_map(|live| self.disk_snapshot(live)).collect(),
         }
+    }
+
+    fn stepped(&self) -> Option<Stepped> {
+        let held = self.held()?;
+        // What an earlier command of this turn has brought about has not begun yet.
+        let is_settled = self.commands_run == 0 && self.ios_in_flight() == 0;
+        let next_us = if is_settled { held.next_us() } else { self.now };
+        Some(Stepped { next_us, ios: held.ios() as u64, requests: held.requests })
     }
 
     fn disk_snapshot(&self, live: &LiveDisk) -> Option<DiskSnapshot> {
@@ -286,6 +316,7 @@ impl Reactor {
                 Err(error) => tracing::warn!("this stop leaves no checkpoint: {error}"),
             }
         }
+        self.let_go();
         let job = self.core_call(|core, now| core.shutdown(now));
         self.afterwards.push((job, Afterwards::Stopped));
         job

@@ -18,6 +18,7 @@ pub mod event;
 mod extents;
 mod faults;
 mod front;
+mod held;
 pub mod histogram;
 mod identity;
 mod in_turn;
@@ -73,4 +74,4 @@ pub use moving::{
 pub use open_pool::OpenPool;
 pub use origin::{Descent, Layers, size_bytes as origin_size_bytes};
 pub use pool_handle::PoolHandle;
-pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};
+pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot, Stepped};

@@ -61,9 +61,9 @@ impl PoolHandle {
         self.arenas[0].now_us()
     }
 
-    /// Returns whether the pool's clock runs by itself. If not, its latencies mean nothing.
-    pub fn clock_runs(&self) -> bool {
-        self.arenas[0].clock_runs()
+    /// Returns whether latencies by the pool's clock are measurements: it runs by itself, or I/Os take time by a model.
+    pub fn measures_latencies(&self) -> bool {
+        self.arenas[0].measures_latencies()
     }
 
     /// Returns the arena of an attached disk.

@@ -38,6 +38,7 @@ use crate::event::EngineEvent;
 use crate::faults::DeviceOp;
 use crate::front::budget::Budget;
 use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
+use crate::held::{Ended, Held};
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
 use crate::mailbox::Commands;
@@ -85,6 +86,8 @@ pub(crate) struct Reactor {
     /// The other arenas of the pool.
     siblings: Siblings,
     commands: Commands,
+    /// Commands run in this turn.
+    pub(crate) commands_run: usize,
     doorbell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
     /// Work that is left to do here when a job has ended.
@@ -178,6 +181,7 @@ impl Reactor {
             moving: Moving::default(),
             siblings,
             commands,
+            commands_run: 0,
             doorbell_listens: false,
             jobs: Vec::new(),
             afterwards: Vec::new(),
@@ -198,7 +202,7 @@ impl Reactor {
             poll_us,
             polling: Polling::new(poll_us),
             ios: 0,
-            in_turn: config.clock_file.is_some().then(InTurn::default),
+            in_turn: config.clock_file.is_some().then(|| InTurn::new(config.io_times.as_ref())),
             timers_us: 0,
             now,
             turn_times: TurnTimes::default(),
@@ -271,6 +275,11 @@ impl Reactor {
             self.io_completed(completion);
             worked = true;
         }
+        if self.end_held() {
+            // What the core asks for next comes before another I/O ends.
+            self.carry_out();
+            return true;
+        }
         worked |= self.polled(|client, context| client.poll(context));
         worked |= self.take_turns();
         worked |= self.pass_time();
@@ -283,13 +292,13 @@ impl Reactor {
             self.doorbell_listens = true;
         }
         self.commands.begin();
-        let mut any = false;
-        for _ in 0..COMMANDS_AT_A_TIME {
+        self.commands_run = 0;
+        while self.commands_run < COMMANDS_AT_A_TIME {
             let Some(command) = self.commands.next() else { break };
             command(self);
-            any = true;
+            self.commands_run += 1;
         }
-        any
+        self.commands_run > 0
     }
 
     fn io_completed(&mut self, completion: Completion) {
@@ -361,9 +370,15 @@ impl Reactor {
     /// Adds the parts of a request that may start now to the batch; the rest waits for the disk's turn.
     fn ask(&mut self, client: u32, asked: Asked, batch: &mut Vec<Request>) {
         // If I/Os are done one at a time, requests are not split.
-        let part_sectors = match self.in_turn {
+        let part_sectors = match &mut self.in_turn {
             None => self.turns.part_sectors(asked.disk, self.now),
-            Some(_) => u32::MAX,
+            Some(in_turn) => {
+                if let Some(held) = &mut in_turn.held {
+                    held.requests += 1;
+                    held.stirred(self.now);
+                }
+                u32::MAX
+            }
         };
         let mut count = 0;
         for request in asked.requests(client, part_sectors) {
@@ -444,13 +459,21 @@ impl Reactor {
     /// Ticks the core and the origins whose timers have expired. It checks every disk, so it does not run in
     /// every turn.
     fn pass_time(&mut self) -> bool {
-        if self.now < self.timers_us {
+        let is_time = match self.held() {
+            None => self.timers_us <= self.now,
+            Some(held) => held.is_time_to_look(self.now),
+        };
+        if !is_time {
             return false;
         }
         let mut worked = false;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
             self.core.with(&mut self.memory).tick(self.now);
             worked = true;
+        }
+        let (now, due) = (self.now, self.core.next_wakeup());
+        if let Some(held) = self.held_mut() {
+            held.looked(now, due);
         }
         for place in 0..self.disks.places() {
             let Some(live) = self.disks.at(DiskNo(place)) else { continue };
@@ -508,13 +531,32 @@ impl Reactor {
     fn next_action(&mut self) -> Option<Action> {
         match &mut self.in_turn {
             None => self.core.poll(),
-            Some(in_turn) => in_turn.next(self.ios, || self.core.poll()),
+            Some(in_turn) => in_turn.next(self.now, self.ios, || self.core.poll()),
         }
     }
 
-    /// Returns the number of device and origin I/Os that the core waits for.
+    /// Returns the number of device and origin I/Os that have not been carried out yet.
     pub(crate) fn ios_in_flight(&self) -> usize {
-        self.ios + self.in_turn.as_ref().map_or(0, InTurn::waiting)
+        self.in_turn.as_ref().map_or(self.ios, |in_turn| in_turn.left(self.ios))
+    }
+
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.in_turn.as_ref()?.held.as_ref()
+    }
+
+    pub(crate) fn held_mut(&mut self) -> Option<&mut Held> {
+        self.in_turn.as_mut()?.held.as_mut()
+    }
+
+    /// Ends the I/O that is held back until now. Returns false if there is none.
+    fn end_held(&mut self) -> bool {
+        let now = self.now;
+        match self.held_mut().and_then(|held| held.next(now)) {
+            None => return false,
+            Some(Ended::Device { io, device, completion }) => self.device_ended(io, device, completion),
+            Some(Ended::Origin { disk, answer }) => self.origin_ended(disk, answer),
+        }
+        true
     }
 
     fn act(&mut self, action: Action) {
@@ -605,6 +647,10 @@ impl Reactor {
     }
 
     fn time_to_sleep(&self) -> Option<Duration> {
+        if self.held().is_some() {
+            // The clock stands until someone moves it, and whoever does asks for the pool's time then.
+            return Some(LONGEST_SLEEP);
+        }
         let origins = self.disks.iter().filter_map(|d| d.origin.next_wakeup());
         let due = origins
             .chain(self.core.next_wakeup())

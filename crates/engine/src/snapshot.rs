@@ -14,6 +14,8 @@ pub struct Snapshot {
     pub time_us: Micros,
     /// Device and origin I/Os in flight.
     pub ios_in_flight: u64,
+    /// Only in tests, if I/Os take time by a model.
+    pub stepped: Option<Stepped>,
     /// How long turns of the pool's threads took. Other clients are not served during a turn.
     pub turns: Histogram,
     /// How long the pool's threads were ready to run but had no processor.
@@ -30,6 +32,11 @@ impl Snapshot {
         self.pool.add(&other.pool);
         self.time_us = self.time_us.min(other.time_us);
         self.ios_in_flight += other.ios_in_flight;
+        if let (Some(mine), Some(theirs)) = (&mut self.stepped, other.stepped) {
+            mine.next_us = mine.next_us.min(theirs.next_us);
+            mine.ios += theirs.ios;
+            mine.requests += theirs.requests;
+        }
         self.turns.merge(&other.turns);
         self.processor_wait_us += other.processor_wait_us;
         for device in other.devices {
@@ -40,6 +47,17 @@ impl Snapshot {
         }
         self.disks.extend(other.disks);
     }
+}
+
+/// What must be known to move the clock of a pool whose I/Os take time by a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Stepped {
+    /// When the next I/O ends or timers are checked next; not after the pool's time if something is left to do now.
+    pub next_us: Micros,
+    /// I/Os that have not ended.
+    pub ios: u64,
+    /// Requests of clients that the pool has taken so far.
+    pub requests: u64,
 }
 
 /// A cache device's figures.

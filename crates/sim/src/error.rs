@@ -60,3 +60,9 @@ pub enum SimError {
         error: ManageError,
     },
 }
+
+impl From<haversack_latency::LatencyError> for SimError {
+    fn from(error: haversack_latency::LatencyError) -> Self {
+        SimError::Settings(error.to_string())
+    }
+}

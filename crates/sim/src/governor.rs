@@ -86,18 +86,17 @@ pub trait Governable {
     /// The pool refuses.
     fn set_target(&mut self, disk: DiskNo, target: Target, meter: &mut Meter) -> Result<(), SimError>;
 
-    /// Applies the decision for a disk.
+    /// Sets which blocks of a disk may enter the cache.
     ///
     /// # Errors
     /// The pool refuses.
-    fn set(
-        &mut self,
-        disk: DiskNo,
-        target: Target,
-        admission: AdmissionConfig,
-        mode: WriteMode,
-        meter: &mut Meter,
-    ) -> Result<(), SimError>;
+    fn set_admission(&mut self, disk: DiskNo, admission: AdmissionConfig) -> Result<(), SimError>;
+
+    /// Sets a disk's write mode.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    fn set_mode(&mut self, disk: DiskNo, mode: WriteMode, meter: &mut Meter) -> Result<(), SimError>;
 }
 
 /// A volume as a disk of the pool.
@@ -138,7 +137,16 @@ pub struct Governor {
     records: Records,
     /// The events that are still to come.
     happenings: VecDeque<Timed>,
+    /// What the last plans have set, by disk.
+    applied: Vec<Applied>,
     outcome: Outcome,
+}
+
+/// What a plan has set for a disk. Only what differs is set again, as in the daemon.
+#[derive(Clone, Copy, Default)]
+struct Applied {
+    target: Option<Target>,
+    admission: Option<AdmissionConfig>,
 }
 
 /// The simulated pool, as the control loop sees it.
@@ -147,6 +155,9 @@ struct SimPort<'a, C> {
     meter: &'a mut Meter,
     disks: &'a [Governed],
     pool_blocks: u64,
+    applied: &'a mut [Applied],
+    /// Write modes to change when everything else is done.
+    modes: Vec<(DiskNo, WriteMode)>,
     outcome: &'a mut Outcome,
     /// Processor time at which the decision began.
     begun: Duration,
@@ -193,7 +204,17 @@ impl<C: Governable> Port for SimPort<'_, C> {
             Mode::Auto => plan.write_mode,
             Mode::Fixed(mode) => mode,
         };
-        self.cache.set(number, target, admission, mode, self.meter)
+        let applied = &mut self.applied[usize::from(number.0)];
+        if applied.target.replace(target) != Some(target) {
+            self.cache.set_target(number, target, self.meter)?;
+        }
+        if applied.admission.replace(admission) != Some(admission) {
+            self.cache.set_admission(number, admission)?;
+        }
+        if self.cache.mode(number) != mode {
+            self.modes.push((number, mode));
+        }
+        Ok(())
     }
 }
 
@@ -216,6 +237,7 @@ impl Governor {
     ) -> Result<Governor, SimError> {
         let mut governor = Governor {
             control: Control::new(config.clone(), 0).map_err(|error| unfit(&error))?,
+            applied: vec![Applied::default(); disks.len()],
             disks,
             pool_blocks,
             records: Records::with_room(MonitorConfig::default().records),
@@ -243,6 +265,7 @@ impl Governor {
         let newest = &log[log.len().saturating_sub(recalled_lines(control.config(), own))..];
         control.recall(newest).map_err(|error| unfit(&error))?;
         self.control = control;
+        self.applied.fill(Applied::default());
         // What was measured since the last window belongs to the daemon that has ended.
         cache.restart_latencies(None);
         self.begin(now_us, cache, meter)
@@ -323,6 +346,7 @@ impl Governor {
                 Happening::Change(change) => {
                     let config = &mut self.disks[at].config;
                     *config = change.applied_to(config);
+                    self.applied[at] = Applied::default();
                     self.turn(now_us, Cause::Event(&format!("changed {name}")), cache, meter)?;
                 }
                 Happening::Event(event) => self.tell(now_us, number, &name, event, cache, meter)?,
@@ -361,6 +385,7 @@ impl Governor {
         }
         if !here {
             cache.set_target(number, Target::Blocks(0), meter)?;
+            self.applied[usize::from(number.0)] = Applied::default();
         }
         Ok(())
     }
@@ -373,9 +398,21 @@ impl Governor {
         meter: &mut Meter,
     ) -> Result<(), SimError> {
         let (disks, pool_blocks, outcome) = (&self.disks, self.pool_blocks, &mut self.outcome);
-        let mut port =
-            SimPort { cache: &mut *cache, meter, disks, pool_blocks, outcome, begun: Duration::ZERO };
-        let plan = match self.control.turn(&mut port, now_us, cause)? {
+        let mut port = SimPort {
+            cache: &mut *cache,
+            meter: &mut *meter,
+            disks,
+            pool_blocks,
+            applied: &mut self.applied,
+            modes: Vec::new(),
+            outcome,
+            begun: Duration::ZERO,
+        };
+        let decided = self.control.turn(&mut port, now_us, cause)?;
+        for (number, mode) in std::mem::take(&mut port.modes) {
+            cache.set_mode(number, mode, meter)?;
+        }
+        let plan = match decided {
             Some(Ok(decision)) => decision.plan,
             Some(Err(error)) => {
                 self.outcome.refused += 1;

@@ -21,6 +21,7 @@ mod show;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Policy {
     /// News that were not read yet. Nothing else is locked while this is.
     posted: Mutex<Vec<Posted>>,
     inner: Mutex<Inner>,
+    /// Orders that were taken and are not carried out yet.
+    ordered: AtomicU64,
     /// Signalled when something is due earlier than the thread expects.
     wake: Condvar,
 }
@@ -81,6 +84,7 @@ impl Policy {
             log_size_bytes: config.policy_log_size.0,
             posted: Mutex::default(),
             inner: Mutex::new(inner),
+            ordered: AtomicU64::new(0),
             wake: Condvar::new(),
         }
     }
@@ -130,9 +134,17 @@ impl Policy {
         resumed
     }
 
-    /// Takes what the daemon is to do.
+    /// Takes what the daemon is to do. It tells of each order when it has done that.
     pub fn take_orders(&self) -> Vec<Order> {
-        self.inner.locked().pools.values_mut().flat_map(PoolLoop::take_orders).collect()
+        let mut inner = self.inner.locked();
+        let orders: Vec<Order> = inner.pools.values_mut().flat_map(PoolLoop::take_orders).collect();
+        self.ordered.fetch_add(orders.len() as u64, Ordering::Relaxed);
+        orders
+    }
+
+    /// An order that was taken is carried out.
+    pub fn carried_out(&self) {
+        self.ordered.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Starts with the policy of the configuration, continuing from where the daemon last stopped.
@@ -248,6 +260,8 @@ impl Policy {
         PolicyStatus {
             settings: inner.settings.clone(),
             measures: config.as_ref().is_some_and(haversack_control::measures),
+            orders: self.ordered.load(Ordering::Relaxed)
+                + inner.pools.values().map(PoolLoop::orders).sum::<u64>(),
             effective: config.and_then(|config| serde_json::to_value(config).ok()),
             pools: inner.pools.values().map(PoolLoop::status).collect(),
         }

@@ -88,6 +88,11 @@ impl PoolLoop {
         std::mem::take(&mut self.orders)
     }
 
+    /// Returns how many orders were not taken yet.
+    pub fn orders(&self) -> u64 {
+        self.orders.len() as u64
+    }
+
     /// Returns the pool's current time.
     pub fn now_us(&self) -> Micros {
         self.backend.now_us()
@@ -148,7 +153,7 @@ impl PoolLoop {
     /// Makes all attached disks take part in the policy that was set.
     fn take_part(&mut self, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         self.refused = None;
-        self.latencies.unknown = !self.backend.clock_runs();
+        self.latencies.unknown = !self.backend.measures_latencies();
         for disk in &snapshot.disks {
             if self.disks.contains_key(&disk.name) {
                 self.begin(disk, now_us, snapshot)?;

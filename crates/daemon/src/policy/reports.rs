@@ -14,7 +14,7 @@ type Seen = (u64, u64);
 pub struct Latencies {
     origins: BTreeMap<String, Seen>,
     devices: Seen,
-    /// The pool's clock does not run by itself, so its latencies mean nothing.
+    /// By the pool's clock I/Os take no time, so its latencies mean nothing.
     pub unknown: bool,
 }
 

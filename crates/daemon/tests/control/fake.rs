@@ -121,7 +121,7 @@ impl Backend for Fake {
     fn now_us(&self) -> Micros {
         haversack_engine::clock::now_us()
     }
-    fn clock_runs(&self) -> bool {
+    fn measures_latencies(&self) -> bool {
         true
     }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
@@ -268,6 +268,7 @@ impl Backend for Fake {
             pool,
             time_us: 0,
             ios_in_flight: 0,
+            stepped: None,
             turns: haversack_engine::histogram::Histogram::default(),
             processor_wait_us: 0,
             devices: vec![DeviceSnapshot {

@@ -9,6 +9,7 @@ use haversack_model::{DeviceNo, DiskHandle, DiskNo, SECTOR_BYTES, SectorNo};
 use super::Reactor;
 use crate::event::EngineEvent;
 use crate::faults::DeviceOp;
+use crate::held::Ended;
 use crate::media::failure;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::ring::{Completion, Order, Owner};
@@ -94,6 +95,14 @@ impl Reactor {
     }
 
     pub(super) fn origin_answered(&mut self, disk: DiskHandle, answer: OriginAnswer) {
+        let now = self.now;
+        match self.held_mut() {
+            None => self.origin_ended(disk, answer),
+            Some(held) => held.ended(now, Ended::Origin { disk, answer }),
+        }
+    }
+
+    pub(super) fn origin_ended(&mut self, disk: DiskHandle, answer: OriginAnswer) {
         let OriginAnswer { request, result } = answer;
         let live = self.disks.get_mut(disk).expect("an answer is of a disk");
         live.answered(&request, result, self.now);
@@ -114,6 +123,14 @@ impl Reactor {
     }
 
     pub(super) fn device_completed(&mut self, io: IoId, device: DeviceNo, completion: Completion) {
+        let now = self.now;
+        match self.held_mut() {
+            None => self.device_ended(io, device, completion),
+            Some(held) => held.ended(now, Ended::Device { io, device, completion }),
+        }
+    }
+
+    pub(super) fn device_ended(&mut self, io: IoId, device: DeviceNo, completion: Completion) {
         let took_us = self.now.saturating_sub(completion.started_us);
         let live = self.devices[device.0 as usize].as_mut().expect("an I/O is of a device in use");
         let result = live.completed(io, completion.result, took_us).map_err(|(errno, offset_bytes)| {

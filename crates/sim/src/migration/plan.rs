@@ -57,6 +57,9 @@ pub struct LatencyTable {
     /// I/Os that a cache device handles in parallel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_servers: Option<u32>,
+    /// Bytes per second of each of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_speed: Option<Size>,
     /// Latency of a read from the origin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_read: Option<Distribution>,
@@ -97,6 +100,7 @@ impl LatencyTable {
         model.device.servers = self.device_servers.unwrap_or(model.device.servers);
         model.origin.servers = self.origin_servers.unwrap_or(model.origin.servers);
         let speed = |given: Option<Size>, default: f64| given.map_or(default, |size| size.0 as f64);
+        model.device.bytes_per_second = speed(self.device_speed, model.device.bytes_per_second);
         model.origin.bytes_per_second = speed(self.origin_speed, model.origin.bytes_per_second);
         model.network_bytes_per_second = speed(self.network_speed, model.network_bytes_per_second);
         model

@@ -21,12 +21,10 @@ use super::requests::{self, Arrived, Requests};
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::governor::Governable;
-use crate::latency::{IoKind, Mean, Stations};
+use crate::latency::{IoKind, Looks, Mean, Stations};
 use crate::meter::Meter;
 use crate::settings::RestartKind;
 
-/// Time between two checks of the timers while there is traffic.
-const LOOK_NS: u64 = 1_000_000;
 /// The assumed time of a read from an origin before anything was measured.
 const UNKNOWN_ORIGIN_US: f64 = 1000.0;
 /// The ownership epoch of all disks.
@@ -42,9 +40,24 @@ pub struct Make {
     pub names: Vec<String>,
 }
 
-/// An I/O in flight: its completion time, its place in the order of emission, and the content and location of
-/// a write.
-type Pending = Reverse<(u64, u64, u32, Option<(u8, u64)>)>;
+/// An I/O in flight. The first to end is the least, and at the same time the first that was asked for.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Pending {
+    done_ns: u64,
+    /// Its place in the order of emission.
+    number: u64,
+    io: IoId,
+    /// The device and location of a write to it.
+    write: Option<(u8, u64)>,
+    read: Option<Read>,
+}
+
+/// A read in flight, which is measured when it ends: when it began, and whose origin it reads, if not a cache device.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Read {
+    since_ns: u64,
+    origin_of: Option<DiskNo>,
+}
 
 /// See the module.
 pub struct Driver<M> {
@@ -56,8 +69,8 @@ pub struct Driver<M> {
     media: Option<PageMedia>,
     stations: Option<Stations>,
     now_ns: u64,
-    look_ns: u64,
-    pending: BinaryHeap<Pending>,
+    looks: Looks,
+    pending: BinaryHeap<Reverse<Pending>>,
     emitted: u64,
     requests: Requests,
     /// Requests wait until all disks are attached.
@@ -95,7 +108,7 @@ impl<M: SimMemory> Driver<M> {
             media: M::SURVIVES.then_some(media),
             stations,
             now_ns: 0,
-            look_ns: LOOK_NS,
+            looks: Looks::new(0),
             pending: BinaryHeap::new(),
             emitted: 0,
             requests: Requests::default(),
@@ -144,26 +157,24 @@ impl<M: SimMemory> Driver<M> {
 
     /// Performs the next work that is due by then, if there is any.
     fn step(&mut self, to_ns: u64, meter: &mut Meter) -> bool {
-        let done_ns = self.pending.peek().map_or(u64::MAX, |Reverse((ns, ..))| *ns);
-        if done_ns.min(self.look_ns) > to_ns {
+        let done_ns = self.pending.peek().map_or(u64::MAX, |Reverse(first)| first.done_ns);
+        let look_ns = self.looks.next_ns();
+        if done_ns.min(look_ns) > to_ns {
             return false;
         }
-        if done_ns <= self.look_ns
-            && let Some(Reverse((ns, _, io, write))) = self.pending.pop()
+        if done_ns <= look_ns
+            && let Some(Reverse(first)) = self.pending.pop()
         {
-            self.now_ns = self.now_ns.max(ns);
-            self.finish_io(IoId(io), write);
-            self.look_soon();
+            self.now_ns = self.now_ns.max(done_ns);
+            self.measure(first.read);
+            self.finish_io(first.io, first.write);
+            self.looks.soon(self.now_ns);
         } else {
-            self.now_ns = self.now_ns.max(self.look_ns);
+            self.now_ns = self.now_ns.max(look_ns);
             self.look();
         }
         self.drain(meter);
         true
-    }
-
-    fn look_soon(&mut self) {
-        self.look_ns = self.look_ns.min(self.now_ns + LOOK_NS);
     }
 
     fn look(&mut self) {
@@ -171,8 +182,20 @@ impl<M: SimMemory> Driver<M> {
         if self.core.next_wakeup().is_some_and(|due| due <= now) {
             self.core.with(&mut self.memory).tick(now);
         }
-        let due_ns = self.core.next_wakeup().map_or(u64::MAX, |due| due.saturating_mul(1000));
-        self.look_ns = due_ns.max(self.now_ns + LOOK_NS);
+        self.looks.looked(self.now_ns, self.core.next_wakeup().map(|due| due.saturating_mul(1000)));
+    }
+
+    /// Notes how long a read took that ends now.
+    fn measure(&mut self, read: Option<Read>) {
+        let Some(Read { since_ns, origin_of }) = read else { return };
+        let took_ns = self.now_ns - since_ns;
+        match origin_of {
+            Some(disk) => {
+                self.origin_reads[usize::from(disk.0)].add(took_ns);
+                self.all_origin_reads.add(took_ns);
+            }
+            None => self.device_reads.add(took_ns),
+        }
     }
 
     /// Continues until something has happened.
@@ -200,7 +223,7 @@ impl<M: SimMemory> Driver<M> {
             self.submit(Arrived { request, time_ns: access.time_ns });
             self.drain(meter);
         }
-        self.look_soon();
+        self.looks.soon(self.now_ns);
     }
 
     fn submit(&mut self, arrived: Arrived) -> bool {
@@ -261,25 +284,19 @@ impl<M: SimMemory> Driver<M> {
             }
             Action::ReadOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_reads += 1;
-                let took_ns = self.origin_io(io, IoKind::Read, bytes(sectors));
-                if let Some(ns) = took_ns {
-                    self.origin_reads[usize::from(disk.0)].add(ns);
-                    self.all_origin_reads.add(ns);
-                }
+                self.origin_io(io, disk, IoKind::Read, bytes(sectors));
             }
             Action::WriteOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_writes += 1;
-                let _ = self.origin_io(io, IoKind::Write, bytes(sectors));
+                self.origin_io(io, disk, IoKind::Write, bytes(sectors));
             }
             // Zeroes and discards move no data.
             Action::ZeroOrigin { io, disk, .. } => {
                 self.past[usize::from(disk.0)].origin_writes += 1;
-                let _ = self.origin_io(io, IoKind::Write, 0);
+                self.origin_io(io, disk, IoKind::Write, 0);
             }
             Action::ReadPeer { disk, .. } => unreachable!("{disk:?} never moves between hosts"),
-            Action::FlushOrigin { io, .. } => {
-                let _ = self.origin_io(io, IoKind::Flush, 0);
-            }
+            Action::FlushOrigin { io, disk } => self.origin_io(io, disk, IoKind::Flush, 0),
         }
     }
 
@@ -295,26 +312,20 @@ impl<M: SimMemory> Driver<M> {
         } else {
             stations.device(now_ns, device, kind, bytes)
         };
-        if kind == IoKind::Read {
-            self.device_reads.add(done_ns - self.now_ns);
-        }
-        self.wait_for(done_ns, io, write);
+        let read = (kind == IoKind::Read).then_some(Read { since_ns: now_ns, origin_of: None });
+        self.wait_for(done_ns, io, write, read);
     }
 
-    /// The duration of an I/O; `None` without a model of time.
-    fn origin_io(&mut self, io: IoId, kind: IoKind, bytes: u64) -> Option<u64> {
-        let Some(stations) = &mut self.stations else {
-            self.finish_io(io, None);
-            return None;
-        };
+    fn origin_io(&mut self, io: IoId, disk: DiskNo, kind: IoKind, bytes: u64) {
+        let Some(stations) = &mut self.stations else { return self.finish_io(io, None) };
         let done_ns = stations.origin(self.now_ns, kind, bytes);
-        self.wait_for(done_ns, io, None);
-        Some(done_ns - self.now_ns)
+        let read = Read { since_ns: self.now_ns, origin_of: Some(disk) };
+        self.wait_for(done_ns, io, None, (kind == IoKind::Read).then_some(read));
     }
 
-    fn wait_for(&mut self, done_ns: u64, io: IoId, write: Option<(u8, u64)>) {
+    fn wait_for(&mut self, done_ns: u64, io: IoId, write: Option<(u8, u64)>, read: Option<Read>) {
         self.emitted += 1;
-        self.pending.push(Reverse((done_ns, self.emitted, io.0, write)));
+        self.pending.push(Reverse(Pending { done_ns, number: self.emitted, io, write, read }));
     }
 
     fn finish_io(&mut self, io: IoId, write: Option<(u8, u64)>) {
@@ -352,7 +363,7 @@ impl<M: SimMemory> Driver<M> {
         let media = self.media.as_mut().expect("a pool that is restarted keeps its metadata");
         self.core = self.make.pool.open(media, &mut memory, now)?;
         self.memory = memory;
-        self.look_ns = self.now_ns + LOOK_NS;
+        self.looks = Looks::new(self.now_ns);
         self.attach(meter)
     }
 
@@ -462,32 +473,26 @@ impl<M: SimMemory> Governable for Driver<M> {
         let set = self.core.with(&mut self.memory).set_target(now, disk, target);
         set.map_err(|error| self.refused(disk, error))?;
         self.drain(meter);
-        self.look_soon();
+        self.looks.soon(self.now_ns);
         Ok(())
     }
 
-    /// A write mode that cannot be set while another is being set is left for the next decision.
-    fn set(
-        &mut self,
-        disk: DiskNo,
-        target: Target,
-        admission: AdmissionConfig,
-        mode: WriteMode,
-        meter: &mut Meter,
-    ) -> Result<(), SimError> {
+    fn set_admission(&mut self, disk: DiskNo, admission: AdmissionConfig) -> Result<(), SimError> {
         let now = self.now_us();
-        let set = self.core.with(&mut self.memory).set_target(now, disk, target);
-        set.map_err(|error| self.refused(disk, error))?;
         let set = self.core.with(&mut self.memory).set_admission(now, disk, admission);
-        set.map_err(|error| self.refused(disk, error))?;
-        if self.mode(disk) != mode {
-            match self.core.with(&mut self.memory).set_mode(now, disk, mode) {
-                Ok(_) | Err(ManageError::Busy) => {}
-                Err(error) => return Err(self.refused(disk, error)),
-            }
+        self.looks.soon(self.now_ns);
+        set.map_err(|error| self.refused(disk, error))
+    }
+
+    /// A write mode that cannot be set while another is being set is left for the next decision.
+    fn set_mode(&mut self, disk: DiskNo, mode: WriteMode, meter: &mut Meter) -> Result<(), SimError> {
+        let now = self.now_us();
+        match self.core.with(&mut self.memory).set_mode(now, disk, mode) {
+            Ok(_) | Err(ManageError::Busy) => {}
+            Err(error) => return Err(self.refused(disk, error)),
         }
         self.drain(meter);
-        self.look_soon();
+        self.looks.soon(self.now_ns);
         Ok(())
     }
 }

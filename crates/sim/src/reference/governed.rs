@@ -110,15 +110,13 @@ impl<R: Resizable> Governable for Monitored<R> {
         Ok(())
     }
 
-    fn set(
-        &mut self,
-        disk: DiskNo,
-        target: Target,
-        admission: AdmissionConfig,
-        mode: WriteMode,
-        _: &mut Meter,
-    ) -> Result<(), SimError> {
-        self.replay.policy.set(usize::from(disk.0), target, admission, mode);
+    fn set_admission(&mut self, disk: DiskNo, admission: AdmissionConfig) -> Result<(), SimError> {
+        self.replay.policy.set_admission(usize::from(disk.0), admission);
+        Ok(())
+    }
+
+    fn set_mode(&mut self, disk: DiskNo, mode: WriteMode, _: &mut Meter) -> Result<(), SimError> {
+        self.replay.policy.set_mode(usize::from(disk.0), mode);
         Ok(())
     }
 }

@@ -88,10 +88,16 @@ impl<R: Resizable> Partitions<R> {
         partitions
     }
 
-    /// Applies the decision for a disk. Targets take effect when blocks are inserted.
+    /// Sets a disk's share, admission and write mode.
     pub fn set(&mut self, disk: usize, target: Target, admission: AdmissionConfig, mode: WriteMode) {
+        self.set_admission(disk, admission);
+        self.set_mode(disk, mode);
+        self.set_target(disk, target);
+    }
+
+    /// Sets which blocks of a disk may enter.
+    pub fn set_admission(&mut self, disk: usize, admission: AdmissionConfig) {
         let d = &mut self.disks[disk];
-        (d.target, d.mode) = (target, mode);
         if admission.is_like(&d.admission_config) {
             // No data is staged here, so none must be dropped.
             d.admission.resize(&admission, &mut |_| {});
@@ -99,10 +105,14 @@ impl<R: Resizable> Partitions<R> {
             d.admission = admission.build(d.blocks);
         }
         d.admission_config = admission;
-        self.divide();
     }
 
-    /// Sets the share of a disk and changes nothing else.
+    /// Sets a disk's write mode.
+    pub fn set_mode(&mut self, disk: usize, mode: WriteMode) {
+        self.disks[disk].mode = mode;
+    }
+
+    /// Sets the share of a disk. It takes effect when blocks are inserted.
     pub fn set_target(&mut self, disk: usize, target: Target) {
         self.disks[disk].target = target;
         self.divide();

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-use crate::error::SimError;
 use haversack_model::random::Random;
+
+use crate::error::LatencyError;
 
 /// A distribution of times, in microseconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,15 +35,15 @@ impl Distribution {
     /// A measured distribution.
     ///
     /// # Errors
-    /// [`SimError::Settings`] unless quantiles go from 0 to 1 and neither they nor the times decrease.
-    pub fn measured(quantiles: Vec<(f64, f64)>) -> Result<Self, SimError> {
+    /// [`LatencyError`] unless quantiles go from 0 to 1 and neither they nor the times decrease.
+    pub fn measured(quantiles: Vec<(f64, f64)>) -> Result<Self, LatencyError> {
         let ends = (quantiles.first().map(|q| q.0), quantiles.last().map(|q| q.0));
         let sorted = quantiles.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
         let sane = quantiles.iter().all(|(_, us)| us.is_finite() && *us >= 0.0);
         if ends == (Some(0.0), Some(1.0)) && sorted && sane {
             return Ok(Distribution::Quantiles(quantiles));
         }
-        Err(SimError::Settings(format!(
+        Err(LatencyError(format!(
             "a measured profile needs rising quantiles from 0 to 1 with times that do not fall, found {quantiles:?}"
         )))
     }
@@ -105,12 +106,12 @@ impl<'de> Deserialize<'de> for Distribution {
 }
 
 impl FromStr for Distribution {
-    type Err = SimError;
+    type Err = LatencyError;
 
     /// `80` or `constant:80`, `exponential:100`, `log-normal:80,0.5`, `profile:0=60,0.5=80,0.99=200,1=900`.
-    fn from_str(text: &str) -> Result<Self, SimError> {
+    fn from_str(text: &str) -> Result<Self, LatencyError> {
         let wrong = || {
-            SimError::Settings(format!(
+            LatencyError(format!(
                 "'{text}' is no service time: expected microseconds, exponential:MEAN, log-normal:MEDIAN,SIGMA or \
                  profile:0=US,0.5=US,...,1=US"
             ))
@@ -132,7 +133,7 @@ impl FromStr for Distribution {
                     let (q, us) = pair.split_once('=').ok_or_else(wrong)?;
                     Ok((number(q)?, number(us)?))
                 };
-                Self::measured(values.split(',').map(pair).collect::<Result<_, SimError>>()?)
+                Self::measured(values.split(',').map(pair).collect::<Result<_, LatencyError>>()?)
             }
             _ => Err(wrong()),
         }

@@ -14,8 +14,9 @@ impl Mean {
         self.count += 1;
     }
 
-    /// Returns the mean in microseconds; `None` without latencies.
+    /// Returns the mean in microseconds; `None` without latencies. Of whole microseconds it is as exact as their sum
+    /// divided by their number.
     pub fn us(self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64 / 1000.0)
+        (self.count > 0).then(|| self.sum_ns as f64 / 1000.0 / self.count as f64)
     }
 }

@@ -78,7 +78,7 @@ impl<R: Resizable> Governable for Monitored<R> {
 
     fn counters(&self, disk: DiskNo) -> Counters {
         let counts = self.replay.meter.of(volume(disk));
-        let (origin_latency_us, cache_latency_us) = self.replay.latencies(volume(disk));
+        let (origin_latency_us, cache_latency_us) = self.replay.reads.means_us(volume(disk));
         Counters {
             read_hits: counts.read_hits,
             read_misses: counts.read_misses,
@@ -89,7 +89,7 @@ impl<R: Resizable> Governable for Monitored<R> {
     }
 
     fn restart_latencies(&mut self, of: Option<DiskNo>) {
-        self.replay.restart_latencies(of.map(volume));
+        self.replay.reads.restart(of.map(volume));
     }
 
     fn disk_usage(&self, disk: DiskNo) -> DiskUsage {
@@ -135,6 +135,7 @@ impl<R: Resizable> Cell for Governed<R> {
                 // Nothing here is metered by the loop: time passes only with requests.
                 let mut unmetered = Meter::new(Default::default());
                 while governor.due_ns() <= access.time_ns {
+                    self.cache.replay.reads.pass(governor.due_ns());
                     governor.act(&mut self.cache, &mut unmetered)?;
                 }
                 self.cache.note(access);

@@ -11,6 +11,7 @@ pub mod lru;
 pub mod min;
 pub mod partitions;
 pub mod queues;
+mod reads;
 pub mod replay;
 pub mod s3_fifo;
 pub mod sieve;

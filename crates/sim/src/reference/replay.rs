@@ -14,14 +14,15 @@
 use std::ops::Range;
 
 use haversack_model::WriteMode;
-use haversack_trace::{Access, Op, VolumeNo};
+use haversack_trace::{Access, Op};
 
+use super::reads::Reads;
 use super::{Policy, PolicyName};
 use crate::cell::{Cell, CellResult};
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::key::{self, Key, KeySet};
-use crate::latency::{IoKind, Mean, Stations};
+use crate::latency::{IoKind, Stations};
 use crate::meter::Meter;
 
 /// See the module.
@@ -42,8 +43,8 @@ pub struct Replay<P> {
     pub stations: Option<Stations>,
     /// Blocks written since they were last clean. Some of them were evicted, which is not detected yet.
     pub dirty: KeySet,
-    /// Recent latencies of reads from each volume's origin, and of reads from the cache device.
-    pub reads: (Vec<Mean>, Mean),
+    /// Recent latencies of reads.
+    pub reads: Reads,
 }
 
 /// The I/Os of a request, for the model of time.
@@ -62,14 +63,6 @@ struct Parts {
 pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
     let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes));
     access.offset_bytes.div_ceil(block_bytes)..end / block_bytes
-}
-
-fn note(means: &mut Vec<Mean>, volume: VolumeNo, ns: u64) {
-    let at = volume.0 as usize;
-    if at >= means.len() {
-        means.resize(at + 1, Mean::default());
-    }
-    means[at].add(ns);
 }
 
 impl<P: Policy> Replay<P> {
@@ -99,22 +92,6 @@ impl<P: Policy> Replay<P> {
     /// A volume's own rules for writes, or the common ones.
     fn mode_of(&self, access: &Access) -> WriteMode {
         self.policy.mode(access.volume).unwrap_or(self.mode)
-    }
-
-    /// Recent mean latencies in microseconds: of reads from a volume's origin, and from the cache device.
-    pub fn latencies(&self, volume: VolumeNo) -> (Option<f64>, Option<f64>) {
-        let origin = self.reads.0.get(volume.0 as usize).copied().and_then(Mean::us);
-        (origin, self.reads.1.us())
-    }
-
-    /// Restarts the means: of one volume's origin, or of all.
-    pub fn restart_latencies(&mut self, of: Option<VolumeNo>) {
-        match of {
-            Some(volume) => {
-                self.reads.0.get_mut(volume.0 as usize).into_iter().for_each(|mean| *mean = Mean::default());
-            }
-            None => self.reads = Default::default(),
-        }
     }
 
     fn keys(&self, access: &Access) -> Result<impl Iterator<Item = Key> + use<P>, SimError> {
@@ -222,11 +199,12 @@ impl<P: Policy> Replay<P> {
     fn take_time(&mut self, access: &Access, kind: IoKind, parts: &Parts) {
         let (now_ns, volume) = (access.time_ns, access.volume);
         let Some(stations) = &mut self.stations else { return };
+        self.reads.pass(now_ns);
         let block_bytes = self.block_bytes;
         let mut done_ns = now_ns;
         if kind == IoKind::Read && parts.hits > 0 {
             let hits_ns = stations.device(now_ns, 0, IoKind::Read, parts.hits * block_bytes);
-            self.reads.1.add(hits_ns - now_ns);
+            self.reads.begin(now_ns, hits_ns, None);
             done_ns = done_ns.max(hits_ns);
         }
         if parts.origin_bytes > 0 {
@@ -234,7 +212,7 @@ impl<P: Policy> Replay<P> {
             for _ in 0..ios {
                 let io_ns = stations.origin(now_ns, kind, parts.origin_bytes / ios);
                 if kind == IoKind::Read {
-                    note(&mut self.reads.0, volume, io_ns - now_ns);
+                    self.reads.begin(now_ns, io_ns, Some(volume));
                 }
                 done_ns = done_ns.max(io_ns);
             }

@@ -3,9 +3,8 @@
 //!
 //! The daemon's pool has a clock that is a file (`clock_file`). Its reactor looks at its timers once a millisecond, so
 //! time goes on by a millisecond. If I/Os take time by a model (`io_times`), the pool tells when something happens next,
-//! and time goes on to that, in the order in which the simulator does things: the I/Os that end by then, one by one, then
-//! timers, then orders and the ends of windows, then requests. No request waits for
-//! another one's answer.
+//! and time goes on to that, in the order in which the simulator does things: first I/Os that end, one by one, then
+//! timers, then orders and the ends of windows, then requests. No request waits for another one's answer.
 
 mod timed;
 
@@ -133,8 +132,8 @@ impl Replay {
         Self { window_us: Some(window_us), ..self }
     }
 
-    /// Plays accesses whose times are whole milliseconds, and if I/Os take time do not begin at 0, when the daemon attaches
-    /// its disks. Ends when no request and no I/O is in flight.
+    /// Plays accesses whose times are whole milliseconds. If I/Os take time, the first that asks for anything comes after
+    /// 0, when the daemon attaches its disks. Ends when no request and no I/O is in flight.
     ///
     /// # Errors
     /// If a request fails or reads wrong bytes, or the daemon does not come to rest.
@@ -205,7 +204,7 @@ impl Replay {
         Ok((count("decisions") + count("refusals"), policy["orders"].as_u64().unwrap_or(0)))
     }
 
-    /// Whether a job, or if I/Os take no time any job, is still running. What a job does to a disk takes as long as its I/Os.
+    /// Whether a job, or if I/Os take no time any job, is still running. Otherwise a job may take as long as its I/Os.
     fn jobs_run(&mut self, job: &Value) -> Result<bool> {
         let jobs = self.control.get("/v1/jobs")?;
         let counts = |other: &&Value| self.timed.is_none() || other["id"] == *job;

@@ -4,7 +4,8 @@
 //! Invariants
 //! - I/Os end in the order of the model's times, and those that end at the same time in the order in which the core
 //!   asked for them. None ends before it has been carried out, and none overtakes one that has not.
-//! - I/Os asked for before the clock has left zero take no time, so that a pool can be opened. After `let_go` none does.
+//! - I/Os asked for before the clock has left zero take no time, so that a pool can be opened, and after `let_go` none
+//!   does.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -258,7 +258,7 @@ impl Replay {
             }
             _ => &mut self.contents[disk][range.clone()],
         };
-        self.disks[disk].ask(command(access), access.offset_bytes, access.length_bytes, data)?;
+        self.disks[disk].ask(command(access), range.start as u64, range.len() as u32, data)?;
         let is_right = access.op != Op::Read || read == self.contents[disk][range];
         check(is_right, format!("wrong bytes: {access:?}"))
     }
@@ -290,6 +290,9 @@ fn command(access: &Access) -> Command {
 
 /// The bytes of an access on its disk. A flush has none.
 fn range(access: &Access) -> Range<usize> {
+    if access.op == Op::Flush {
+        return 0..0;
+    }
     let start = access.offset_bytes as usize;
     start..start + access.length_bytes as usize
 }

@@ -57,6 +57,10 @@ const TIMES: [(&str, u32); 8] = [
 /// Bytes a second of what takes no time.
 const AT_ONCE: &str = "1048576TiB";
 
+fn io_time_us(name: &str) -> f64 {
+    TIMES.iter().find(|(io, _)| *io == name).map_or(f64::INFINITY, |(_, us)| f64::from(*us))
+}
+
 /// The times as the daemon's pool is told them.
 fn io_times() -> String {
     let key = |name: &str| match name.strip_suffix("servers") {
@@ -356,14 +360,16 @@ fn decisions(log: &[Entry]) -> Vec<&Decision> {
     decisions.filter(|decision| decision.cause == "window").collect()
 }
 
-/// Whether what was measured includes latencies, if anything was: those of an origin differ from window to window, because
-/// I/Os wait for each other.
+/// Whether what was measured includes latencies, if anything was: reads take as long as the model says, or longer if they wait
+/// for each other.
 fn measures_latencies(log: &[Entry]) -> bool {
     let disks = decisions(log).into_iter().map(|decision| &decision.inputs.disks[0]);
     let windows: Vec<_> = disks.filter_map(|disk| disk.window.as_ref()).collect();
     let origin_us: Vec<_> = windows.iter().filter_map(|window| window.origin_latency_us).collect();
-    let device_us = windows.iter().filter_map(|window| window.cache_latency_us);
-    windows.is_empty() || device_us.count() > 0 && origin_us.iter().any(|us| *us != origin_us[0])
+    let device_us: Vec<_> = windows.iter().filter_map(|window| window.cache_latency_us).collect();
+    let are_measured =
+        |all: &[f64], read: &str| !all.is_empty() && all.iter().all(|us| *us >= io_time_us(read));
+    windows.is_empty() || are_measured(&origin_us, "origin-read") && are_measured(&device_us, "device-read")
 }
 
 /// Both do the same: every event, every figure that was measured, every demand, target, mode and filter, and every

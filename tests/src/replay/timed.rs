@@ -104,7 +104,7 @@ impl Replay {
         let data = self.contents[disk][range.clone()].to_vec();
         let written = if access.op == Op::Write { &data[..] } else { &[] };
         let cookie =
-            self.disks[disk].send(command(access), access.offset_bytes, access.length_bytes, written)?;
+            self.disks[disk].send(command(access), range.start as u64, range.len() as u32, written)?;
         let timed = self.comes_next();
         timed.sent += 1;
         let of_disk = &mut timed.unanswered[disk];

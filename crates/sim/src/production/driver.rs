@@ -53,7 +53,7 @@ struct Pending {
 }
 
 /// A read in flight, which is measured when it ends: when it began, and whose origin it reads, if not a cache device.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Read {
     since_ns: u64,
     origin_of: Option<DiskNo>,

@@ -44,7 +44,7 @@ pub mod verify;
 
 pub use error::{Error, Result};
 pub use guest::{Answer, Attachment, Guest};
-pub use place::{Place, test};
+pub use place::{Place, test, test_alone};
 
 /// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;

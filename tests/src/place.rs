@@ -31,23 +31,23 @@ pub struct Place {
     start: Instant,
 }
 
-/// The turn of a test that runs.
-struct Turn;
+/// The turn of a test that runs, and how many it takes.
+struct Turn(usize);
 
 impl Turn {
     /// Waits until few others run.
-    fn take() -> Turn {
-        let is_late = |turns: &mut usize| *turns >= MOST_TURNS;
-        let mut turns = ENDED.wait_while(turns(), is_late).unwrap_or_else(PoisonError::into_inner);
-        *turns += 1;
-        Turn
+    fn take(count: usize) -> Turn {
+        let must_wait = |turns: &mut usize| *turns + count > MOST_TURNS;
+        let mut turns = ENDED.wait_while(turns(), must_wait).unwrap_or_else(PoisonError::into_inner);
+        *turns += count;
+        Turn(count)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *turns() -= 1;
-        ENDED.notify_one();
+        *turns() -= self.0;
+        ENDED.notify_all();
     }
 }
 
@@ -60,7 +60,19 @@ fn turns() -> MutexGuard<'static, usize> {
 /// # Panics
 /// If the test fails; that is how a test does.
 pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
-    let _turn = Turn::take();
+    in_turn(name, 1, body);
+}
+
+/// As [`test`], but no other one runs at the same time: for servers that take clients which are late for dead.
+///
+/// # Panics
+/// As [`test`].
+pub fn test_alone(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
+    in_turn(name, MOST_TURNS, body);
+}
+
+fn in_turn(name: &str, turns: usize, body: impl FnOnce(&Place) -> Result<()>) {
+    let _turn = Turn::take(turns);
     let mut place = Place::new(name).unwrap_or_else(|error| panic!("{name}: {error}"));
     if let Err(error) = body(&place) {
         drop(place);

@@ -11,7 +11,7 @@ use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tgt::Tgt;
 use haversack_e2e::tools::PATIENCE;
-use haversack_e2e::{Guest, Place, Result, image, test, tools};
+use haversack_e2e::{Guest, Place, Result, image, test, test_alone, tools};
 
 /// How often the daemon is killed under load.
 const KILLS: u32 = 5;
@@ -65,7 +65,7 @@ fn a_qcow2_origin() {
 
 #[test]
 fn an_rbd_origin() {
-    test("RBD origin", |place| {
+    test_alone("RBD origin", |place| {
         let ceph = Ceph::start(place)?;
         let digest = load_with_kills(place, ceph.image("vm1", 64)?)?;
         // Only the helper that was killed itself has left the image open. Those of the daemons have closed it.
@@ -79,7 +79,7 @@ fn an_rbd_origin() {
 
 #[test]
 fn an_rbd_image_that_another_client_has_open_is_refused() {
-    test("RBD image in use", |place| {
+    test_alone("RBD image in use", |place| {
         let ceph = Ceph::start(place)?;
         let origin = ceph.image("vm1", 64)?;
         let daemon = Haversack::start(place, Settings::new(32, vec![]))?;
@@ -99,7 +99,7 @@ fn an_rbd_image_that_another_client_has_open_is_refused() {
 /// The lock is the pool's: it stays while the daemon is down, and goes with the disk.
 #[test]
 fn an_rbd_image_is_locked_for_the_pool_that_caches_it() {
-    test("RBD lock", |place| {
+    test_alone("RBD lock", |place| {
         let ceph = Ceph::start(place)?;
         let origin = ceph.image("vm1", 64)?;
         let mut daemon = Haversack::start(place, Settings::new(32, vec![]))?;

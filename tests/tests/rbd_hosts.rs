@@ -11,7 +11,7 @@ use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::process::Process;
 use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::{self, PATIENCE, wait_until};
-use haversack_e2e::{Error, Place, Result, image, test};
+use haversack_e2e::{Error, Place, Result, image, test_alone};
 
 const MIB: u64 = 16;
 const BLOCK: u64 = 4096;
@@ -83,7 +83,7 @@ fn start<'a>(origin: &str, hosts: &Hosts, places: &'a [Place; 2], more: &str) ->
 
 #[test]
 fn a_disk_on_an_rbd_image_moves_there_and_back() {
-    test("an RBD image of two hosts", |place| {
+    test_alone("an RBD image of two hosts", |place| {
         let ceph = Ceph::start(place)?;
         let origin = ceph.image("vm1", MIB)?;
         let hosts = Hosts::new(place, &["alpha", "beta"])?;
@@ -143,7 +143,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
 /// A daemon that is told of other hosts, or no longer, has the other kind of lock then.
 #[test]
 fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
-    test("two kinds of lock", |place| {
+    test_alone("two kinds of lock", |place| {
         let ceph = Ceph::start(place)?;
         let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
         let hosts = Hosts::new(place, &["alpha"])?;
@@ -196,7 +196,7 @@ fn error_of(daemon: &Haversack<'_>) -> Result<String> {
 /// still this host's: an operator has blocklisted the wrong client.
 #[test]
 fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock() {
-    test("a blocklisted client", |place| {
+    test_alone("a blocklisted client", |place| {
         let ceph = Ceph::start(place)?;
         let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
         let hosts = Hosts::new(place, &["alpha"])?;
@@ -222,7 +222,7 @@ fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock
 /// An operator keeps the helper out to use the image with a program of this host. Its lock says nothing of that.
 #[test]
 fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the_image_open() {
-    test("a blocklisted client and a program", |place| {
+    test_alone("a blocklisted client and a program", |place| {
         let ceph = Ceph::start(place)?;
         let disk = Disk::new("vm1", ceph.image("vm1", MIB)?).with(DIRTY);
         let own = place.host("a")?;
@@ -247,7 +247,7 @@ fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the
 /// The host lives, and its supervisor starts a helper again: a client that nobody has blocklisted.
 #[test]
 fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_again() {
-    test("a fenced host that lives", |place| {
+    test_alone("a fenced host that lives", |place| {
         let ceph = Ceph::start(place)?;
         let origin = ceph.image("vm1", MIB)?;
         let hosts = Hosts::new(place, &["alpha", "beta"])?;
@@ -313,7 +313,7 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
 /// It has neither a lock nor a client then, so nothing can be taken away from it.
 #[test]
 fn a_host_that_was_fenced_after_it_detached_an_rbd_image_locks_it_again_only_if_all_hosts_are_connected() {
-    test("a fenced host that had detached", |place| {
+    test_alone("a fenced host that had detached", |place| {
         let ceph = Ceph::start(place)?;
         let origin = ceph.image("vm1", MIB)?;
         let hosts = Hosts::new(place, &["alpha", "beta"])?;

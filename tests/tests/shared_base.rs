@@ -8,7 +8,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::PATIENCE;
-use haversack_e2e::{Error, Guest, Place, Result, image, test, tools};
+use haversack_e2e::{Error, Guest, Place, Result, image, test, test_alone, tools};
 use serde_json::Value;
 
 /// The size of the base, in MiB.
@@ -112,7 +112,7 @@ fn disks_that_cannot_share_say_why_and_read_their_own_origin() {
 
 #[test]
 fn clones_of_an_rbd_snapshot_share_it() {
-    test("shared RBD base", |place| {
+    test_alone("shared RBD base", |place| {
         let ceph = Ceph::start(place)?;
         let image = image::pattern(place, "golden.img", "golden", MIB)?;
         let golden = ceph.base("golden", "v1", &image)?;

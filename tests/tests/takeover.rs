@@ -13,7 +13,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::{PATIENCE, wait_until};
-use haversack_e2e::{Error, Place, Result, image, test, tools};
+use haversack_e2e::{Error, Place, Result, image, test, test_alone, tools};
 
 const MIB: u64 = 64;
 const BLOCK: u64 = 4096;
@@ -329,7 +329,7 @@ fn fence(program: &str) -> std::process::Command {
 /// A client of another host that has an image open can write no more, with a real cluster.
 #[test]
 fn a_client_of_a_dead_host_is_blocklisted() {
-    test("fencing on RBD", |place| {
+    test_alone("fencing on RBD", |place| {
         let ceph = Ceph::start(place)?;
         ceph.image("vm1", 16)?;
         let dead = StorageDaemon::start(place, "dead", ceph.node("vm1"))?;

@@ -63,10 +63,10 @@ pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
     in_turn(name, 1, body);
 }
 
-/// As [`test`], but no other one runs at the same time: for servers that take clients which are late for dead.
+/// As [`test()`], but no other one runs at the same time: for servers that take clients which are late for dead.
 ///
 /// # Panics
-/// As [`test`].
+/// As [`test()`].
 pub fn test_alone(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
     in_turn(name, MOST_TURNS, body);
 }

@@ -42,7 +42,10 @@ impl StorageDaemon {
         let mut daemon = tools::tool("qemu-storage-daemon")?;
         daemon.args(["--blockdev", &node.to_string()]);
         daemon.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", nbd.display())]);
-        daemon.args(["--export", &format!("type=nbd,id=nbd,node-name=disk,name={name},writable=on")]);
+        daemon.args([
+            "--export",
+            &format!("type=nbd,id=nbd,node-name=disk,name={name},writable=on,allocation-depth=on"),
+        ]);
         let address = format!("addr.type=unix,addr.path={}", vhost_user.display());
         let export =
             format!("type=vhost-user-blk,id=vhost,node-name=disk,writable=on,num-queues=2,{address}");

@@ -7,9 +7,10 @@ use haversack_e2e::ceph::Ceph;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, Guest, Place, Result, image, test, test_alone, tools};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The size of the base, in MiB.
 const MIB: u64 = 16;
@@ -107,6 +108,35 @@ fn disks_that_cannot_share_say_why_and_read_their_own_origin() {
             tools::run(compare)?;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn an_image_between_a_disk_and_its_base_is_found_however_little_it_has() {
+    test("image in between", |place| {
+        let golden = image::pattern(place, "golden.img", "golden", MIB)?;
+        let mine = overlay(place, "mine", &golden)?;
+        let mut write = tools::tool("qemu-io")?;
+        write.args(["-f", "qcow2", "-c", "write -P 7 5M 4k"]).arg(&mine);
+        tools::run(write)?;
+        let snapshot = place.path("snapshot.qcow2");
+        let mut create = tools::tool("qemu-img")?;
+        create.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&mine).arg(&snapshot);
+        tools::run(create)?;
+        let node = json!({"driver": "qcow2", "file": {"driver": "file", "filename": snapshot}});
+        let server = StorageDaemon::start(place, "server", node)?;
+        let disks = vec![
+            Disk::new("golden", golden.display().to_string()).with("read_only = true"),
+            Disk::new("vm1", server.uri()).with("base = \"golden\""),
+        ];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        let mut found = Value::Null;
+        tools::wait_until("whether it shares", PATIENCE, || {
+            found = daemon.json(&["disk", "show", "vm1"])?["base"].clone();
+            Ok(found["problem"].is_string() || found["shared_bytes"] != 0)
+        })?;
+        let problem = found["problem"].as_str().unwrap_or_default();
+        check(problem.contains("differs from that of the base"), format!("what is shared: {found}"))
     });
 }
 

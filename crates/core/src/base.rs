@@ -17,6 +17,11 @@ use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK};
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
+/// Returns how many words have a bit for each block of that many sectors, whatever the grid phase.
+fn words_for(sectors: u64) -> usize {
+    (sectors + SECTORS_PER_BLOCK).div_ceil(SECTORS_PER_BLOCK).div_ceil(WORD_BITS) as usize
+}
+
 /// The blocks of a disk that its origin reads from the base image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BaseBlocks {
@@ -30,10 +35,10 @@ pub struct BaseBlocks {
 }
 
 impl BaseBlocks {
-    /// Returns an empty set for a disk of this size, in sectors, and this grid phase.
-    pub fn new(sectors: u64, phase: u8) -> BaseBlocks {
-        let blocks = (sectors + SECTORS_PER_BLOCK).div_ceil(SECTORS_PER_BLOCK);
-        BaseBlocks { sectors, phase, words: vec![0; blocks.div_ceil(WORD_BITS) as usize], run: 0..0 }
+    /// Returns an empty set for a disk of this size, in sectors, and this grid phase, of which only blocks within the first
+    /// `base_sectors` can be in it.
+    pub fn new(sectors: u64, phase: u8, base_sectors: u64) -> BaseBlocks {
+        BaseBlocks { sectors, phase, words: vec![0; words_for(sectors.min(base_sectors))], run: 0..0 }
     }
 
     /// Adds the blocks that lie within these sectors, which follow those of the last call. A block of which only some
@@ -68,7 +73,8 @@ impl BaseBlocks {
             true => (run.end + shift).div_ceil(SECTORS_PER_BLOCK),
             false => (run.end + shift) / SECTORS_PER_BLOCK,
         };
-        for block in first..end {
+        // What is added beyond the end of the base is not in the set.
+        for block in first..end.min(self.words.len() as u64 * WORD_BITS) {
             self.words[(block / WORD_BITS) as usize] |= 1 << (block % WORD_BITS);
         }
     }
@@ -93,7 +99,7 @@ pub(crate) struct Base {
     pub id: DiskId,
     /// The ownership epochs of the disk and of the base when sharing began.
     pub epochs: (u64, u64),
-    /// A bit for each block that is not shared.
+    /// A bit for each block that is not shared. Blocks beyond the end of the base have none.
     own: Vec<u64>,
     /// Which blocks the origin reads from the base is known. Nothing is shared before.
     pub is_known: bool,
@@ -102,16 +108,16 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Begins to track the blocks that a disk of `sectors` does not share.
+    /// Begins to track which of the first `sectors` of a disk are not shared: more than that the base does not have.
     pub fn new(sharing: SharingId, disk: DiskNo, id: DiskId, epochs: (u64, u64), sectors: u64) -> Base {
-        let own = vec![0; BaseBlocks::new(sectors, 0).words.len()];
+        let own = vec![0; words_for(sectors)];
         Base { sharing, disk, id, epochs, own, is_known: false, shared_blocks: 0 }
     }
 
     /// Notes that a block is, or is about to be, different from the base's.
     pub fn differs(&mut self, block: BlockNo) {
         let (word, bit) = ((block.0 / WORD_BITS) as usize, 1 << (block.0 % WORD_BITS));
-        // A disk that has grown since has blocks that are not here; they are not shared.
+        // Blocks beyond the end of the base are not here; they are not shared.
         if let Some(word) = self.own.get_mut(word) {
             self.shared_blocks -= u64::from(self.is_known && *word & bit == 0);
             *word |= bit;
@@ -154,13 +160,13 @@ mod tests {
 
     #[test]
     fn only_blocks_that_lie_within_the_extents_are_shared() {
-        let mut map = BaseBlocks::new(100, 0);
+        let mut map = BaseBlocks::new(100, 0, 100);
         map.add(4, 10); // Part of block 0, part of block 1.
         map.add(14, 3); // The rest of block 1.
         map.add(40, 8);
         map.add(97, 50); // The last block, of 4 sectors, in part.
         assert_eq!(blocks_of(map), [1, 5]);
-        let mut map = BaseBlocks::new(100, 0);
+        let mut map = BaseBlocks::new(100, 0, 100);
         map.add(90, 50);
         assert_eq!(blocks_of(map), [12], "the last block has only 4 sectors");
     }
@@ -168,11 +174,11 @@ mod tests {
     #[test]
     fn the_grid_follows_the_phase() {
         // Block 0 has sectors 0 to 6, block 1 has 7 to 14.
-        let mut map = BaseBlocks::new(64, 7);
+        let mut map = BaseBlocks::new(64, 7, 64);
         map.add(0, 7);
         map.add(8, 14);
         assert_eq!(blocks_of(map), [0]);
-        let mut map = BaseBlocks::new(64, 7);
+        let mut map = BaseBlocks::new(64, 7, 64);
         map.add(1, 63);
         assert_eq!(blocks_of(map), [1, 2, 3, 4, 5, 6, 7, 8], "block 8 has one sector");
     }
@@ -182,7 +188,7 @@ mod tests {
         let mut base = Base::new(SharingId(1), DiskNo(1), DiskId([1; 16]), (1, 1), 800);
         assert!(!base.is_shared(BlockNo(3)), "nothing is known yet");
         base.differs(BlockNo(3));
-        let mut map = BaseBlocks::new(800, 0);
+        let mut map = BaseBlocks::new(800, 0, 800);
         map.add(0, 400);
         base.share(map);
         assert_eq!(base.shared_blocks, 49);

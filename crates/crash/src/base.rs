@@ -144,7 +144,7 @@ impl World {
             return;
         }
         let phase = self.disks[disk].config.phase;
-        let mut blocks = BaseBlocks::new(sharing.rng.pick(&[size, size_then]), phase);
+        let mut blocks = BaseBlocks::new(sharing.rng.pick(&[size, size_then]), phase, sharing.sectors);
         runs.iter().for_each(|(first, sectors)| blocks.add(*first, *sectors));
         let is_shared = self.core().share_blocks(asked.no, asked.sharing, blocks);
         let usage = self.core().base_usage(asked.no);

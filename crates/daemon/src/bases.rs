@@ -58,6 +58,11 @@ enum Phase {
 }
 
 impl Attempts {
+    /// Forgets other disks than these.
+    fn keep(&self, is_kept: impl Fn(&DiskId) -> bool) {
+        self.0.locked().retain(|disk, _| is_kept(disk));
+    }
+
     /// Whether a disk is to be looked at.
     fn is_due(&self, disk: DiskId, handle: DiskHandle) -> bool {
         let attempts = self.0.locked();
@@ -131,7 +136,9 @@ impl Daemon {
     /// Starts a thread for each disk that does not share the blocks of its base: a server that does not answer holds up few
     /// other disks.
     fn share_bases(self: &Arc<Self>) {
-        for (name, disk) in self.disks() {
+        let disks = self.disks();
+        self.base_attempts.keep(|id| disks.iter().any(|(_, disk)| disk.id == *id));
+        for (name, disk) in disks {
             let wanted = |inner: &mut DiskInner| {
                 Some((inner.config.base.clone()?, inner.config.pool.clone(), inner.handle?))
             };
@@ -224,9 +231,15 @@ fn if_written_since(
     base: &DiskConfig,
     descent: &Descent,
 ) -> DaemonError {
-    let DaemonError::Engine(EngineError::OtherBase { offset_bytes, .. }) = &error else { return error };
+    let DaemonError::Engine(EngineError::OtherBase { offset_bytes, length_bytes, .. }) = &error else {
+        return error;
+    };
+    // No range is shorter than what is compared at a time.
+    let ends = [*offset_bytes, offset_bytes + length_bytes.saturating_sub(1)];
     match layers(disk, base, descent) {
-        Ok(Layers::Told(ranges)) if !ranges.iter().any(|range| range.contains(offset_bytes)) => {
+        Ok(Layers::Told(ranges))
+            if !ends.iter().all(|end| ranges.iter().any(|range| range.contains(end))) =>
+        {
             let what =
                 format!("byte {offset_bytes} of disk '{}' was written while it was compared", disk.name);
             DaemonError::conflict(what, "it is tried again")
@@ -274,7 +287,7 @@ fn check_base(disk: &DiskConfig, base: &DiskConfig) -> Result<()> {
         )
     })?;
     match behind {
-        Some(behind) if Store::of(&base.origin).uses(&behind) => Ok(()),
+        Some(behind) if Store::without_backing(&base.origin).uses(&behind) => Ok(()),
         Some(behind) => {
             let what = format!(
                 "{} was made from {}, not from the image of disk '{base_name}', {}",
@@ -406,8 +419,11 @@ mod tests {
     #[test]
     fn another_image_is_not_asked_again() {
         let (attempts, disk) = (Attempts::default(), DiskId([1; 16]));
-        let other =
-            DaemonError::Engine(EngineError::OtherBase { origin: "nbd://h/x".into(), offset_bytes: 0 });
+        let other = DaemonError::Engine(EngineError::OtherBase {
+            origin: "nbd://h/x".into(),
+            offset_bytes: 0,
+            length_bytes: 512,
+        });
         assert!(attempts.begin(disk, handle(1)) && attempts.end(disk, handle(1), Err(&other)));
         let look_at = |attempts: &Attempts| match attempts.0.locked()[&disk].phase {
             Phase::Ended { look_at } => look_at,

@@ -53,6 +53,15 @@ struct LocalExport {
 impl Store {
     /// Returns the store that an origin names; an empty one if it is malformed.
     pub fn of(origin: &str) -> Store {
+        Store::of_nodes(origin, true)
+    }
+
+    /// As [`Store::of`], but without the images behind others.
+    pub fn without_backing(origin: &str) -> Store {
+        Store::of_nodes(origin, false)
+    }
+
+    fn of_nodes(origin: &str, with_backing: bool) -> Store {
         let mut store = Store::default();
         match Origin::parse(origin) {
             Ok(Origin::File(path)) => store.files.push(path),
@@ -61,7 +70,9 @@ impl Store {
                     store.add_export(transport, export);
                 }
             }
-            Ok(Origin::Helper(device)) => device.nodes.iter().for_each(|node| store.add_node(node)),
+            Ok(Origin::Helper(device)) => {
+                device.nodes.iter().for_each(|node| store.add_node(node, with_backing));
+            }
             Err(_) => {}
         }
         store
@@ -77,12 +88,14 @@ impl Store {
     }
 
     /// Adds the leaves of a tree of QEMU block nodes.
-    fn add_node(&mut self, node: &Value) {
+    fn add_node(&mut self, node: &Value, with_backing: bool) {
         let Some(fields) = node.as_object() else { return };
         let mut has_child = false;
-        for child in fields.values().filter(|value| value.get("driver").is_some()) {
+        for (key, child) in fields.iter().filter(|(_, value)| value.get("driver").is_some()) {
             has_child = true;
-            self.add_node(child);
+            if with_backing || key != "backing" {
+                self.add_node(child, with_backing);
+            }
         }
         if let Some(path) = node["filename"].as_str() {
             self.files.push(PathBuf::from(path.strip_prefix("file:").unwrap_or(path)));
@@ -219,6 +232,16 @@ mod tests {
             assert!(conflicts(&image, other), "{image} and {other}");
         }
         assert!(!conflicts(&image, &format!("{image}.2")));
+    }
+
+    #[test]
+    fn the_image_behind_another_is_part_of_a_store_but_not_of_its_own_data() {
+        let file = |name: &str| format!(r#"{{"driver": "file", "filename": "{name}"}}"#);
+        let [own, behind] = ["/own.qcow2", "/behind.raw"].map(file);
+        let origin = format!(r#"qemu:{{"driver": "qcow2", "file": {own}, "backing": {behind}}}"#);
+        let uses = |store: Store| ["/own.qcow2", "/behind.raw"].map(|path| store.uses(Path::new(path)));
+        assert_eq!(uses(Store::of(&origin)), [true, true]);
+        assert_eq!(uses(Store::without_backing(&origin)), [true, false]);
     }
 
     #[test]

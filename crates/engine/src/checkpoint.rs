@@ -14,13 +14,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use haversack_core::format::checkpoint::{HEADER_BYTES, MOST_PAYLOAD_BYTES, piece_bytes};
 use haversack_core::{CheckpointSource, Core, Unsaved};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 
 /// Bytes a second that writing must reach. Reading all metadata takes about as long as reading and writing a checkpoint
 /// at 150 MB a second (docs/benchmarks.md); reading takes a part of that.
@@ -31,6 +30,10 @@ const START_TIME: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Bytes that stay free on the file system, or as many as the file takes, if that is more.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
+/// How often the free space is looked at: others may write there as well.
+const LOOK_EVERY_BYTES: u64 = 64 << 20;
+/// How long a piece may take to be read. All metadata takes less time to read than a store that does not answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Pieces that are read ahead.
 const READ_AHEAD: usize = 8;
 /// Bytes that the system is told to read ahead of that.
@@ -68,11 +71,15 @@ pub(crate) fn save(core: Core, path: &Path, on_saving: OnSaving) {
 fn write(core: Core, path: &Path, begin: Instant, on_saving: OnSaving) -> Result<u64, Unsaved<Failed>> {
     let total_bytes = core.pool_stats().memory_bytes;
     let mut file = create(path, total_bytes).map_err(Unsaved::Sink)?;
-    let (mut bytes, mut told) = (0, begin);
+    let (mut bytes, mut told, mut looked_bytes) = (0, begin, 0);
     core.checkpoint(&mut |piece| {
         file.write_all(piece)?;
         bytes += piece.len() as u64;
         check_pace(bytes, begin.elapsed())?;
+        if bytes >= looked_bytes + LOOK_EVERY_BYTES {
+            looked_bytes = bytes;
+            check_space(free_bytes(&file)?, total_bytes.saturating_sub(bytes), total_bytes)?;
+        }
         if told.elapsed() >= TELL_EVERY {
             told = Instant::now();
             on_saving(bytes, total_bytes);
@@ -94,12 +101,20 @@ fn check_pace(written_bytes: u64, elapsed: Duration) -> Result<(), Failed> {
 /// Creates the file if there is space for it.
 fn create(path: &Path, bytes: u64) -> Result<File, Failed> {
     let file = File::options().write(true).create(true).truncate(true).mode(0o640).open(path)?;
-    let system = rustix::fs::fstatvfs(&file).map_err(io::Error::from)?;
-    let (free_bytes, needed_bytes) = (system.f_bavail * system.f_frsize, bytes + bytes.max(LEFT_FREE_BYTES));
-    if free_bytes < needed_bytes {
-        return Err(Failed::Space { free_bytes, needed_bytes });
-    }
+    check_space(free_bytes(&file)?, bytes, bytes)?;
     Ok(file)
+}
+
+/// Returns the bytes that are free on a file's file system.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    let system = rustix::fs::fstatvfs(file)?;
+    Ok(system.f_bavail * system.f_frsize)
+}
+
+/// Checks that the rest of a file of `bytes` can be written.
+fn check_space(free_bytes: u64, rest_bytes: u64, bytes: u64) -> Result<(), Failed> {
+    let needed_bytes = rest_bytes + bytes.max(LEFT_FREE_BYTES);
+    if free_bytes < needed_bytes { Err(Failed::Space { free_bytes, needed_bytes }) } else { Ok(()) }
 }
 
 /// Removes the file, if it exists.
@@ -118,14 +133,24 @@ pub(crate) struct Source {
     pieces: Option<Receiver<Vec<u8>>>,
     spare: Option<Sender<Vec<u8>>>,
     piece: Vec<u8>,
-    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+/// Opens a file without waiting, whatever it is.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    Ok(file)
 }
 
 impl Source {
     /// Starts to read a file, which need not exist.
     pub fn open(path: &Path) -> Source {
-        let mut source = Source { pieces: None, spare: None, piece: Vec::new(), thread: None };
-        let file = match File::open(path) {
+        let mut source = Source { pieces: None, spare: None, piece: Vec::new(), path: PathBuf::new() };
+        let file = match open_file(path) {
             Ok(file) => file,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
@@ -134,6 +159,7 @@ impl Source {
                 return source;
             }
         };
+        source.path = path.to_path_buf();
         let ((full, pieces), (spare, empty)) = (mpsc::sync_channel(READ_AHEAD), mpsc::channel());
         let reader = Reader { file, path: path.to_path_buf(), offset_bytes: 0, wanted_bytes: 0 };
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || {
@@ -144,8 +170,9 @@ impl Source {
                 }
             }
         });
-        if let Ok(thread) = thread {
-            (source.pieces, source.spare, source.thread) = (Some(pieces), Some(spare), Some(thread));
+        // It is not waited for: it ends when nobody takes what it reads, or with the process if its read never ends.
+        if thread.is_ok() {
+            (source.pieces, source.spare) = (Some(pieces), Some(spare));
         }
         source
     }
@@ -153,23 +180,22 @@ impl Source {
 
 impl CheckpointSource for Source {
     fn next(&mut self) -> Option<&[u8]> {
-        let next = self.pieces.as_ref()?.recv().ok()?;
+        let next = match self.pieces.as_ref()?.recv_timeout(PATIENCE) {
+            Ok(next) => next,
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = PATIENCE.as_secs();
+                tracing::warn!(path = %self.path.display(), "the checkpoint cannot be read in {seconds} s");
+                self.pieces = None;
+                return None;
+            }
+        };
         let last = std::mem::replace(&mut self.piece, next);
         if let Some(spare) = &self.spare {
             // The thread may have read everything.
             let _ = spare.send(last);
         }
         Some(&self.piece)
-    }
-}
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        // The thread ends when nobody takes what it reads.
-        self.pieces = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -229,5 +255,25 @@ mod tests {
         assert!(is_enough(0, 1000) && !is_enough(0, 1001), "a store that does not answer costs a second");
         assert!(is_enough(LEAST_PACE, 1999) && !is_enough(LEAST_PACE, 2001));
         assert!(is_enough(10 * LEAST_PACE, 10_999) && !is_enough(10 * LEAST_PACE, 11_001));
+    }
+
+    #[test]
+    fn a_file_that_others_take_the_space_of_is_given_up() {
+        const GIB: u64 = 1 << 30;
+        let fits = |free_bytes, rest_bytes| check_space(free_bytes, rest_bytes, 4 * GIB).is_ok();
+        assert!(fits(8 * GIB, 4 * GIB) && fits(6 * GIB, 2 * GIB));
+        assert!(!fits(8 * GIB - 1, 4 * GIB) && !fits(4 * GIB, 2 * GIB), "another one is written beside it");
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_checkpoint() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("checkpoint");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("made");
+        assert!(Source::open(&path).next().is_none(), "nobody writes to it");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &link).expect("made");
+        assert!(Source::open(&link).next().is_none());
     }
 }

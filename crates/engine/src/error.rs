@@ -225,8 +225,10 @@ pub enum EngineError {
     OtherBase {
         /// The disk's origin.
         origin: String,
-        /// Where they differ.
+        /// Where the data that differs begins.
         offset_bytes: u64,
+        /// How much was compared there.
+        length_bytes: u64,
     },
     /// A disk and its base belong to different arenas.
     #[error(

@@ -80,7 +80,7 @@ impl Core {
             return Err(ManageError::BadConfig(message));
         }
         let epochs = (clone.life.epoch(), original.life.epoch());
-        let (original_id, sectors) = (original.id, clone.sectors);
+        let (original_id, sectors) = (original.id, clone.sectors.min(original.sectors));
         let sharing = SharingId(self.jobs.new_id().0);
         let mut shared = Base::new(sharing, base, original_id, epochs, sectors);
         if !planted(Bug::ShareDirty) {
@@ -151,7 +151,7 @@ impl Core {
     fn changed_blocks(&self, disk: DiskNo) -> impl Iterator<Item = BlockNo> + '_ {
         let staged = self.staging.all_of(disk).map(|frame| self.staging.get(frame));
         let staged = staged.filter(|staged| staged.dirty).map(|staged| staged.block);
-        let slots = self.store.disks[disk].segments.iter().flat_map(|segment| self.store.slots_of(*segment));
+        let slots = self.store.dirty_segments(disk).flat_map(|segment| self.store.slots_of(segment));
         let flash = slots.filter_map(|slot| self.store.live(slot)).filter(|slot| slot.dirty());
         let writes = self.requests.iter().filter(move |(_, r)| r.disk == disk && r.op != Op::Read);
         // Blocks before `next` are staged, or at the origin: both may have happened only in part.

@@ -45,6 +45,11 @@ impl Store {
         set.range((start, Bound::Unbounded)).next().map(|(_, number)| *number)
     }
 
+    /// Returns the disk's segments with dirty blocks.
+    pub fn dirty_segments(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.disks[disk].dirty_segments.iter().map(|(_, number)| *number)
+    }
+
     /// Returns the time at which the disk's longest dirty block on flash became dirty.
     pub fn dirty_since_us(&self, disk: DiskNo) -> Option<Micros> {
         self.disks[disk].dirty_segments.first().map(|(since_us, _)| *since_us)

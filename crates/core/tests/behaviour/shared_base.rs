@@ -33,7 +33,7 @@ fn share(rig: &mut Rig, clone: DiskNo, base: DiskNo) {
 }
 
 fn first_1024() -> BaseBlocks {
-    let mut blocks = BaseBlocks::new(SECTORS, 0);
+    let mut blocks = BaseBlocks::new(SECTORS, 0, SECTORS);
     blocks.add(0, 1024);
     blocks
 }
@@ -155,7 +155,7 @@ fn an_answer_from_before_sharing_began_again_is_not_used() {
     let second = rig.core().share_base(now, clone, base).expect("it can be shared again");
     assert!(!rig.core().share_blocks(clone, first, answer));
     assert_eq!(rig.running().base_usage(clone).map(|usage| usage.is_known), Some(false));
-    let mut now_shared = BaseBlocks::new(SECTORS, 0);
+    let mut now_shared = BaseBlocks::new(SECTORS, 0, SECTORS);
     now_shared.add(8, 1016);
     assert!(rig.core().share_blocks(clone, second, now_shared));
     assert_eq!(rig.read(clone, 0, 16), [[5; 8], [OF_BASE; 8]].concat());
@@ -234,7 +234,7 @@ fn a_disk_that_grows_has_none_of_the_base_in_the_rest_of_its_last_block() {
     rig.origins.insert(clone, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
     let now = rig.now;
     let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
-    let mut blocks = BaseBlocks::new(1001, 0);
+    let mut blocks = BaseBlocks::new(1001, 0, 1001);
     blocks.add(0, 1001);
     assert!(rig.core().share_blocks(clone, sharing, blocks));
     assert_eq!(rig.read(clone, 996, 5), [OF_BASE; 5]);
@@ -250,7 +250,7 @@ fn an_answer_for_another_size_than_the_disk_has_is_not_used() {
     let now = rig.now;
     let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
     // From before the disk grew, with a last block of one sector.
-    let mut blocks = BaseBlocks::new(1001, 0);
+    let mut blocks = BaseBlocks::new(1001, 0, 1001);
     blocks.add(0, 1001);
     assert!(!rig.core().share_blocks(clone, sharing, blocks));
     assert_eq!(rig.read(clone, 1000, 8), [OF_ORIGIN; 8]);

@@ -85,7 +85,7 @@ impl Running {
             self.asked = Some(Asked { answer: Some(base.runs_in(&shared.origin)), ..asked });
             return false;
         };
-        let mut blocks = BaseBlocks::new(base.config.sectors, base.config.phase);
+        let mut blocks = BaseBlocks::new(base.config.sectors, base.config.phase, base.config.sectors);
         runs.iter().for_each(|(first, sectors)| blocks.add(*first, *sectors));
         self.core.share_blocks(disk, asked.sharing, blocks);
         let usage = self.core.base_usage(disk);

@@ -19,8 +19,11 @@ use nix::unistd::Pid;
 
 use super::{HelperError, LOOK_EVERY};
 
-/// How long the helper of a daemon that died may take to close its store before it is killed, and then to be gone.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the helper of a daemon that died may take to close its store before it is killed. One whose RBD image a killed
+/// client had open gets it only after 10 s, and killing this one as well would cost its successor the same again.
+const TIME_TO_CLOSE: Duration = Duration::from_secs(15);
+/// How long a helper that was killed may take to be gone.
+const TIME_TO_END: Duration = Duration::from_secs(3);
 
 /// The right to start the helper of a disk.
 pub struct HelperLock {
@@ -50,7 +53,7 @@ impl HelperLock {
         }
         let file =
             OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path).map_err(failed)?;
-        if !is_free_in_time(&file).map_err(failed)? {
+        if !is_free_within(TIME_TO_CLOSE, &file).map_err(failed)? {
             let pid = std::io::read_to_string(&file).ok().and_then(|pid| pid.parse::<i32>().ok());
             if let Some(pid) = pid.filter(|pid| *pid > 1 && is_of(*pid, run_as)) {
                 tracing::warn!(
@@ -60,7 +63,7 @@ impl HelperLock {
                 );
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
-            if !is_free_in_time(&file).map_err(failed)? {
+            if !is_free_within(TIME_TO_END, &file).map_err(failed)? {
                 return Err(HelperError::Left { disk: disk.to_string(), lock: path });
             }
         }
@@ -91,8 +94,8 @@ fn is_of(pid: i32, run_as: Option<(u32, u32)>) -> bool {
 }
 
 /// Takes the lock as soon as it is free. Returns false if it is not within the time.
-fn is_free_in_time(file: &File) -> std::io::Result<bool> {
-    let deadline = Instant::now() + PATIENCE;
+fn is_free_within(time: Duration, file: &File) -> std::io::Result<bool> {
+    let deadline = Instant::now() + time;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(true),

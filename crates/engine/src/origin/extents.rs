@@ -4,7 +4,11 @@
 //! QEMU's servers tell it in the metadata context `qemu:allocation-depth`: the layer of an image's chain that has the data,
 //! 1 for the image itself, 2 and more for what is behind it, 0 for data that no layer has. The data behind the image is
 //! what the base reads as.
+//!
+//! Each layer is compared on its own: an image between the disk's and the base's, such as one that a snapshot has made, may
+//! have little data.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -27,12 +31,17 @@ const CONTEXT: &str = "qemu:allocation-depth";
 const OWN_LAYER: u32 = 1;
 /// The range of one question.
 const STEP_BYTES: u64 = 1 << 30;
-/// Blocks that are compared with the base.
+/// Layers that a chain of images may have.
+const MOST_LAYERS: usize = 256;
+/// Blocks of each layer that are compared with the base.
 const COMPARED: usize = 256;
 /// How many blocks of zeroes may be read for each of them: nearly all images have such.
 const ZEROES: usize = 4;
 /// How long the server may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take until it has told of all data: this, and a second for each of so many bytes.
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(120);
+const LEAST_BYTES_A_SECOND: u64 = 1 << 30;
 
 /// How it is known which of a disk's data comes from its base.
 #[derive(Clone, Debug)]
@@ -74,36 +83,56 @@ impl Descent {
         };
         let context = matches!(self.layers, Layers::Asked).then_some(CONTEXT);
         let mut server = Asked::connect(&self.origin, uri, tls, context)?;
-        let mut found = Found { blocks: BaseBlocks::new(self.sectors, self.phase), runs: Vec::new() };
+        let blocks = BaseBlocks::new(self.sectors, self.phase, self.base_sectors);
+        let mut found = Found { blocks, runs: BTreeMap::new() };
         // The base may be smaller than the disk.
         let end = self.sectors.min(self.base_sectors) * SECTOR_BYTES as u64;
         match &self.layers {
             Layers::Told(ranges) => {
                 for range in ranges {
-                    found.add(range.start, range.end.min(end));
+                    found.add(range.start, range.end.min(end), OWN_LAYER + 1);
                 }
             }
             Layers::Asked => {
+                let deadline = PATIENCE_FOR_ALL + Duration::from_secs(end / LEAST_BYTES_A_SECOND);
+                let begin = Instant::now();
                 let mut at = 0;
                 while at < end {
+                    if begin.elapsed() > deadline || found.runs.len() > MOST_LAYERS {
+                        let why = format!(
+                            "its server told of {at} of {end} bytes in {} s, in {} layers, expected all in {} s and at most \
+                             {MOST_LAYERS} layers",
+                            begin.elapsed().as_secs(),
+                            found.runs.len(),
+                            deadline.as_secs()
+                        );
+                        return Err(bad(&self.origin, why));
+                    }
                     let length = (end - at).min(STEP_BYTES) as u32;
                     at += server.extents(at, length, |from, bytes, depth| {
                         if depth != OWN_LAYER {
-                            found.add(from, (from + bytes).min(end));
+                            found.add(from, (from + bytes).min(end), depth);
                         }
                     })?;
                 }
             }
         }
-        self.compare(&mut server, &found.runs)?;
+        for runs in found.runs.values() {
+            self.compare(&mut server, runs)?;
+        }
         Ok(found.blocks)
     }
 
-    /// Whether data that was the base's is still: the guest may have written it since.
-    fn is_still_the_bases(&self, server: &mut Asked, at: u64) -> Result<bool> {
+    /// Whether data that was the base's is still: the guest may have written it since, or some of it.
+    fn is_still_the_bases(&self, server: &mut Asked, at: u64, length: usize) -> Result<bool> {
         let mut is_own = false;
         if matches!(self.layers, Layers::Asked) {
-            server.extents(at, SECTOR_BYTES as u32, |_, _, depth| is_own |= depth == OWN_LAYER)?;
+            let end = at + length as u64;
+            let mut next = at;
+            while next < end && !is_own {
+                let rest = (end - next) as u32;
+                next += server.extents(next, rest, |_, _, depth| is_own |= depth == OWN_LAYER)?;
+            }
         }
         Ok(!is_own)
     }
@@ -118,7 +147,7 @@ impl Descent {
         server.ask(Command::Flush, 0, 0, |_, _| Ok(0))
     }
 
-    /// Compares some of the shared data with the base: another image than the one that the disk was made from would give
+    /// Compares some of a layer's data with the base: another image than the one that the disk was made from would give
     /// the guest wrong data.
     fn compare(&self, server: &mut Asked, runs: &[Range<u64>]) -> Result<()> {
         let total_bytes: u64 = runs.iter().map(|run| run.end - run.start).sum();
@@ -133,8 +162,12 @@ impl Descent {
             let (mut own, mut theirs) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
             server.read(at, &mut own[..length])?;
             base.read(at, &mut theirs[..length])?;
-            if own != theirs && self.is_still_the_bases(server, at)? {
-                return Err(EngineError::OtherBase { origin: name_of(&self.origin), offset_bytes: at });
+            if own != theirs && self.is_still_the_bases(server, at, length)? {
+                return Err(EngineError::OtherBase {
+                    origin: name_of(&self.origin),
+                    offset_bytes: at,
+                    length_bytes: length as u64,
+                });
             }
             if own == [0; BLOCK_BYTES] {
                 zeroes += 1;
@@ -162,17 +195,18 @@ fn place_of(runs: &[Range<u64>], mut nth: u64) -> (u64, usize) {
 /// What a disk reads from its base.
 struct Found {
     blocks: BaseBlocks,
-    /// Runs of bytes, from which places to compare are chosen.
-    runs: Vec<Range<u64>>,
+    /// Runs of bytes of each layer, from which places to compare are chosen.
+    runs: BTreeMap<u32, Vec<Range<u64>>>,
 }
 
 impl Found {
-    fn add(&mut self, from: u64, to: u64) {
+    fn add(&mut self, from: u64, to: u64, depth: u32) {
         // The rest of a sector that begins in one extent and ends in another is nobody's.
         let (first, end) = (from.div_ceil(SECTOR_BYTES as u64), to / SECTOR_BYTES as u64);
         if first < end {
             self.blocks.add(first, end - first);
-            note_run(&mut self.runs, first * SECTOR_BYTES as u64..end * SECTOR_BYTES as u64);
+            let runs = self.runs.entry(depth).or_default();
+            note_run(runs, first * SECTOR_BYTES as u64..end * SECTOR_BYTES as u64);
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct PolicySettings {
     /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`; or a paper's whole system:
     /// `cloudcache`, `vcacheshare`, `eci-cache`, `centaur` or `liu`.
     pub allocator: String,
-    /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only`, `touch-count` or `reused-addresses`.
+    /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only`, `touch-count`, `reused-addresses` or `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<String>,
     /// How demand is forecast: `last-value`, `exp-fixed`, `exp-self`, `double-exp-fixed`, `double-exp-self` or `best`.

@@ -83,7 +83,7 @@ fn call(text: &str) -> (&str, Option<Vec<&str>>) {
 fn demand(text: &str) -> Result<DemandRule, String> {
     let wrong = || {
         format!(
-            "demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only, touch-count or reused-addresses"
+            "demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only, touch-count, reused-addresses or all"
         )
     };
     match call(text) {
@@ -97,6 +97,7 @@ fn demand(text: &str) -> Result<DemandRule, String> {
         ("read-only", None) => Ok(DemandRule::ReadOnly),
         ("touch-count", None) => Ok(DemandRule::TouchCount),
         ("reused-addresses", None) => Ok(DemandRule::ReusedAddresses),
+        ("all", None) => Ok(DemandRule::All),
         _ => Err(wrong()),
     }
 }
@@ -365,6 +366,13 @@ mod tests {
         assert_eq!(changed.write_mode.map(|choice| choice.threshold), Some(0.3));
         let staging = Staging { kind: StagingKind::Data, reuses: 2, share_of_pool: 0.01 };
         assert_eq!(changed.admission, AdmissionRule::Staging(staging));
+        let demand = |text: &str| parse(text).map(|config| config.demand);
+        assert_eq!(demand("allocator = \"max-min\"\ndemand = \"all\""), Ok(DemandRule::All));
+        assert_eq!(demand("allocator = \"liu\"\ndemand = \"wss\""), Ok(DemandRule::Wss));
+        assert_eq!(
+            (demand("allocator = \"max-min\""), demand("allocator = \"liu\"")),
+            (Ok(DemandRule::Wss), Ok(DemandRule::All))
+        );
         let measures = crate::measures;
         assert!(measures(&changed) && !measures(&named("equal").unwrap()));
     }

@@ -13,7 +13,7 @@ use crate::demand::running_knee::MOST_WINDOWS;
 use crate::demand::utility::Reading;
 use crate::demand::working_set_window::MOST_REUSES;
 use crate::demand::{
-    Demand, ReadOnly, ReuseWorkingSet, ReusedAddresses, TouchCount, Traditional, Useful, WorkingSet,
+    All, Demand, ReadOnly, ReuseWorkingSet, ReusedAddresses, TouchCount, Traditional, Useful, WorkingSet,
 };
 use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
@@ -50,6 +50,8 @@ pub enum DemandRule {
     TouchCount,
     /// Blocks used that were used before: the addresses that LARC sees again.
     ReusedAddresses,
+    /// All that the disk may have: its limit, or the pool.
+    All,
 }
 
 impl DemandRule {
@@ -63,6 +65,7 @@ impl DemandRule {
             DemandRule::ReadOnly => Box::new(ReadOnly),
             DemandRule::TouchCount => Box::new(TouchCount),
             DemandRule::ReusedAddresses => Box::new(ReusedAddresses),
+            DemandRule::All => Box::new(All),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::allocate::{
     Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Spare, Static, Target,
     UtilityMaximum,
 };
-use crate::config::{AllocatorRule, Config, SolverRule};
+use crate::config::{AllocatorRule, Config, DemandRule, SolverRule};
 use crate::demand::running_knee::Knee;
 use crate::demand::utility::{Utility, reuse_intensity};
 use crate::demand::weight::Counts;
@@ -117,6 +117,8 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
     let intensity = |disk: &&DiskInput| disk.window.as_ref().map_or(0.0, |w| reuse_intensity(&w.intensity));
     let largest = present.iter().map(intensity).fold(0.0, f64::max);
     let claim = |disk: &&DiskInput| {
+        // A limit above the pool's size limits nothing; a reservation above it is refused by the allocator.
+        let limit_blocks = disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks));
         let relative_intensity = if largest > 0.0 { intensity(disk) / largest } else { 0.0 };
         let measured = disk.window.as_ref().filter(|_| disk.state != DiskState::Idle);
         Claim {
@@ -124,9 +126,9 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
             vm: disk.vm.clone(),
             tenant: disk.tenant.clone(),
             reservation_blocks: disk.reservation_blocks.max(config.least_blocks.min(disk.limit_blocks)),
-            // A limit above the pool's size limits nothing; a reservation above it is refused by the allocator.
-            limit_blocks: disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks)),
+            limit_blocks,
             demand_blocks: match &disk.history {
+                _ if config.demand == DemandRule::All => limit_blocks,
                 Some(history) => history.demand_blocks,
                 None => demand_blocks(model, disk),
             },

@@ -7,7 +7,7 @@
 //! | `vcacheshare` | Meng et al., sections 4.1, 4.3 and 7.1 | `utility` with write-around, reads of at most 64 KiB, unaligned accesses discarded, and a decision each minute by a curve of ten and the intensity of the last one |
 //! | `eci-cache` | Ahmadian et al., section 6.3 | `urd` with distances in blocks of 8 KiB, c_min and initial sizes, and a threshold without hysteresis |
 //! | `centaur` | the same, as its baseline | `trd` with write-back, and the same blocks and sizes |
-//! | `liu` | Liu et al., section 4 | `max-min` with decisions each minute, by the last thirty minutes |
+//! | `liu` | Liu et al., section 4 | `max-min` without regard to demand, with decisions each minute, by the last thirty minutes |
 //!
 //! Replacement is not part of a system: in the daemon it is the core's.
 
@@ -131,7 +131,12 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
             ..with_eci_sizes(named("urd")?)
         },
         "centaur" => Config { fixed_mode: Some(WriteMode::WriteBack), ..with_eci_sizes(named("trd")?) },
-        "liu" => Config { window_us: minute, history_windows: LIU_HISTORY, ..named("max-min")? },
+        "liu" => Config {
+            demand: DemandRule::All,
+            window_us: minute,
+            history_windows: LIU_HISTORY,
+            ..named("max-min")?
+        },
         found => {
             return Err(PolicyError::UnknownName {
                 what: "allocator",

@@ -1,6 +1,6 @@
 //! Known results of the allocators, and properties of all of them.
 
-use haversack_policy::PolicyError;
+use haversack_model::WriteMode;
 use haversack_policy::allocate::annealing::Annealing;
 use haversack_policy::allocate::exact::Exact;
 use haversack_policy::allocate::hull::Hull;
@@ -10,7 +10,9 @@ use haversack_policy::allocate::{
     UtilityMaximum, Weighting,
 };
 use haversack_policy::demand::weight::{Beta, Counts};
-use haversack_policy::{Curve, DiskWindow};
+use haversack_policy::{
+    Curve, DiskInput, DiskState, DiskWindow, Inputs, PolicyError, WindowStage, decide, named,
+};
 use proptest::prelude::*;
 
 fn claim(disk: &str, reservation_blocks: u64, limit_blocks: u64, demand_blocks: u64) -> Claim {
@@ -45,6 +47,28 @@ fn max_min(weighting: Weighting) -> MaxMin {
     MaxMin { weighting, chunk_blocks: 16_384, spare: Spare::Shared }
 }
 
+/// A disk that was measured, without bounds.
+fn measured(name: &str, priority: f64, window: DiskWindow) -> DiskInput {
+    DiskInput {
+        name: name.into(),
+        vm: name.into(),
+        tenant: name.into(),
+        state: DiskState::Active,
+        priority,
+        reservation_blocks: 0,
+        limit_blocks: u64::MAX,
+        fixed_blocks: None,
+        target_blocks: 0,
+        write_mode: WriteMode::WriteBack,
+        forecast_blocks: None,
+        forecast_by: None,
+        window: Some(window),
+        window_stage: WindowStage::Ended,
+        knee: None,
+        history: None,
+    }
+}
+
 /// Liu, table 2: of 2 TB, 0.30, 1.08, 0.36 and 0.26 TB.
 #[test]
 fn sizes_of_liu_s_table() {
@@ -55,19 +79,23 @@ fn sizes_of_liu_s_table() {
         ("web", 8.0, 1.42, 106.0, 11.60),
     ];
     let terabyte_blocks = 1_000_000_000_000u64 / 4096;
-    let claims = table.map(|(name, priority, read_write_ratio, read_speed, hit_percent)| {
+    let disks = table.map(|(name, priority, read_write_ratio, read_speed, hit_percent)| {
         let reads = (read_speed * 86_400.0) as u64;
         let window = DiskWindow {
             length_us: 86_400_000_000,
             reads,
             writes: (reads as f64 / read_write_ratio) as u64,
             read_hits: (reads as f64 * hit_percent / 100.0) as u64,
+            // Less than any part: the parts are guaranteed all the same.
+            wss_blocks: 1000,
             ..DiskWindow::default()
         };
-        let unlimited = claim(name, 0, 2 * terabyte_blocks, u64::MAX);
-        Claim { priority, counts: Counts::of(priority, Some(&window)), ..unlimited }
+        measured(name, priority, window)
     });
-    let got = blocks(&max_min(Weighting::FourFactors(Beta::default())), 2 * terabyte_blocks, &claims);
+    let inputs = Inputs { time_us: 0, pool_blocks: 2 * terabyte_blocks, disks: disks.to_vec() };
+    let plan = decide(&named("liu").unwrap(), &inputs).unwrap();
+    let got = table.map(|(name, ..)| plan.disks[name].target.promised_blocks());
+    assert!(plan.disks.values().all(|disk| disk.demand_blocks == inputs.pool_blocks), "{plan:?}");
     let terabytes: Vec<f64> =
         got.iter().map(|blocks| (*blocks as f64 / terabyte_blocks as f64 * 100.0).round() / 100.0).collect();
     // The paper rounds the weights before it multiplies; without that, src gets 0.35 and web 0.27.

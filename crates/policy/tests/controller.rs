@@ -5,8 +5,8 @@ use haversack_model::WriteMode;
 use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
-    Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity,
-    OwnWindow, Plan, PolicyError, WindowStage, decide, named,
+    Config, Controller, Curve, DemandRule, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs,
+    Intensity, OwnWindow, Plan, PolicyError, WindowStage, decide, named,
 };
 use proptest::prelude::*;
 
@@ -148,8 +148,11 @@ fn reading(blocks: &[u64]) -> DiskWindow {
 /// for nothing once thirty more have gone by.
 #[test]
 fn the_history_of_liu_slides() {
-    let mut controller = controller("liu", &["a", "b"]);
-    assert_eq!(controller.config().window_us, 60_000_000);
+    // With a demand that is measured, so that the history shows its largest too.
+    let config = Config { demand: DemandRule::Wss, ..named("liu").unwrap() };
+    assert_eq!(config.window_us, 60_000_000);
+    let mut controller = Controller::new(config).unwrap();
+    ["a", "b"].iter().for_each(|disk| assert_eq!(controller.event(disk, Event::New), Ok(true)));
     let minute = |reads| DiskWindow {
         length_us: 60_000_000,
         reads,

@@ -7,7 +7,8 @@
 //! hold at every level.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 3.3 and
-//! 4.2, figure 7, equation 3. The paper's C_i = w_i / sum w * C is the result if all demand more than they get.
+//! 4.2, figure 7, equation 3. The paper's C_i = w_i / sum w * C is the result if all demand more than they get, as with
+//! `demand = "all"`.
 
 use std::collections::BTreeMap;
 

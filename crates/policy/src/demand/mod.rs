@@ -4,6 +4,7 @@
 //! with it, for allocators that compare hits. What a hit is *worth* ([`utility`]) and the weight of a tenant
 //! ([`weight`]) are computed separately.
 
+mod all;
 pub mod knee;
 mod read_only;
 mod reuse_distance;
@@ -16,6 +17,7 @@ pub mod weight;
 mod working_set;
 pub mod working_set_window;
 
+pub use all::All;
 pub use read_only::ReadOnly;
 pub use reuse_distance::{Traditional, Useful};
 pub use reused_addresses::ReusedAddresses;

@@ -1,4 +1,4 @@
-//! Miss ratios that others have published, or that the production cache is known to have.
+//! Miss ratios that others have published, and a pin of those of the production cache.
 
 mod common;
 
@@ -64,10 +64,10 @@ fn no_policy_misses_less_than_min() {
     }
 }
 
-/// The benchmark's figures for the core, in as many whole segments.
+/// A pin, no known answer: miss ratios that the core has had, in whole segments. It shows that they have changed.
 #[test]
 #[ignore = "needs real traces: see `make test-traces`"]
-fn the_production_cache_on_cloudphysics_w106() {
+fn the_production_cache_s_miss_ratios_on_cloudphysics_w106_are_as_before() {
     let path = real("keys/cloudphysics_w106.csv.zst");
     let settings = Settings {
         policies: vec![PolicyName::Core],

@@ -218,7 +218,8 @@ impl Mix {
         pools.iter().map(of).collect()
     }
 
-    /// A policy's configuration, with the mix's window unless it has its own.
+    /// A policy's configuration, with the mix's window unless it has its own. A system that measures disks over
+    /// more than one window does so still, over as many.
     ///
     /// # Errors
     /// A setting is invalid.
@@ -227,11 +228,14 @@ impl Mix {
             |why: String| SimError::Settings(format!("[policy] of the mix '{}': {why}", self.title));
         let mut settings = policy.clone();
         if let (None, Some(seconds)) = (settings.window, self.window_s) {
-            let (window_us, measurement_us) = windows(seconds);
+            let system = named(&settings.allocator).map_err(|error| refused(error.to_string()))?;
+            let Config { window_us, measurement_us, disk_window_us, .. } = with_windows(system, seconds);
             let span = |us| Span(std::time::Duration::from_micros(us));
             settings.window = Some(span(window_us));
             settings.measurement.get_or_insert(span(measurement_us));
-            settings.disk_window.get_or_insert(WindowSetting::Length(span(window_us)));
+            if disk_window_us > 0 {
+                settings.disk_window.get_or_insert(WindowSetting::Length(span(disk_window_us)));
+            }
         }
         settings::config(&settings).map_err(refused)
     }
@@ -362,11 +366,18 @@ impl Mix {
 const MEASURED_PART: f64 = 0.25;
 const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
-/// A window of this many seconds, and the measurement of intensity at its end, in microseconds.
-pub fn windows(seconds: f64) -> (Micros, Micros) {
+/// A configuration with windows of this many seconds, and a shorter measurement of intensity at their end. What disks are
+/// measured over is as many windows as before.
+pub fn with_windows(config: Config, seconds: f64) -> Config {
     let window_us = (seconds * 1e6) as Micros;
     let measured_us = (window_us as f64 * MEASURED_PART) as Micros;
-    (window_us, measured_us.clamp(1, LONGEST_MEASUREMENT_US))
+    let windows_of_disk = config.disk_window_us as f64 / config.window_us as f64;
+    Config {
+        window_us,
+        measurement_us: measured_us.clamp(1, LONGEST_MEASUREMENT_US),
+        disk_window_us: (windows_of_disk * window_us as f64) as Micros,
+        ..config
+    }
 }
 
 /// An allocator and the keys that a policy gives beside it: `urd (write_threshold=0.3)`.

@@ -45,12 +45,31 @@ fn a_mix_takes_the_daemon_s_keys() {
     assert_eq!(at, [10_000_000_000, 20_000_000_000]);
 }
 
+/// The mix's window is that of the pool. A disk is measured over as many of them as in the system itself, unless the policy
+/// says otherwise; a history is a number of windows too.
+#[test]
+fn the_window_of_a_mix_keeps_the_windows_of_a_system_in_proportion() {
+    let of = |policy: &str| {
+        let text =
+            format!("title = \"t\"\nwindow-s = 6.0\n[policy]\n{policy}\n[[disk]]\nname = \"a\"\nLOAD\n");
+        let mix = mix(&text).unwrap();
+        let config = mix.config(&mix.policies[0]).unwrap();
+        (config.window_us / 1000, config.disk_window_us / 1000, config.history_windows)
+    };
+    assert_eq!(of("allocator = \"vcacheshare\""), (6000, 60_000, 1));
+    assert_eq!(of("allocator = \"vcacheshare\"\ndisk_window = \"30s\""), (6000, 30_000, 1));
+    assert_eq!(of("allocator = \"vcacheshare\"\nwindow = \"2s\"\ndisk_window = \"20s\""), (2000, 20_000, 1));
+    assert_eq!(of("allocator = \"utility\""), (6000, 0, 1));
+    assert_eq!(of("allocator = \"liu\""), (6000, 0, 30));
+}
+
 /// Each wrong text, what the refusal says, and the line that it shows if it is the parser's.
 #[test]
 fn what_makes_no_sense_is_refused_at_its_place() {
     let cases = [
         ("[[disk]]\nname = \"a\"\nLOAD\ncolour = 1\n", "unknown field `colour`", "| colour = 1"),
         ("[[disk]]\nname = \"a\"\nLOAD\nqueues = 4\n", "'queues' says how a disk is served", "| queues = 4"),
+        ("[[disk]]\nname = \"a\"\nLOAD\nfrom = \"/a.qcow2\"\n", "'from' says how a disk is served", "| from"),
         ("[[disk]]\nname = \"a\"\nLOAD\nmode = \"fast\"\n", "or auto", "| mode = \"fast\""),
         ("[[disk]]\nname = \"a\"\nLOAD\nrequests = \"many\"\n", "invalid type", "| requests = \"many\""),
         (

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Choices;
 use crate::error::SimError;
-use crate::mix::{Mix, windows};
+use crate::mix::{Mix, with_windows};
 use crate::settings::{Pool, Settings, Sizes};
 use crate::tape::Survey;
 
@@ -54,11 +54,10 @@ impl System {
             config.write_mode = auto.then(|| own.write_mode.unwrap_or_default());
             config.fixed_mode = None;
         }
-        if let Some(seconds) = window_s {
-            (config.window_us, config.measurement_us) = windows(seconds);
-            config.disk_window_us = 0;
-        }
-        Ok(config)
+        Ok(match window_s {
+            Some(seconds) => with_windows(config, seconds),
+            None => config,
+        })
     }
 
     /// Returns the initial write mode of disks.
@@ -221,5 +220,18 @@ mod tests {
         assert!(System::own("urd").config(&urd, None).unwrap().write_mode.is_some());
         assert!(system.config(&urd, Some(10.0)).unwrap().write_mode.is_none());
         assert_eq!(system.config(&urd, Some(10.0)).unwrap().window_us, 10_000_000);
+    }
+
+    /// vCacheShare has a curve of ten windows, whatever their length.
+    #[test]
+    fn windows_of_another_length_keep_the_windows_of_disks_in_proportion() {
+        let of = |allocator: &str, seconds| {
+            let own = haversack_policy::named(allocator).unwrap();
+            let config = System::own(allocator).config(&own, Some(seconds)).unwrap();
+            (config.window_us, config.most_windows_of_disk(None))
+        };
+        assert_eq!(of("vcacheshare", 10.0), (10_000_000, 10));
+        assert_eq!(of("vcacheshare", 0.5), (500_000, 10));
+        assert_eq!(of("utility", 10.0), (10_000_000, 1));
     }
 }

@@ -16,8 +16,9 @@ pub const MAIN_POOL: &str = "main";
 
 /// Keys of the daemon that configure how a disk is accessed and served, which do not apply to a simulated
 /// disk.
-const NOT_SIMULATED: [&str; 14] = [
+const NOT_SIMULATED: [&str; 15] = [
     "origin",
+    "from",
     "origin_tls",
     "origin_holds_pool",
     "size",

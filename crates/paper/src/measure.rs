@@ -70,6 +70,8 @@ quantities! {
     AllocatedAtEnd = "allocated-at-end", "cache allocated at the end", Unit::Bytes, "less", "more";
     /// A disk's part of all targets, the mean over the decisions.
     Share = "share", "share of the targets", Unit::Share, "smaller", "larger";
+    /// Bytes of the demand that the system computed, the mean over the decisions.
+    Demand = "demand", "demand", Unit::Bytes, "less", "more";
     /// Requests per second of one client, which is one over the mean latency, for each GiB allocated.
     PerformancePerCost = "performance-per-cost", "requests/s for each GiB allocated", Unit::Named(""), "lower", "higher";
     /// |predicted - observed| / observed of a demand, the mean.

@@ -278,6 +278,8 @@ fn add_shares(point: &mut Point, names: &[&str], samples: &[TargetSample], pool_
     let targets = mean(&|sample| sample.target_blocks.iter().sum());
     let allocated = if divides { targets.min(pool_bytes) } else { pool_bytes };
     point.set(Quantity::Allocated, allocated);
+    let demand = mean(&|sample| sample.demand_blocks.iter().copied().fold(0, u64::saturating_add));
+    point.set(Quantity::Demand, divides.then_some(demand));
     let last = samples.last().filter(|_| divides);
     point.set(Quantity::AllocatedAtEnd, last.map(|sample| bytes(sample.target_blocks.iter().sum())));
     let read_only = |sample: &TargetSample| {
@@ -292,6 +294,7 @@ fn add_shares(point: &mut Point, names: &[&str], samples: &[TargetSample], pool_
         }
         let target = mean(&|sample| at(&sample.target_blocks));
         point.set_of(name, Quantity::Allocated, target);
+        point.set_of(name, Quantity::Demand, mean(&|sample| at(&sample.demand_blocks)));
         point.set_of(name, Quantity::AllocatedAtEnd, last.map(|sample| bytes(at(&sample.target_blocks))));
         point.set_of(name, Quantity::Share, (targets > 0.0).then(|| target / targets));
     }

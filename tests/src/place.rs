@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::{Error, Result, process};
 
 /// How many tests may run at the same time.
-const MOST_TURNS: usize = 3;
+const MOST_TURNS: usize = 2;
 /// How many tests run.
 static TURNS: Mutex<usize> = Mutex::new(0);
 /// A test has ended.

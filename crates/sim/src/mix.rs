@@ -229,7 +229,7 @@ impl Mix {
         let mut settings = policy.clone();
         if let (None, Some(seconds)) = (settings.window, self.window_s) {
             let system = named(&settings.allocator).map_err(|error| refused(error.to_string()))?;
-            let Config { window_us, measurement_us, disk_window_us, .. } = with_windows(system, seconds);
+            let Config { window_us, measurement_us, disk_window_us, .. } = with_windows(&system, seconds);
             let span = |us| Span(std::time::Duration::from_micros(us));
             settings.window = Some(span(window_us));
             settings.measurement.get_or_insert(span(measurement_us));
@@ -368,7 +368,7 @@ const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
 /// A configuration with windows of this many seconds, and a shorter measurement of intensity at their end. What disks are
 /// measured over is as many windows as before.
-pub fn with_windows(config: Config, seconds: f64) -> Config {
+pub fn with_windows(config: &Config, seconds: f64) -> Config {
     let window_us = (seconds * 1e6) as Micros;
     let measured_us = (window_us as f64 * MEASURED_PART) as Micros;
     let windows_of_disk = config.disk_window_us as f64 / config.window_us as f64;
@@ -376,7 +376,7 @@ pub fn with_windows(config: Config, seconds: f64) -> Config {
         window_us,
         measurement_us: measured_us.clamp(1, LONGEST_MEASUREMENT_US),
         disk_window_us: (windows_of_disk * window_us as f64) as Micros,
-        ..config
+        ..config.clone()
     }
 }
 

@@ -55,7 +55,7 @@ impl System {
             config.fixed_mode = None;
         }
         Ok(match window_s {
-            Some(seconds) => with_windows(config, seconds),
+            Some(seconds) => with_windows(&config, seconds),
             None => config,
         })
     }

@@ -13,7 +13,13 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 512;
 
 fn client(host: &Haversack<'_>) -> Result<Connection> {
-    Connection::open(&host.socket("nbd.sock"), "vm1")
+    let mut client = None;
+    // A disk that has just been attached may not be exported yet.
+    wait_until("the export", PATIENCE, || {
+        client = Connection::open(&host.socket("nbd.sock"), "vm1").ok();
+        Ok(client.is_some())
+    })?;
+    client.ok_or_else(|| Error::Check("no connection".into()))
 }
 
 /// Attaches the disk, with these settings of its table.

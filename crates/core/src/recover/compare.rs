@@ -79,11 +79,12 @@ fn compare_segment(ours: &Store, number: SegmentNo, theirs: &Store, same: Segmen
 }
 
 /// Whether a page that recovery has written may leave a slot out: it is obsolete, or the one of two copies that the pages
-/// still call dirty.
+/// still call dirty, or it is clean and recovery has dropped it, knowing less than the tables.
 fn leaves(ours: &Store, number: SlotNo, mine: Slot, theirs: &Store) -> bool {
     let other = theirs.lookup(ours.owner_of(number), mine.block());
     let is_copy = || mine.durable_dirty() && other.is_some_and(|(_, other)| other.seq() == mine.seq());
-    mine.dead().is_some() || mine.live().is_some_and(|mine| !mine.dirty() && is_copy())
+    let is_dropped = other.is_none();
+    mine.dead().is_some() || mine.live().is_some_and(|mine| !mine.dirty() && (is_dropped || is_copy()))
 }
 
 /// Whether a slot may be as it is if its page says something else.

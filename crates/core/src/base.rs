@@ -108,7 +108,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Begins to track which of the first `sectors` of a disk are not shared: more than that the base does not have.
+    /// Begins to track which of the first `sectors` of a disk, the size of its base, are not shared.
     pub fn new(sharing: SharingId, disk: DiskNo, id: DiskId, epochs: (u64, u64), sectors: u64) -> Base {
         let own = vec![0; words_for(sectors)];
         Base { sharing, disk, id, epochs, own, is_known: false, shared_blocks: 0 }

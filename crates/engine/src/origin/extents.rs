@@ -39,7 +39,7 @@ const COMPARED: usize = 256;
 const ZEROES: usize = 4;
 /// How long the server may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take until it has told of all data: this, and a second for each of so many bytes.
+/// How long the server may take to report all extents: this, plus a second for each `LEAST_BYTES_A_SECOND`.
 const PATIENCE_FOR_ALL: Duration = Duration::from_secs(120);
 const LEAST_BYTES_A_SECOND: u64 = 1 << 30;
 

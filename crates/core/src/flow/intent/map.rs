@@ -125,6 +125,11 @@ impl IntentMap {
         block.0 >> self.log2
     }
 
+    /// Whether the origin may have been written past the cache in a block's region.
+    pub fn is_marked(&self, block: BlockNo) -> bool {
+        has(&self.marked, self.region(block))
+    }
+
     /// Takes over the marks and the generation that recovery found.
     pub fn adopt(&mut self, marked: Regions, generation: u64) {
         self.any_marked = marked.iter().any(|b| *b != 0);

@@ -23,7 +23,7 @@ const USAGE: &str = "\
 usage: haversack-bench [memory|hits|monitor|opening|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|fairness|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
                              [--poll N] [--other FILE]
-       haversack-bench migration [--moves N] [--seconds N]
+       haversack-bench migration [stall|beside|all] [--moves N] [--seconds N]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
@@ -37,7 +37,8 @@ usage: haversack-bench [memory|hits|monitor|opening|traces|all] [--traces DIR] [
   --staging N   staging frames for the traces (default 256, at least 64)
   --json        one object a line
   --seconds N   seconds of a round (default 1; of migration without a move 8)
-  --moves N     moves between hosts (default 20; a fifth of it with the larger cache)
+  --moves N     moves between hosts whose VM flushes when it stops, and as many without a flush (default 20; a fifth of
+                it with the larger cache)
   --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
                 temporary directory, and /dev/shm)
   --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)
@@ -61,7 +62,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
         traces: std::env::var_os("HAVERSACK_TRACES").map(PathBuf::from),
         staging: traces::STAGING_FRAMES,
         live: live::Options::new(),
-        migration: migration::Options { moves: 20, round: Duration::from_secs(8) },
+        migration: migration::Options { what: "all".into(), moves: 20, round: Duration::from_secs(8) },
     };
     let mut words = words.iter().cloned();
     let mut places = Vec::new();
@@ -71,6 +72,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "nbd" | "vhost-user" | "fairness" | "idle" | "all" if parsed.what == "engine" => {
                 parsed.live.what = word;
             }
+            "stall" | "beside" | "all" if parsed.what == "migration" => parsed.migration.what = word,
             "memory" | "hits" | "monitor" | "opening" | "traces" | "all" | "engine" | "migration" => {
                 parsed.what = word;
             }

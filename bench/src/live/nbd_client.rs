@@ -58,6 +58,14 @@ impl NbdClient {
         })
     }
 
+    /// Flushes. No other request may be in flight.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let started = self.session.start(Command::Flush, CommandFlags::NONE, 0, 0);
+        let (_, head) = started.map_err(io::Error::other)?;
+        self.output.extend_from_slice(&head);
+        self.wait(&mut Vec::new())
+    }
+
     fn understand(&mut self, bytes: usize, done: &mut Vec<usize>) -> io::Result<()> {
         let mut input = &self.input[..bytes];
         while let Some(event) = self.session.receive(&mut input).map_err(io::Error::other)? {

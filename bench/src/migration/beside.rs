@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::processors;
 use super::scene::{Scene, blocks, run_until};
 use super::{Failure, Figure, Options, Size, share};
 use crate::live::load::{Kind, Load, Round};
@@ -36,6 +37,9 @@ struct Outcome {
 
 /// Measures.
 pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figure>, Failure> {
+    for (host, daemon) in scene.daemons.iter().enumerate() {
+        processors::give_process(host, daemon.process()?.id())?;
+    }
     scene.write(0, 0..blocks(size.cached_mib))?;
     scene.flush(0)?;
     (0..2).try_for_each(|host| scene.fill_neighbour(host))?;
@@ -101,12 +105,17 @@ fn measure(
 ) -> Result<Beside, Failure> {
     let (ends, begun) = (AtomicBool::new(false), Instant::now());
     let vm = |kind, depth, burst| -> std::io::Result<Round> {
+        processors::give_this_thread(from)?;
         let load = Load { kind, depth, blocks: blocks(size.cached_mib), burst };
         run_until(&mut scene.client(from)?, load, &ends)
     };
     let (done, rounds) = std::thread::scope(|scope| {
-        let (reads_at, ends) = (|host| scene.neighbour(host, &ends), &ends);
-        let neighbours = [from, 1 - from].map(|host| scope.spawn(move || reads_at(host)));
+        let ends = &ends;
+        let neighbour = |host| {
+            processors::give_this_thread(host)?;
+            scene.neighbour(host, ends)
+        };
+        let neighbours = [from, 1 - from].map(|host| scope.spawn(move || neighbour(host)));
         let reads = scope.spawn(|| vm(Kind::Read, READS, None));
         let writes = scope.spawn(|| vm(Kind::Write, 1, Some(WRITES)));
         let done = what();

@@ -2,6 +2,7 @@
 //! them, TLS, an origin that takes 2 ms for a request, clients over NBD that check what they read.
 
 mod beside;
+mod processors;
 mod scene;
 mod stall;
 
@@ -28,12 +29,16 @@ pub struct Size {
 /// What is written after the cache was sent ahead and before the VM stops.
 const DIRTY_MIB: u64 = 64;
 const SMALL: Size = Size { name: "small cache", cache_mib: 256, cached_mib: 64 };
+/// While it is sent, a VM and its neighbours are measured; at the least rate that takes a while.
+const BESIDE: Size = Size { name: "beside guests", cache_mib: 1024, cached_mib: 256 };
 const LARGE: Size = Size { name: "16 times larger", cache_mib: 4096, cached_mib: 1024 };
 
 /// What is asked for on the command line.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// Moves with the small cache; with the larger one it is a fifth.
+    /// What is measured: `stall`, `beside` or `all`.
+    pub what: String,
+    /// Moves with the small cache whose VM flushes, and as many of one that does not; with the larger one it is a fifth.
     pub moves: usize,
     /// Time of each measurement without a move.
     pub round: Duration,
@@ -76,20 +81,27 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     println!(
         "moves between two hosts, {LINK_MBITS} Mbit/s between them, {DIRTY_MIB} MiB written just before the VM stops"
     );
-    for (size, moves) in [(&SMALL, options.moves), (&LARGE, options.moves.div_ceil(5))] {
+    if options.what != "beside" {
+        for (size, moves) in [(&SMALL, options.moves), (&LARGE, options.moves.div_ceil(5))] {
+            let (place, places) = places()?;
+            let scene = Scene::start(&place, &places, size)?;
+            print(
+                &format!("{}: twice {moves} moves, {} MiB cached", size.name, size.cached_mib),
+                stall::run(&scene, size, moves)?,
+            );
+        }
+    }
+    if options.what != "stall" {
         let (place, places) = places()?;
-        let scene = Scene::start(&place, &places, size)?;
+        let scene = Scene::start(&place, &places, &BESIDE)?;
         print(
-            &format!("{}: {moves} moves, {} MiB cached", size.name, size.cached_mib),
-            stall::run(&scene, size, moves)?,
+            &format!(
+                "beside the VM, its neighbours, and a cache of {} MiB on its way, each host with half of the processors",
+                BESIDE.cached_mib
+            ),
+            beside::run(&scene, &BESIDE, options)?,
         );
     }
-    let (place, places) = places()?;
-    let scene = Scene::start(&place, &places, &LARGE)?;
-    print(
-        "beside the VM, its neighbours, and a cache of 1 GiB on its way",
-        beside::run(&scene, &LARGE, options)?,
-    );
     Ok(())
 }
 

@@ -86,6 +86,13 @@ impl<'a> Scene<'a> {
         pass(&mut self.client(host)?, Kind::Write, range)
     }
 
+    /// Writes blocks of the disk once, and flushes, as QEMU does with an NBD disk when it stops a VM.
+    pub fn write_and_flush(&self, host: usize, range: Range<u64>) -> std::io::Result<()> {
+        let mut client = self.client(host)?;
+        pass(&mut client, Kind::Write, range)?;
+        client.flush()
+    }
+
     /// Writes back what is dirty.
     pub fn flush(&self, host: usize) -> Result<(), Failure> {
         Ok(self.daemons[host].command(&["disk", "flush", DISK]).map(drop)?)

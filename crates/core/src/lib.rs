@@ -64,6 +64,7 @@ pub use error::{ManageError, PoolError};
 pub use flow::base::BaseUsage;
 pub use flow::device::NewDevice;
 pub use flow::export::{CachedBlock, Copied, ListCursor};
+pub use flow::handover::RelistCursor;
 pub use flow::job::Progress;
 pub use flow::moving::late::LateSource;
 pub use flow::takeover::PeerLoss;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use haversack_core::RelistCursor;
 use haversack_model::{BlockNo, HostId, Micros};
 
 use crate::message::{Position, Session};
@@ -35,6 +36,8 @@ pub(crate) struct Sending {
     fruitless: u32,
     /// How fast they are sent, if guests are to be spared.
     pub pace: Option<Pace>,
+    /// Up to where pages were rewritten in this pass, so that a freeze has less to rewrite; `None` at the end.
+    pub relist: Option<RelistCursor>,
 }
 
 /// The timeout is doubled at most this often.
@@ -56,6 +59,7 @@ impl Sending {
             longest_wait_us: 0,
             fruitless: 0,
             pace: limits.map(|limits| Pace::new(limits, now)),
+            relist: None,
         }
     }
 

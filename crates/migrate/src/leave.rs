@@ -4,7 +4,7 @@
 //! - A release is held back only while the guest is absent: when the guest is back, it is served at once.
 //! - A host that asked is answered from its last message, and only if that is recent: otherwise it has to ask again.
 
-use haversack_core::{Call, JobError, JobId, ManageError, Memory};
+use haversack_core::{Call, JobError, JobId, ManageError, Memory, RelistCursor};
 use haversack_model::{HostId, Micros};
 use haversack_ownership::{self as ownership, Grant};
 
@@ -85,6 +85,9 @@ impl Migration {
     /// The guest is back: what is only allowed while it is stopped ends.
     pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.asker = None;
+        if let Some(disk) = self.disk {
+            call.end_settling(disk);
+        }
         if self.method().plan().ahead == Ahead::Stopped {
             self.stop_sending(call, now);
             self.passes = None;
@@ -138,7 +141,14 @@ impl Migration {
                 }
             })
         });
+        let is_listing = passes.is_listing();
         self.send_blocks(blocks);
+        let Some(sending) = &mut self.sending else { return };
+        sending.relist = if is_listing {
+            Some(RelistCursor::default())
+        } else {
+            sending.relist.and_then(|from| call.relist_ahead(now, disk, from))
+        };
     }
 
     /// Handles a message about who owns the disk.
@@ -184,6 +194,17 @@ impl Migration {
             self.cleaning = call.clean(now, disk).ok();
         }
         false
+    }
+
+    /// Makes what the guest wrote last durable while the next host is being told to start it.
+    pub(crate) fn tick_settling<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        if let Some(disk) = self.disk
+            && self.guest.is_none()
+            && self.sending.is_some()
+            && self.task == Task::Idle
+        {
+            call.settle_ahead(now, disk);
+        }
     }
 
     /// Releases the disk to the host that has asked for it, once it may leave.

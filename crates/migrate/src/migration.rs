@@ -48,7 +48,7 @@ impl Default for Timing {
             repeat_us: 200_000,
             copies_in_flight: 64,
             pace: None,
-            blocks_a_message: 1_024,
+            blocks_a_message: 2_048,
             fetch_window: 64,
             preload_window: 128,
             fetched_a_period: None,
@@ -401,6 +401,7 @@ impl Migration {
         self.answer_forgotten(call);
         self.tick_stream(call, now);
         self.tick_passes(call, now);
+        self.tick_settling(call, now);
         self.tick_leaving(call, now);
     }
 

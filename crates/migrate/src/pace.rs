@@ -22,14 +22,14 @@ pub struct PaceLimits {
 }
 
 impl Default for PaceLimits {
-    /// 10 MiB a second.
+    /// 5 MiB a second.
     fn default() -> PaceLimits {
-        PaceLimits { target_us: 1_000, least_per_s: 2_560 }
+        PaceLimits { target_us: 1_000, least_per_s: 1_280 }
     }
 }
 
 /// Copies in a burst.
-const BURST: usize = 32;
+const BURST: usize = 16;
 /// The most passes that make the least rate grow.
 const MOST_PASSES: u32 = 4;
 /// More copies a second are not sent.

@@ -130,7 +130,7 @@ impl<M: Memory> Call<'_, M> {
         if let Some(d) = self.disks.get_mut(disk)
             && let Some(moving) = &mut d.moving
         {
-            moving.export = None;
+            (moving.export, moving.is_settling) = (None, false);
             if moving.is_over() && !d.life.is_peer() {
                 d.moving = None;
             }

@@ -29,9 +29,16 @@ use crate::format::record::{Damage, Moved};
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
 use crate::memory::Memory;
+use crate::store::segment::{Segment, SegmentNo, SegmentState};
 
 /// Blocks that are forgotten in one call.
 const FORGET_AT_A_TIME: usize = 256;
+/// Segments that one step of [`Call::relist_ahead`] examines.
+const SEGMENTS_A_STEP: u32 = 4;
+
+/// Where [`Call::relist_ahead`] continues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RelistCursor(u32);
 
 impl Core {
     /// Returns dirty blocks of a frozen or handed-over disk that the new owner needs from here, with their
@@ -98,6 +105,48 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
+    /// Rewrites a page that lists clean blocks of a disk as dirty, if it finds one: a freeze, for which a guest waits, has
+    /// to rewrite all of them. It examines some segments; returns where the next call continues, or `None` at the end.
+    pub fn relist_ahead(&mut self, now: Micros, disk: DiskNo, from: RelistCursor) -> Option<RelistCursor> {
+        self.now = now;
+        let all = self.store.segments.len() as u32;
+        let end = from.0.saturating_add(SEGMENTS_A_STEP).min(all);
+        let flushed = self.durability.flushed();
+        let is_due = |segment: &SegmentNo| {
+            self.store.segments[*segment].page_ready(flushed) && self.store.is_falsely_dirty(disk, *segment)
+        };
+        let is_here = self.disks.get(disk).is_some_and(|d| d.life.writes_origin());
+        let found = (from.0..end).map(SegmentNo).find(|segment| is_here && is_due(segment));
+        if let Some(segment) = found {
+            self.ask_rewrite(disk, segment);
+            self.settle();
+        }
+        let next = found.map_or(end, |segment| segment.0 + 1);
+        (next < all).then_some(RelistCursor(next))
+    }
+
+    /// Commits what is staged of a disk of which copies are sent, and makes it durable, since its guest has stopped: a freeze
+    /// waits for that. To be called from time to time until the freeze, or until [`Call::end_settling`].
+    pub fn settle_ahead(&mut self, now: Micros, disk: DiskNo) {
+        self.now = now;
+        let Some(d) = self.disks.get_mut(disk).filter(|d| d.life.writes_origin()) else { return };
+        let Some(moving) = d.moving.as_mut().filter(|moving| moving.export.is_some()) else { return };
+        moving.is_settling = true;
+        let seq = d.last_commit_seq;
+        if self.staging.lists[disk].len == 0 {
+            self.durability.want(seq);
+        }
+        self.queue(disk);
+        self.settle();
+    }
+
+    /// Ends that: the guest runs here.
+    pub fn end_settling(&mut self, disk: DiskNo) {
+        if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
+            moving.is_settling = false;
+        }
+    }
+
     /// Finishes a disk's requests and makes everything in its cache durable, so that it can be handed over. No
     /// more requests are taken.
     ///
@@ -109,6 +158,7 @@ impl<M: Memory> Call<'_, M> {
         self.idle(disk)?;
         self.independent(disk)?;
         self.end_late_copies(disk);
+        self.end_settling(disk);
         self.disk_mut(disk).life.happened(Event::Freeze);
         Ok(self.start_job(disk, JobKind::Freeze, None))
     }
@@ -144,17 +194,22 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Rewrites pages that list clean blocks as dirty. Returns true when none is left. The first call takes
-    /// time in proportion to the disk's segments.
+    /// time in proportion to the disk's segments, unless [`Call::relist_ahead`] has left few.
     fn relist_clean(&mut self, disk: DiskNo) -> bool {
         let listed = self.disk_mut(disk).moving.get_or_insert_default().called_dirty.take();
-        let mut listed = listed.unwrap_or_else(|| self.store.falsely_dirty(disk));
-        listed.retain(|number| self.store.is_falsely_dirty(disk, *number));
-        for number in &listed {
-            let segment = self.store.segment_of(*number);
-            let s = &self.store.segments[segment];
+        let mut listed = listed.unwrap_or_else(|| self.store.disks[disk].segments.iter().copied().collect());
+        let flushed = self.durability.flushed();
+        // Until its page is durable, a segment says nothing new: its slots are looked at once for each page.
+        let is_on_its_way = |s: &Segment| s.state != SegmentState::Dead && !s.page_ready(flushed);
+        listed.retain(|segment| {
+            let s = &self.store.segments[*segment];
+            s.owner == disk.0 && is_on_its_way(s) || self.store.is_falsely_dirty(disk, *segment)
+        });
+        for segment in &listed {
+            let s = &self.store.segments[*segment];
             let (page_seq, is_written) = (s.page_seq, !s.page_writing);
-            if s.page_ready(self.durability.flushed()) {
-                self.rewrite_page(segment);
+            if s.page_ready(flushed) {
+                self.rewrite_page(*segment);
             } else if is_written {
                 self.durability.want(page_seq);
             }

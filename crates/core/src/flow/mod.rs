@@ -13,7 +13,7 @@ pub mod export;
 mod fetch;
 pub mod flush;
 mod forget;
-mod handover;
+pub mod handover;
 mod incoming;
 pub mod intent;
 pub mod job;

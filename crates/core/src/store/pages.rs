@@ -230,20 +230,15 @@ impl Store {
         }
     }
 
-    /// Returns the slots of a disk that durable pages may list as dirty although their blocks are clean or
-    /// gone.
-    pub fn falsely_dirty(&self, disk: DiskNo) -> Vec<SlotNo> {
-        let owned = self.segments.numbered().filter(|(_, s)| s.owner == disk.0).map(|(number, _)| number);
-        owned.flat_map(|segment| self.slots_of(segment)).filter(|n| self.is_falsely_dirty(disk, *n)).collect()
-    }
-
-    /// Whether a slot is one of those.
-    pub fn is_falsely_dirty(&self, disk: DiskNo, number: SlotNo) -> bool {
-        let slot = self.slot(number);
-        slot.status() != Status::Blank
-            && slot.durable_dirty()
-            && self.owner_of(number) == disk
-            && !self.lookup(disk, slot.block()).is_some_and(|(_, live)| live.dirty())
+    /// Whether the durable pages of a disk's segment may list blocks as dirty that are clean or gone.
+    pub fn is_falsely_dirty(&self, disk: DiskNo, segment: SegmentNo) -> bool {
+        let is_false = |number: SlotNo| {
+            let slot = self.slot(number);
+            slot.status() != Status::Blank
+                && slot.durable_dirty()
+                && !self.lookup(disk, slot.block()).is_some_and(|(_, live)| live.dirty())
+        };
+        self.segments[segment].owner == disk.0 && self.slots_of(segment).any(is_false)
     }
 
     /// Returns the segment whose page must be written next so that this one can list less: itself, or the one

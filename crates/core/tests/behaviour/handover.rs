@@ -1,8 +1,8 @@
 //! A disk moves to another host with what is cached of it, dirty blocks included.
 
 use haversack_core::{
-    Action, Copied, CoreConfig, DiskConfig, ListCursor, ManageError, Moved, Op, Rejected, RequestError,
-    RequestTag, Target,
+    Action, Copied, CoreConfig, DiskConfig, ListCursor, ManageError, Moved, Op, Rejected, RelistCursor,
+    RequestError, RequestTag, Target,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode, WriteThroughAck};
 
@@ -397,4 +397,71 @@ fn a_copy_is_out_of_date_once_its_block_is_written() {
     assert_eq!(rig.running().outdated_copies(disk, 2), [0, 1].map(BlockNo), "copy 2 may not have arrived");
     let reads = |asked: &Requested| matches!(asked.action, Action::ReadPeer { .. });
     assert!(!rig.log.iter().any(reads), "this host needs no other");
+}
+
+/// A disk with 64 clean blocks that the durable pages list as dirty.
+fn falsely_dirty() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(), 1);
+    for block in 0..64 {
+        rig.write(disk, block * 8, 8, 1);
+    }
+    rig.flush(disk);
+    rig.clean(disk);
+    (rig, disk)
+}
+
+#[test]
+fn a_freeze_has_no_page_to_rewrite_that_was_rewritten_ahead() {
+    let rewritten_by_freeze = |is_ahead: bool| {
+        let (mut rig, disk) = falsely_dirty();
+        let mut from = Some(RelistCursor::default());
+        while let Some(at) = from.filter(|_| is_ahead) {
+            let now = rig.now;
+            from = rig.core().relist_ahead(now, disk, at);
+            rig.run();
+        }
+        rig.wait(1_000_000);
+        let before = rig.stats(disk).flash_rewrite_pages;
+        freeze(&mut rig, disk);
+        assert_eq!(held(&mut rig, disk), []);
+        rig.stats(disk).flash_rewrite_pages - before
+    };
+    assert!(rewritten_by_freeze(false) > 0, "otherwise this shows nothing");
+    assert_eq!(rewritten_by_freeze(true), 0);
+}
+
+#[test]
+fn what_a_stopped_guest_has_written_is_durable_before_the_freeze() {
+    let staged_after = |is_settled: bool| {
+        let mut rig = Rig::new(&[4], false, CoreConfig::default());
+        let disk = rig.attach(&lazy(), 1);
+        let now = rig.now;
+        rig.core().start_export(now, disk).expect("the disk is attached");
+        rig.write(disk, 0, 8, 1);
+        for _ in 0..if is_settled { 3 } else { 0 } {
+            let now = rig.now;
+            rig.core().settle_ahead(now, disk);
+            rig.run();
+        }
+        let (written, flushed) =
+            (rig.log.iter().filter(|a| is_segment_write(a)).count(), rig.log.iter().any(is_device_flush));
+        let rig = rig.after_power_cut(CoreConfig::default());
+        assert_eq!(written > 0 && flushed, is_settled);
+        rig.usage(disk).dirty_blocks
+    };
+    assert_eq!((staged_after(false), staged_after(true)), (0, 1));
+}
+
+#[test]
+fn the_guest_is_back_and_nothing_is_committed_early() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.attach(&lazy(), 1);
+    let now = rig.now;
+    rig.core().start_export(now, disk).expect("the disk is attached");
+    rig.core().settle_ahead(now, disk);
+    rig.core().end_settling(disk);
+    rig.log.clear();
+    rig.write(disk, 0, 8, 1);
+    assert!(!rig.log.iter().any(is_segment_write));
 }

@@ -14,7 +14,7 @@ use late::LateCopies;
 use peer::PeerBlocks;
 
 use crate::bugs::{Bug, planted};
-use crate::store::slot::SlotNo;
+use crate::store::segment::SegmentNo;
 
 /// A dirty block that the new owner needs from here.
 #[derive(Clone, Copy, Default)]
@@ -30,8 +30,10 @@ pub(crate) struct Held {
 pub(crate) struct Moving {
     /// Copies of blocks are being sent to the next owner.
     pub export: Option<Export>,
-    /// While the disk is being frozen: clean slots that durable pages list as dirty, once they are listed.
-    pub called_dirty: Option<Vec<SlotNo>>,
+    /// What is staged is committed at once, since the guest has stopped and the disk is about to be frozen.
+    pub is_settling: bool,
+    /// While the disk is being frozen: segments whose durable pages list clean blocks as dirty, once they are listed.
+    pub called_dirty: Option<Vec<SegmentNo>>,
     /// While the disk is being frozen: the origin could not be flushed.
     pub is_origin_unsettled: bool,
     /// The dirty blocks that the new owner needs from here, once they are listed.
@@ -67,7 +69,7 @@ impl Moving {
 
     /// Whether blocks wait to be committed.
     pub fn waits_for_commits(&self) -> bool {
-        self.peer.as_ref().is_some_and(PeerBlocks::waits_for_commits)
+        self.is_settling || self.peer.as_ref().is_some_and(PeerBlocks::waits_for_commits)
     }
 
     /// Notes that a guest has written sectors of a block, or is about to change it in another way.

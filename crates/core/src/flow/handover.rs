@@ -197,7 +197,7 @@ impl<M: Memory> Call<'_, M> {
     /// time in proportion to the disk's segments, unless [`Call::relist_ahead`] has left few.
     fn relist_clean(&mut self, disk: DiskNo) -> bool {
         let listed = self.disk_mut(disk).moving.get_or_insert_default().called_dirty.take();
-        let mut listed = listed.unwrap_or_else(|| self.store.disks[disk].segments.iter().copied().collect());
+        let mut listed = listed.unwrap_or_else(|| self.store.disks[disk].segments.clone());
         let flushed = self.durability.flushed();
         // Until its page is durable, a segment says nothing new: its slots are looked at once for each page.
         let is_on_its_way = |s: &Segment| s.state != SegmentState::Dead && !s.page_ready(flushed);

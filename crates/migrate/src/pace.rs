@@ -154,9 +154,10 @@ mod tests {
 
     #[test]
     fn a_path_that_nobody_else_uses_is_filled() {
-        // 20,000 copies a second, and 0.5 ms there and back.
+        // 0.5 ms there and back, and 20,000 copies a second at most. With 2 ms of delay it carries 16,000, and the rate swings
+        // between half of that and all of it.
         let rate = send(8_000_000, 1, |_, others| 500 + 50 * others as Micros);
-        assert!((12_000..=22_000).contains(&rate), "{rate}");
+        assert!((11_000..=16_000).contains(&rate), "{rate}");
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
         let mut pace = Pace::new(LIMITS, 0);
         assert_eq!(pace.room(0, 1), BURST);
         pace.sent(BURST);
-        let rooms: Vec<usize> = [1_000, 15_900, 16_000].map(|now| pace.room(now, 1)).into();
+        let rooms: Vec<usize> = [1_000, 7_900, 8_000].map(|now| pace.room(now, 1)).into();
         assert_eq!(rooms, [0, 0, BURST]);
         assert_eq!(pace.room(10_000_000, 1), 2 * BURST);
     }

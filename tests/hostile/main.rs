@@ -15,6 +15,7 @@ mod origin_away;
 mod origin_ends;
 mod origins;
 mod pools;
+mod roles;
 mod slips;
 mod staging;
 mod storm;

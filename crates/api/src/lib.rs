@@ -10,6 +10,7 @@ mod disk;
 mod migration;
 mod overview;
 mod policy;
+pub mod redact;
 mod status;
 mod units;
 

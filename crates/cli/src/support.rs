@@ -5,8 +5,6 @@
 //! - What cannot be had is named, with the reason, and does not keep the rest away: the daemon may be what is broken.
 //! - No file is overwritten, and only its owner can read it.
 
-mod redact;
-
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,7 +16,7 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use haversack_api::Status;
+use haversack_api::{Status, redact};
 use hyper::Method;
 use serde_json::{Value, json};
 

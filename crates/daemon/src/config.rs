@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use crate::control::config::{AccessConfig, ApiConfig};
 use crate::hosts::config::{HostConfig, MigrationConfig};
 use crate::{exclusive, settings};
 
@@ -63,6 +64,8 @@ pub struct Config {
     pub daemon: DaemonConfig,
     /// The control API over TCP.
     pub api: Option<ApiConfig>,
+    /// Who has which role; whoever can open the control socket may do everything if not set.
+    pub access: Option<AccessConfig>,
     /// The pools.
     #[serde(default, rename = "pool")]
     pub pools: Vec<PoolConfig>,
@@ -157,20 +160,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-}
-
-/// The control API over TCP.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApiConfig {
-    /// The address to listen on.
-    pub listen: SocketAddr,
-    /// Certificate chain, PEM.
-    pub certificate: PathBuf,
-    /// Private key, PEM.
-    pub key: PathBuf,
-    /// A file whose only line is the token that clients must send.
-    pub token_file: PathBuf,
 }
 
 /// A pool.
@@ -317,6 +306,7 @@ impl TryFrom<String> for NbdListen {
 struct Places {
     daemon: Option<Spanned<IgnoredAny>>,
     api: Option<Spanned<IgnoredAny>>,
+    access: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     migration: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
@@ -330,7 +320,7 @@ struct Places {
 
 impl Places {
     fn ends_with_disk(&self) -> bool {
-        let others = [&self.daemon, &self.api, &self.nbd, &self.migration, &self.policy];
+        let others = [&self.daemon, &self.api, &self.access, &self.nbd, &self.migration, &self.policy];
         let others = others
             .into_iter()
             .flatten()
@@ -407,6 +397,12 @@ impl Config {
             self.check_disk(disk, &mut taken)
                 .and_then(|()| self.check_origin(disk, earlier))
                 .map_err(|what| (at(&places.disk, index), what))?;
+        }
+        if let Some(api) = &self.api {
+            api.check().map_err(|what| (start(&places.api), what))?;
+        }
+        if let Some(access) = &self.access {
+            access.check(self.api.as_ref()).map_err(|what| (start(&places.access), what))?;
         }
         if let Some(nbd) = &self.nbd {
             nbd.check(&mut taken).map_err(|what| (start(&places.nbd), what))?;
@@ -679,6 +675,10 @@ mod tests {
                 9,
                 "named twice",
             ),
+            (disk("[api]\nlisten = \"[::1]:1\"\ncertificate = \"/c\"\nkey = \"/k\""), 9, "lets nobody in"),
+            (disk("[access.reader]\ngroups = []"), 9, "reader"),
+            (disk("[access.admins]\ncertificates = [\"ops.example\"]"), 9, "client_ca"),
+            (disk("[access.admins]\ncertificates = [\"o ps\"]"), 9, "expected a DNS name"),
             (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),

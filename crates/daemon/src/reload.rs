@@ -126,6 +126,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         (fixed(&old.daemon) != fixed(&new.daemon), "[daemon] has changed"),
         (old.api != new.api, "[api] has changed"),
+        (old.access != new.access, "[access] has changed"),
         (old.nbd != new.nbd, "[nbd] has changed"),
         (old.migration != new.migration, "[migration] has changed"),
         (old.hosts != new.hosts, "[[host]] has changed"),

@@ -18,6 +18,7 @@ use haversack_engine::error::EngineError;
 use haversack_engine::{OpenPool, PoolSettings};
 use haversack_link::LinkError;
 use haversack_model::ArenaNo;
+use nix::unistd::Uid;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -136,7 +137,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     )?;
     remove_others_checkpoints(config);
     let (opened_pools, daemon) = open_pools(config, state, run_as)?;
-    let (listeners, control_socket) = control::bind(config)?;
+    let (listeners, control_socket) =
+        control::bind(config, user.as_ref().map_or_else(Uid::effective, |user| user.uid))?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
     give(run_as, [config.daemon.control_socket().as_path()])?;
     give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;

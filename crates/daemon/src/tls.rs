@@ -44,24 +44,39 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// Makes the configuration of a server that presents a certificate. It requests no client certificates, or
-/// requires one of the authorities in `client_ca`.
+/// The client certificates that a server requests, and the file of their authorities, PEM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientCertificates<'a> {
+    /// None.
+    None,
+    /// Clients may present one; one that cannot be verified is refused.
+    Accepted(&'a Path),
+    /// Clients must present one.
+    Required(&'a Path),
+}
+
+/// Makes the configuration of a server that presents a certificate.
 ///
 /// # Errors
 /// See [`TlsError`].
 pub fn server_config(
     certificate: &Path,
     key: &Path,
-    client_ca: Option<&Path>,
+    clients: ClientCertificates<'_>,
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unfit = |source| TlsError::Unfit { certificate: certificate.into(), key: key.into(), source };
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(unfit)?;
-    let builder = match client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => builder.with_client_cert_verifier(client_verifier(path, provider)?),
+    let builder = match clients {
+        ClientCertificates::None => builder.with_no_client_auth(),
+        ClientCertificates::Accepted(path) => {
+            builder.with_client_cert_verifier(client_verifier(path, false, provider)?)
+        }
+        ClientCertificates::Required(path) => {
+            builder.with_client_cert_verifier(client_verifier(path, true, provider)?)
+        }
     };
     let private = PrivateKeyDer::from_pem_file(key).map_err(|e| TlsError::File {
         path: key.to_path_buf(),
@@ -73,6 +88,7 @@ pub fn server_config(
 
 fn client_verifier(
     path: &Path,
+    is_required: bool,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let unusable = |why| TlsError::File { path: path.to_path_buf(), what: "certificate", why };
@@ -80,6 +96,7 @@ fn client_verifier(
     for authority in certificates(path)? {
         roots.add(authority).map_err(|e| unusable(e.to_string()))?;
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-    verifier.map_err(|e| unusable(e.to_string()))
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = if is_required { builder } else { builder.allow_unauthenticated() };
+    builder.build().map_err(|e| unusable(e.to_string()))
 }

@@ -4,8 +4,8 @@ use axum::extract::State;
 use haversack_api::{DiskChange, DiskConfig, DiskStatus, ErrorBody, ForgetDisk, Job, LostData, ResizeDisk};
 use serde::Deserialize;
 
-use super::Control;
 use super::answer::{Answer, Body, JobAnswer, Part, Query, answer, start};
+use super::{Caller, Control, Role};
 
 /// All disks, attached or not.
 #[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]
@@ -20,10 +20,18 @@ pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> A
     answer(&control, move |daemon| daemon.disk_status(&disk)).await
 }
 
-/// Attaches a disk now and whenever the daemon starts, until it is detached.
+/// Attaches a disk now and whenever the daemon starts, until it is detached. What accepts a loss or another origin needs an
+/// admin.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskConfig,
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn attach(State(control): State<Control>, Body(config): Body<DiskConfig>) -> JobAnswer {
+pub async fn attach(
+    State(control): State<Control>,
+    caller: Caller,
+    Body(config): Body<DiskConfig>,
+) -> JobAnswer {
+    if config.accept_loss.is_some() || config.accept_origin_change.is_some() || config.origin_holds_pool {
+        caller.require(Role::Admin)?;
+    }
     start(&control, move |daemon| daemon.attach(config)).await
 }
 
@@ -57,9 +65,13 @@ pub struct Detach {
         (status = 409, body = ErrorBody)))]
 pub async fn detach(
     State(control): State<Control>,
+    caller: Caller,
     Part(disk): Part<String>,
     Query(Detach { force, accept_loss }): Query<Detach>,
 ) -> JobAnswer {
+    if accept_loss.is_some() {
+        caller.require(Role::Admin)?;
+    }
     start(&control, move |daemon| daemon.detach(&disk, force, accept_loss.as_deref())).await
 }
 
@@ -84,9 +96,13 @@ pub async fn flush(State(control): State<Control>, Part(disk): Part<String>) -> 
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn resize(
     State(control): State<Control>,
+    caller: Caller,
     Part(disk): Part<String>,
     Body(resize): Body<ResizeDisk>,
 ) -> JobAnswer {
+    if resize.shrink.is_some() {
+        caller.require(Role::Admin)?;
+    }
     start(&control, move |daemon| daemon.resize(&disk, resize.size, resize.shrink.as_deref())).await
 }
 
@@ -96,8 +112,12 @@ pub async fn resize(
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn forget(
     State(control): State<Control>,
+    caller: Caller,
     Part(disk): Part<String>,
     Body(forget): Body<ForgetDisk>,
 ) -> JobAnswer {
+    if forget.destroy_dirty.is_some() {
+        caller.require(Role::Admin)?;
+    }
     start(&control, move |daemon| daemon.forget(&disk, forget.destroy_dirty.as_deref())).await
 }

@@ -6,26 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::Method;
-use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
-use base64::prelude::{BASE64_STANDARD, Engine};
+use axum::middleware::{from_fn, from_fn_with_state};
 use haversack_engine::socket::{self, BoundSocket, SocketError};
+use nix::unistd::Uid;
 use rustls::ServerConfig;
 use tokio::net;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use super::answer::Failure;
-use super::serve::{Server, Socket, whole};
+use super::access::{self, Access, AccessError};
+use super::config::ApiConfig;
+use super::serve::{ByRole, Server, Socket, whole};
 use super::{browser, metrics_router, router};
-use crate::config::{ApiConfig, Config};
+use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::limits::Places;
-use crate::tls::{self, TlsError};
+use crate::tls::{self, ClientCertificates, TlsError};
 
 /// Why the daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +40,9 @@ pub enum ListenError {
     /// The certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Roles cannot be given.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The token cannot be used.
     #[error("{path}: {what}; write one line of at least {MIN_TOKEN_BYTES} characters")]
     Token {
@@ -58,18 +57,22 @@ pub enum ListenError {
 const MIN_TOKEN_BYTES: usize = 16;
 /// Limits on connections to the control socket, in total and per process.
 const CONTROL_PLACES: (usize, usize) = (256, 64);
+/// The same for readers and for strangers, where there are roles. Operators and admins have the rest.
+const READER_PLACES: (usize, usize) = (64, 16);
+const STRANGER_PLACES: (usize, usize) = (16, 4);
 /// Limits on connections to a port, in total and per address.
 const PORT_PLACES: (usize, usize) = (64, 16);
 
 /// Sockets that are bound but not served yet.
 pub struct Listeners {
     unix: UnixListener,
-    tcp: Option<(TcpListener, Arc<ServerConfig>, Arc<str>)>,
+    tcp: Option<Api>,
     metrics: Option<TcpListener>,
+    access: Arc<Access>,
     request_time: Duration,
 }
 
-/// Creates a Unix socket that its group may use. A socket left behind by a dead process is replaced.
+/// Creates a Unix socket that its owner and its group may use. A socket left behind by a dead process is replaced.
 ///
 /// # Errors
 /// Another process listens there, another file is there, or the socket cannot be created.
@@ -85,22 +88,44 @@ pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).map_err(|source| ListenError::Bind { place: address.to_string(), source })
 }
 
-/// Creates all sockets of the control API. The Unix socket must be removed when it is no longer served.
+/// Creates all sockets of the control API for a daemon that runs as `own_user`. The Unix socket must be removed when it is no
+/// longer served.
 ///
 /// # Errors
 /// See [`ListenError`].
-pub fn bind(config: &Config) -> Result<(Listeners, BoundSocket), ListenError> {
-    let (unix, socket) = bind_unix(&config.daemon.control_socket())?;
+pub fn bind(config: &Config, own_user: Uid) -> Result<(Listeners, BoundSocket), ListenError> {
+    let access = Arc::new(Access::new(config.access.as_ref(), own_user)?);
+    // With roles, it is the role that counts, not who can open the socket.
+    let mode = if access.is_open() { 0o660 } else { 0o666 };
+    let (unix, socket) = socket::bind(&config.daemon.control_socket(), mode)?;
     let tcp = config.api.as_ref().map(bind_api).transpose()?;
     let metrics = config.daemon.metrics_listen.map(bind_tcp).transpose()?;
-    Ok((Listeners { unix, tcp, metrics, request_time: config.daemon.request_time.0 }, socket))
+    Ok((Listeners { unix, tcp, metrics, access, request_time: config.daemon.request_time.0 }, socket))
 }
 
-fn bind_api(api: &ApiConfig) -> Result<(TcpListener, Arc<ServerConfig>, Arc<str>), ListenError> {
-    let mut server = tls::server_config(&api.certificate, &api.key, None)?;
+type Api = (TcpListener, Arc<ServerConfig>, Option<Arc<str>>);
+
+fn bind_api(api: &ApiConfig) -> Result<Api, ListenError> {
+    let clients = match (&api.client_ca, &api.token_file) {
+        (None, _) => ClientCertificates::None,
+        (Some(authorities), None) => ClientCertificates::Required(authorities),
+        (Some(authorities), Some(_)) => ClientCertificates::Accepted(authorities),
+    };
+    let mut server = tls::server_config(&api.certificate, &api.key, clients)?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let token = read_token(&api.token_file)?;
-    Ok((bind_tcp(api.listen)?, Arc::new(server), token.into()))
+    let token = api.token_file.as_deref().map(read_token).transpose()?;
+    Ok((bind_tcp(api.listen)?, Arc::new(server), token.map(Into::into)))
+}
+
+/// Returns the places of the control socket.
+fn control_places(access: &Access) -> ByRole {
+    let new = |(most, of_process)| Places::new("connections", most, of_process);
+    if access.is_open() {
+        return ByRole::alike(new(CONTROL_PLACES));
+    }
+    let (most, of_process) = CONTROL_PLACES;
+    let others = (most - READER_PLACES.0 - STRANGER_PLACES.0, of_process);
+    ByRole { strangers: new(STRANGER_PLACES), readers: new(READER_PLACES), others: new(others) }
 }
 
 fn read_token(path: &Path) -> Result<String, ListenError> {
@@ -126,25 +151,30 @@ impl Listeners {
         descriptors: &Arc<Places>,
     ) -> std::io::Result<()> {
         let time = self.request_time;
-        let start = |name, socket, routes, (most, of_peer)| {
+        let start = |name, socket, routes, places| {
             let descriptors = (!matches!(socket, Socket::Unix(_))).then(|| descriptors.clone());
-            let places = Places::new("connections", most, of_peer);
-            let server = Server { name, socket, routes, places, descriptors, request_time: time };
+            let access = self.access.clone();
+            let server = Server { name, socket, routes, access, places, descriptors, request_time: time };
             tokio::spawn(server.run());
+        };
+        let port_places = || {
+            let (most, of_address) = PORT_PLACES;
+            ByRole::alike(Places::new("connections", most, of_address))
         };
         let routes = whole(router(daemon.clone(), stop.clone()), time);
         let plain = routes.clone().layer(from_fn(browser::guard_plain));
         self.unix.set_nonblocking(true)?;
         let unix = net::UnixListener::from_std(self.unix)?;
-        start("control socket", Socket::Unix(unix), plain, CONTROL_PLACES);
+        start("control socket", Socket::Unix(unix), plain, control_places(&self.access));
         if let Some(metrics) = self.metrics {
             let socket = Socket::Tcp(tokio_listener(metrics)?);
-            start("metrics", socket, whole(metrics_router(daemon.clone()), time), PORT_PLACES);
+            start("metrics", socket, whole(metrics_router(daemon.clone()), time), port_places());
         }
         if let Some((tcp, config, token)) = self.tcp {
             let socket = Socket::Tls(tokio_listener(tcp)?, TlsAcceptor::from(config));
-            let routes = with_token(routes.layer(from_fn(browser::guard)), token);
-            start("control API", socket, routes, PORT_PLACES);
+            let routes = routes.layer(from_fn(browser::guard));
+            let routes = routes.layer(from_fn_with_state(token, access::with_token));
+            start("control API", socket, routes, port_places());
         }
         Ok(())
     }
@@ -153,39 +183,4 @@ impl Listeners {
 fn tokio_listener(listener: TcpListener) -> std::io::Result<net::TcpListener> {
     listener.set_nonblocking(true)?;
     net::TcpListener::from_std(listener)
-}
-
-/// Protects routes with a token.
-pub(super) fn with_token(routes: Router, token: Arc<str>) -> Router {
-    routes.layer(from_fn(move |request: Request, next: Next| {
-        let token = token.clone();
-        async move { check_token(&token, request, next).await }
-    }))
-}
-
-async fn check_token(token: &str, request: Request, next: Next) -> Response {
-    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    let is_authorized = given.is_some_and(|given| match given.strip_prefix(b"Bearer ") {
-        Some(given) => is_equal(given, token.as_bytes()),
-        // A browser sends this for any page that is open in it, so it allows no change.
-        None => reads && password(given).is_some_and(|given| is_equal(&given, token.as_bytes())),
-    });
-    if is_authorized {
-        return next.run(request).await;
-    }
-    ([(WWW_AUTHENTICATE, "Basic realm=\"Haversack\"")], Failure::unauthorized()).into_response()
-}
-
-/// Returns the password of `Basic` credentials; the name does not matter.
-fn password(credentials: &[u8]) -> Option<Vec<u8>> {
-    let mut text = BASE64_STANDARD.decode(credentials.strip_prefix(b"Basic ")?).ok()?;
-    let colon = text.iter().position(|byte| *byte == b':')?;
-    Some(text.split_off(colon + 1))
-}
-
-/// Compares in constant time, so that the time does not show where a wrong token differs.
-fn is_equal(given: &[u8], token: &[u8]) -> bool {
-    let difference = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
-    std::hint::black_box(difference) == 0 && given.len() == token.len()
 }

@@ -1,32 +1,39 @@
-//! The control API: HTTP/JSON over a Unix socket, and over TCP with TLS and a token.
+//! The control API: HTTP/JSON over a Unix socket, and over TCP with TLS and a token or a client certificate.
 //!
 //! Invariants
 //! - Work for a request runs on a thread of its own, never on the one that serves connections.
-//! - Any process that can open the Unix socket may do everything; over TCP, any client with the token.
+//! - What a caller may do depends on its role, see `access.rs`. A route belongs to the lowest role that may use it; what gives
+//!   up data needs an admin on every route.
 //! - Long calls answer at once with a job.
 //! - Connections are limited in number and time, see `serve.rs`.
 
+mod access;
 mod answer;
 mod audit;
 mod browser;
+mod caller;
+pub mod config;
 mod dashboard;
 mod disks;
 mod listen;
 mod migration;
 mod openapi;
 mod patient;
+mod peer_groups;
 mod policy;
 mod pools;
 mod serve;
 mod system;
 
+pub use access::AccessError;
+pub use caller::{Caller, Role, Who};
 pub use listen::{ListenError, Listeners, bind, bind_tcp, bind_unix};
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{delete, get, post};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{delete, get, patch, post, put};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::daemon::Daemon;
@@ -40,49 +47,72 @@ pub struct Control {
     scrape: Arc<Mutex<()>>,
 }
 
-/// Returns the API's routes. A request to stop the daemon is sent to `stop`.
+/// Returns the API's routes. A request to stop the daemon is sent to `stop`. Each request carries its [`Caller`] as an
+/// extension; one without it is a stranger's.
 pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
+    readers()
+        .merge(operators().route_layer(from_fn(access::operators)))
+        .merge(admins().route_layer(from_fn(access::admins)))
+        .fallback(answer::no_such_path)
+        .method_not_allowed_fallback(answer::wrong_method)
+        .layer(from_fn_with_state(daemon.clone(), audit::audit))
+        .layer(from_fn(access::guard))
+        .with_state(Control { daemon, stop, scrape: Arc::default() })
+}
+
+/// What every role may do: look.
+fn readers() -> Router<Control> {
     Router::new()
         .route("/v1/status", get(system::status))
         .route("/v1/pools", get(pools::list))
         .route("/v1/pools/{pool}", get(pools::show))
-        .route("/v1/pools/{pool}/devices", post(pools::add_device))
-        .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
-        .route("/v1/disks", get(disks::list).post(disks::attach))
-        .route("/v1/disks/{disk}", get(disks::show).patch(disks::change).delete(disks::detach))
+        .route("/v1/disks", get(disks::list))
+        .route("/v1/disks/{disk}", get(disks::show))
         .route("/v1/disks/{disk}/lost", get(disks::lost))
-        .route("/v1/disks/{disk}/flush", post(disks::flush))
-        .route("/v1/disks/{disk}/resize", post(disks::resize))
-        .route("/v1/disks/{disk}/forget", post(disks::forget))
-        .route(
-            "/v1/disks/{disk}/migration",
-            get(migration::show).post(migration::start).delete(migration::stop),
-        )
-        .route("/v1/disks/{disk}/own", get(migration::takeover).post(migration::own))
-        .route("/v1/migrations", get(migration::list).post(migration::expect))
+        .route("/v1/disks/{disk}/migration", get(migration::show))
+        .route("/v1/disks/{disk}/own", get(migration::takeover))
+        .route("/v1/migrations", get(migration::list))
         .route("/v1/hosts", get(migration::hosts))
-        .route("/v1/disks/{disk}/event", post(policy::event))
         .route("/v1/disks/{disk}/explain", get(policy::explain))
         .route("/v1/disks/{disk}/curve", get(policy::curve))
-        .route("/v1/disks/{disk}/measure", post(policy::measure))
         .route("/v1/disks/{disk}/trace", get(policy::trace))
-        .route("/v1/policy", get(policy::show).put(policy::set).delete(policy::end))
+        .route("/v1/policy", get(policy::show))
         .route("/v1/policy/log", get(policy::log))
         .route("/v1/jobs", get(system::jobs))
-        .route("/v1/jobs/{job}", get(system::job).delete(system::cancel))
+        .route("/v1/jobs/{job}", get(system::job))
         .route("/v1/events", get(system::events))
         .route("/v1/overview", get(system::overview))
         .route("/v1/history", get(system::history))
-        .route("/v1/stop", post(system::stop))
         .route("/metrics", get(system::metrics))
         .route("/healthz", get(system::healthy))
         .route("/readyz", get(system::ready))
         .route("/openapi.json", get(openapi::document))
         .merge(dashboard::routes())
-        .fallback(answer::no_such_path)
-        .method_not_allowed_fallback(answer::wrong_method)
-        .layer(from_fn_with_state(daemon.clone(), audit::audit))
-        .with_state(Control { daemon, stop, scrape: Arc::default() })
+}
+
+/// What runs disks. Options that give up data are for admins: their handlers see to that.
+fn operators() -> Router<Control> {
+    Router::new()
+        .route("/v1/disks", post(disks::attach))
+        .route("/v1/disks/{disk}", patch(disks::change).delete(disks::detach))
+        .route("/v1/disks/{disk}/flush", post(disks::flush))
+        .route("/v1/disks/{disk}/resize", post(disks::resize))
+        .route("/v1/disks/{disk}/forget", post(disks::forget))
+        .route("/v1/disks/{disk}/migration", post(migration::start).delete(migration::stop))
+        .route("/v1/migrations", post(migration::expect))
+        .route("/v1/disks/{disk}/event", post(policy::event))
+        .route("/v1/disks/{disk}/measure", post(policy::measure))
+        .route("/v1/policy", put(policy::set).delete(policy::end))
+        .route("/v1/jobs/{job}", delete(system::cancel))
+}
+
+/// What concerns all disks, or more than one host.
+fn admins() -> Router<Control> {
+    Router::new()
+        .route("/v1/pools/{pool}/devices", post(pools::add_device))
+        .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
+        .route("/v1/disks/{disk}/own", post(migration::own))
+        .route("/v1/stop", post(system::stop))
 }
 
 /// Returns the routes of a port without TLS: metrics and health.

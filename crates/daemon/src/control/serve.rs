@@ -26,8 +26,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::access::Access;
 use super::answer::Failure;
-use super::audit::Caller;
+use super::caller::{Caller, Process, Role, Who};
 use super::patient::Patient;
 use crate::descriptors::Spare;
 use crate::limits::{Full, Peer, Place, Places, TurnedAway};
@@ -57,12 +58,39 @@ pub struct Server {
     pub socket: Socket,
     /// The routes served.
     pub routes: Router,
+    /// Who gets which role.
+    pub access: Arc<Access>,
     /// Places for its connections.
-    pub places: Arc<Places>,
+    pub places: ByRole,
     /// Places for their file descriptors; none if they are covered by the reserve.
     pub descriptors: Option<Arc<Places>>,
     /// How long a request's head may take to arrive.
     pub request_time: Duration,
+}
+
+/// Places for connections, so that those who may do less keep none away who may do more.
+pub struct ByRole {
+    /// Those whose requests are refused.
+    pub strangers: Arc<Places>,
+    /// Those who look.
+    pub readers: Arc<Places>,
+    /// All others.
+    pub others: Arc<Places>,
+}
+
+impl ByRole {
+    /// The same places for all: it is not known who they are.
+    pub fn alike(places: Arc<Places>) -> ByRole {
+        ByRole { strangers: places.clone(), readers: places.clone(), others: places }
+    }
+
+    fn of(&self, role: Option<Role>) -> &Arc<Places> {
+        match role {
+            None => &self.strangers,
+            Some(Role::Reader) => &self.readers,
+            Some(Role::Operator | Role::Admin) => &self.others,
+        }
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -76,7 +104,7 @@ impl Server {
         let (mut spare, mut turned_away) = (Spare::take(), TurnedAway::default());
         loop {
             let why = match self.accept().await {
-                Ok((stream, peer, caller)) => match self.hold(peer) {
+                Ok((stream, peer, caller)) => match self.hold(peer, caller.role) {
                     Ok(held) => {
                         self.begin(stream, caller, held);
                         continue;
@@ -110,20 +138,22 @@ impl Server {
         match &self.socket {
             Socket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                let (peer, caller) = (Peer::of_stream(&stream), Caller::of_stream(&stream));
+                let caller = self.access.of_process(Process::of_stream(&stream).as_ref());
+                let peer = Peer::of_stream(&stream);
                 Ok((Box::new(stream), peer, caller))
             }
             Socket::Tcp(listener) | Socket::Tls(listener, _) => {
                 let (stream, address) = listener.accept().await?;
-                Ok((Box::new(stream), Peer::of_address(address.ip()), Caller::Address(address.ip())))
+                let caller = Caller { who: Who::Address(address.ip()), role: None };
+                Ok((Box::new(stream), Peer::of_address(address.ip()), caller))
             }
         }
     }
 
-    fn hold(&self, peer: Peer) -> Result<Held, Full> {
+    fn hold(&self, peer: Peer, role: Option<Role>) -> Result<Held, Full> {
         let descriptor =
             self.descriptors.as_ref().map(|descriptors| descriptors.take(peer, 1)).transpose()?;
-        Ok((self.places.take(peer, 1)?, descriptor))
+        Ok((self.places.of(role).take(peer, 1)?, descriptor))
     }
 
     fn begin(&self, stream: Box<dyn Stream>, caller: Caller, held: Held) {
@@ -137,8 +167,14 @@ impl Server {
             }
             Socket::Tls(_, acceptor) => {
                 let handshake = timeout(time, acceptor.accept(stream));
+                let access = self.access.clone();
                 tokio::spawn(async move {
                     if let Ok(Ok(stream)) = handshake.await {
+                        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                        let caller = match &caller.who {
+                            Who::Address(address) => access.of_certificate(shown, *address),
+                            _ => caller,
+                        };
                         serve(Box::new(stream), caller, routes, time).await;
                     }
                     drop(held);
@@ -158,7 +194,7 @@ impl Server {
 
 async fn serve(stream: Box<dyn Stream>, caller: Caller, routes: Router, request_time: Duration) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(caller.clone());
         routes.clone().oneshot(request.map(Body::new))
     });
     let connection = http1::Builder::new()

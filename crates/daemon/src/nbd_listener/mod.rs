@@ -24,7 +24,7 @@ use crate::control::{ListenError, bind_tcp, bind_unix};
 use crate::daemon::Daemon;
 use crate::descriptors::Spare;
 use crate::limits::{Full, Peer, Place, Places, TurnedAway};
-use crate::tls;
+use crate::tls::{self, ClientCertificates};
 use connection::Client;
 
 /// One peer may take up to this fraction of a listener's negotiations: one divided by this number.
@@ -54,8 +54,11 @@ enum Socket {
 pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
     let tls = match (&config.tls_certificate, &config.tls_key) {
         (Some(certificate), Some(key)) => {
-            let client_ca = config.tls_client_ca.as_deref();
-            Some(Arc::new(tls::server_config(certificate, key, client_ca)?))
+            let clients = config
+                .tls_client_ca
+                .as_deref()
+                .map_or(ClientCertificates::None, ClientCertificates::Required);
+            Some(Arc::new(tls::server_config(certificate, key, clients)?))
         }
         _ => None,
     };

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fake::{Api, POLL_EVERY, POLLS, vm1};
+use crate::fake::{Api, POLL_EVERY, POLLS, admin, vm1};
 
 #[tokio::test]
 async fn a_disk_lives() {
@@ -280,7 +280,11 @@ async fn a_disk_is_recorded_only_while_its_trace_is_read() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
     let (stop, _) = tokio::sync::mpsc::channel(1);
-    let request = Request::builder().uri("/v1/disks/vm1/trace?for=50ms").body(Body::empty()).unwrap();
+    let request = Request::builder()
+        .extension(admin())
+        .uri("/v1/disks/vm1/trace?for=50ms")
+        .body(Body::empty())
+        .unwrap();
     let answer = router(api.daemon.clone(), stop).oneshot(request).await.unwrap();
     assert_eq!((answer.status().as_u16(), api.fake.monitored.lock().unwrap().len()), (200, 1));
     haversack_daemon::governed::start(&api.daemon).unwrap();
@@ -335,7 +339,7 @@ async fn who_changes_something_is_noted() {
 async fn the_daemon_stops_when_the_response_that_says_so_is_complete() {
     let api = Api::new();
     let (stop, mut stopped) = tokio::sync::mpsc::channel(1);
-    let request = Request::post("/v1/stop").body(Body::empty()).unwrap();
+    let request = Request::post("/v1/stop").extension(admin()).body(Body::empty()).unwrap();
     tokio::select! {
         biased;
         response = router(api.daemon.clone(), stop).oneshot(request) => assert_eq!(response.unwrap().status(), 202),

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
 
-use crate::fake::{Api, shown};
+use crate::fake::{Api, admin, shown};
 
 /// How many disks the page must cope with.
 const DISKS: u16 = 1000;
@@ -56,7 +56,8 @@ async fn serve(api: &Api, asked: Asked) -> u16 {
     let port = listener.local_addr().unwrap().port();
     let (stop, _) = tokio::sync::mpsc::channel(1);
     let routes =
-        router(api.daemon.clone(), stop).layer(from_fn(move |request: Request<Body>, next: Next| {
+        router(api.daemon.clone(), stop).layer(from_fn(move |mut request: Request<Body>, next: Next| {
+            request.extensions_mut().insert(admin());
             note(&asked, request.uri().path());
             next.run(request)
         }));
@@ -126,7 +127,7 @@ async fn the_dashboard_loads_nothing_from_elsewhere() {
     for at in 0.. {
         let Some(path) = asked.get(at).cloned() else { break };
         let (stop, _) = tokio::sync::mpsc::channel(1);
-        let request = Request::get(&path).body(Body::empty()).unwrap();
+        let request = Request::get(&path).extension(admin()).body(Body::empty()).unwrap();
         let answer = router(api.daemon.clone(), stop).oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         let policy = answer.headers()["content-security-policy"].to_str().unwrap().to_owned();

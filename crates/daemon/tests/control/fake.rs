@@ -16,7 +16,7 @@ use haversack_core::{
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
-use haversack_daemon::control::router;
+use haversack_daemon::control::{Caller, Role, Who, router};
 use haversack_daemon::daemon::Daemon;
 use haversack_daemon::state::State;
 use haversack_engine::error::{EngineError, Result};
@@ -53,6 +53,10 @@ pub struct Fake {
     pub fill_share: Mutex<Option<f64>>,
     /// Blocks that guests read until records are taken next.
     pub reads: Mutex<Vec<u64>>,
+}
+
+pub fn admin() -> Caller {
+    Caller { who: Who::Unknown, role: Some(Role::Admin) }
 }
 
 pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: WriteMode) -> DiskSnapshot {
@@ -327,9 +331,14 @@ impl Api {
     }
 
     pub async fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        self.call_as(Some(Role::Admin), method, path, body).await
+    }
+
+    pub async fn call_as(&self, role: Option<Role>, method: &str, path: &str, body: Value) -> (u16, Value) {
         let (stop, _) = tokio::sync::mpsc::channel(1);
         let text = if body.is_null() { String::new() } else { body.to_string() };
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.extension(Caller { role, ..admin() });
         let answer =
             router(self.daemon.clone(), stop).oneshot(request.body(Body::from(text)).unwrap()).await.unwrap();
         let status = answer.status().as_u16();

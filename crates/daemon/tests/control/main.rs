@@ -5,3 +5,4 @@ mod budget;
 mod dashboard;
 mod fake;
 mod metrics;
+mod roles;

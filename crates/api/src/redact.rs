@@ -1,4 +1,4 @@
-//! Takes secrets out of what goes into a support bundle.
+//! Takes secrets out of what others see: readers of the API, and who is sent a support bundle.
 //!
 //! Invariants
 //! - The value of every key whose name ends with one of [`SECRET`] is replaced, in JSON and TOML wherever it is nested, and

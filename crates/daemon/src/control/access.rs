@@ -1,0 +1,298 @@
+//! Who gets which role.
+//!
+//! Invariants
+//! - A caller has the highest role that a group, a name in its certificate, or the token gives it. Root and the daemon's own
+//!   user are admins.
+//! - Without `[access]`, whoever can open the control socket is an admin.
+//! - A stranger is refused whatever the request is. Where nobody has determined a role, the caller is a stranger.
+//! - A reader is shown no secrets.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use haversack_api::redact;
+use nix::unistd::{Group, Uid};
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
+
+use super::answer::Failure;
+use super::caller::{Caller, Process, Role, Who};
+use super::config::AccessConfig;
+
+/// Why roles cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// There is no such group.
+    #[error(
+        "[access] group '{group}': no such group; create it, for example with: addgroup --system {group}"
+    )]
+    NoSuchGroup {
+        /// The group.
+        group: String,
+    },
+    /// The system cannot tell.
+    #[error("[access] group '{group}': cannot look it up: {source}")]
+    Lookup {
+        /// The group.
+        group: String,
+        /// The system's error.
+        source: nix::Error,
+    },
+    /// Not the name of a machine.
+    #[error("[access] certificate '{name}': expected a DNS name such as ops.example.org")]
+    Name {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Who gets which role.
+#[derive(Debug)]
+pub struct Access {
+    /// Whether whoever can open the control socket is an admin.
+    is_open: bool,
+    /// The user of the daemon.
+    own_user: u32,
+    groups: Vec<(u32, Role)>,
+    certificates: Vec<(ServerName<'static>, Arc<str>, Role)>,
+}
+
+impl Access {
+    /// Looks up who the configuration names; `own_user` is the user as which the daemon runs.
+    ///
+    /// # Errors
+    /// See [`AccessError`].
+    pub fn new(config: Option<&AccessConfig>, own_user: Uid) -> Result<Access, AccessError> {
+        let (mut groups, mut certificates) = (Vec::new(), Vec::new());
+        for (role, principals) in config.into_iter().flat_map(AccessConfig::roles) {
+            for group in &principals.groups {
+                let found = Group::from_name(group)
+                    .map_err(|source| AccessError::Lookup { group: group.clone(), source })?
+                    .ok_or_else(|| AccessError::NoSuchGroup { group: group.clone() })?;
+                groups.push((found.gid.as_raw(), role));
+            }
+            for name in &principals.certificates {
+                let parsed = ServerName::try_from(name.clone())
+                    .map_err(|_| AccessError::Name { name: name.clone() })?;
+                certificates.push((parsed, name.as_str().into(), role));
+            }
+        }
+        Ok(Access { is_open: config.is_none(), own_user: own_user.as_raw(), groups, certificates })
+    }
+
+    /// Returns whether whoever can open the control socket is an admin.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Returns the caller at the control socket.
+    pub fn of_process(&self, process: Option<&Process>) -> Caller {
+        let who = process.map_or(Who::Unknown, |process| Who::User(process.user, process.id));
+        let is_admin = |process: &Process| [0, self.own_user].contains(&process.user);
+        if self.is_open || process.is_some_and(is_admin) {
+            return Caller { who, role: Some(Role::Admin) };
+        }
+        let has = |group| process.is_some_and(|process| process.groups.contains(group));
+        let role = self.groups.iter().filter(|(group, _)| has(group)).map(|(_, role)| *role).max();
+        Caller { who, role }
+    }
+
+    /// Returns the caller that has shown a certificate of a trusted authority, or none.
+    pub fn of_certificate(&self, certificate: Option<&CertificateDer<'_>>, address: IpAddr) -> Caller {
+        let parsed = certificate.and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
+        let named = self.certificates.iter().filter(|(name, ..)| {
+            parsed.as_ref().is_some_and(|certificate| verify_server_name(certificate, name).is_ok())
+        });
+        match named.max_by_key(|(.., role)| *role) {
+            Some((_, name, role)) => {
+                Caller { who: Who::Certificate(name.clone(), address), role: Some(*role) }
+            }
+            None => Caller { who: Who::Address(address), role: None },
+        }
+    }
+}
+
+/// Refuses strangers, and hides secrets from readers.
+pub async fn guard(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
+    caller.require(Role::Reader)?;
+    let response = next.run(request).await;
+    Ok(if caller.role == Some(Role::Reader) { without_secrets(response).await } else { response })
+}
+
+/// Refuses who is no operator.
+pub async fn operators(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
+    caller.require(Role::Operator)?;
+    Ok(next.run(request).await)
+}
+
+/// Refuses who is no admin.
+pub async fn admins(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
+    caller.require(Role::Admin)?;
+    Ok(next.run(request).await)
+}
+
+/// Takes passwords and keys out of a JSON answer, such as those in the addresses of origins.
+async fn without_secrets(response: Response) -> Response {
+    let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_vec());
+    if kind.as_deref() != Some(b"application/json") {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let clean = async {
+        let bytes = to_bytes(body, usize::MAX).await.ok()?;
+        let mut value = serde_json::from_slice(&bytes).ok()?;
+        redact::json(&mut value);
+        serde_json::to_vec(&value).ok()
+    };
+    match clean.await {
+        Some(clean) => {
+            head.headers.remove(CONTENT_LENGTH);
+            Response::from_parts(head, Body::from(clean))
+        }
+        None => Failure::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "bug",
+            "secrets cannot be taken out of the answer".into(),
+            "this is a bug: report it with the daemon's log",
+        )
+        .into_response(),
+    }
+}
+
+/// Gives a request over TCP the role of its token, and refuses it if it has neither a role by certificate nor the token.
+pub async fn with_token(
+    State(token): State<Option<Arc<str>>>,
+    mut caller: Caller,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    caller.role = caller.role.max(role_of(given, token.as_deref(), request.method()));
+    if caller.role.is_some() {
+        request.extensions_mut().insert(caller);
+        return next.run(request).await;
+    }
+    ([(WWW_AUTHENTICATE, "Basic realm=\"Haversack\"")], Failure::unauthorized()).into_response()
+}
+
+fn role_of(given: Option<&[u8]>, token: Option<&str>, method: &Method) -> Option<Role> {
+    let (given, token) = (given?, token?.as_bytes());
+    match given.strip_prefix(b"Bearer ") {
+        Some(given) => is_equal(given, token).then_some(Role::Admin),
+        // A browser sends this for any page that is open in it, so it allows no change.
+        None => {
+            let reads = matches!(*method, Method::GET | Method::HEAD);
+            (reads && is_equal(&password(given)?, token)).then_some(Role::Reader)
+        }
+    }
+}
+
+/// Returns the password of `Basic` credentials; the name does not matter.
+fn password(credentials: &[u8]) -> Option<Vec<u8>> {
+    let mut text = BASE64_STANDARD.decode(credentials.strip_prefix(b"Basic ")?).ok()?;
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    Some(text.split_off(colon + 1))
+}
+
+/// Compares in constant time, so that the time does not show where a wrong token differs.
+fn is_equal(given: &[u8], token: &[u8]) -> bool {
+    let difference = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(difference) == 0 && given.len() == token.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::config::Principals;
+
+    fn process(user: u32, groups: &[u32]) -> Process {
+        Process { id: 7, user, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn a_process_has_the_highest_role_of_its_groups() {
+        let access = Access {
+            is_open: false,
+            own_user: 100,
+            groups: vec![(1, Role::Reader), (2, Role::Operator), (3, Role::Admin), (1, Role::Reader)],
+            certificates: Vec::new(),
+        };
+        let role = |user, groups: &[u32]| access.of_process(Some(&process(user, groups))).role;
+        assert_eq!(role(5, &[]), None);
+        assert_eq!(role(5, &[4, 0, 100]), None);
+        assert_eq!(role(5, &[4, 1]), Some(Role::Reader));
+        assert_eq!(role(5, &[2, 1]), Some(Role::Operator));
+        assert_eq!(role(5, &[1, 3, 2]), Some(Role::Admin));
+        assert_eq!(role(0, &[]), Some(Role::Admin));
+        assert_eq!(role(100, &[]), Some(Role::Admin));
+        assert_eq!(access.of_process(None), Caller { who: Who::Unknown, role: None });
+    }
+
+    #[test]
+    fn without_roles_everybody_is_an_admin() {
+        let access = Access::new(None, Uid::from_raw(100)).unwrap();
+        assert_eq!(access.of_process(Some(&process(5, &[]))).role, Some(Role::Admin));
+        assert_eq!(access.of_process(None).role, Some(Role::Admin));
+        let access = Access::new(Some(&AccessConfig::default()), Uid::from_raw(100)).unwrap();
+        assert_eq!(access.of_process(Some(&process(5, &[]))).role, None);
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_is_an_error() {
+        let with = |groups: Vec<String>| {
+            let readers = Principals { groups, certificates: Vec::new() };
+            Access::new(Some(&AccessConfig { readers, ..AccessConfig::default() }), Uid::from_raw(100))
+        };
+        let error = with(vec!["no-such-group".into()]).unwrap_err().to_string();
+        assert!(error.contains("'no-such-group'") && error.contains("addgroup"), "{error}");
+        assert_eq!(with(vec!["root".into()]).unwrap().groups, [(0, Role::Reader)]);
+    }
+
+    #[test]
+    fn a_certificate_has_the_role_of_its_name() {
+        let principals = |name: &str| Principals { groups: Vec::new(), certificates: vec![name.into()] };
+        let config = AccessConfig {
+            readers: principals("grafana.example"),
+            operators: principals("compute.example"),
+            admins: Principals::default(),
+        };
+        let access = Access::new(Some(&config), Uid::from_raw(100)).unwrap();
+        let address = IpAddr::from([10, 0, 0, 7]);
+        let role = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            let made = rcgen::generate_simple_self_signed(names).unwrap();
+            access.of_certificate(Some(made.cert.der()), address)
+        };
+        assert_eq!(role(&["grafana.example"]).role, Some(Role::Reader));
+        let both = role(&["grafana.example", "compute.example"]);
+        assert_eq!(both.role, Some(Role::Operator));
+        assert_eq!(both.who.to_string(), "compute.example (10.0.0.7)");
+        assert_eq!(role(&["compute.example.org", "x.compute.example"]).role, None);
+        assert_eq!(role(&[]).role, None);
+        assert_eq!(access.of_certificate(None, address).role, None);
+        let nonsense = CertificateDer::from(vec![0x30, 3, 1, 1, 0]);
+        assert_eq!(access.of_certificate(Some(&nonsense), address).role, None);
+    }
+
+    #[test]
+    fn the_token_makes_an_admin_and_as_a_password_a_reader() {
+        let role = |given: &str, method| role_of(Some(given.as_bytes()), Some("a-token"), &method);
+        let basic = |text: &str| format!("Basic {}", BASE64_STANDARD.encode(text));
+        assert_eq!(role("Bearer a-token", Method::POST), Some(Role::Admin));
+        assert_eq!(role("Bearer a-tokem", Method::GET), None);
+        assert_eq!(role("Bearer a-token2", Method::GET), None);
+        assert_eq!(role(&basic("any:a-token"), Method::GET), Some(Role::Reader));
+        assert_eq!(role(&basic("any:a-token"), Method::POST), None);
+        assert_eq!(role(&basic("a-token"), Method::GET), None);
+        assert_eq!(role_of(None, Some("a-token"), &Method::GET), None);
+        assert_eq!(role_of(Some(b"Bearer "), None, &Method::GET), None);
+    }
+}

@@ -74,9 +74,27 @@ impl Guest {
     /// # Errors
     /// If QEMU does not start or the guest's program does not answer.
     pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
+        Self::boot_with(place, name, disks, &[])
+    }
+
+    /// Boots a guest in which QEMU's guest agent runs. Returns the agent's socket, too.
+    ///
+    /// # Errors
+    /// As [`Guest::boot`].
+    pub fn boot_with_agent(place: &Place, name: &str, disks: &[Attachment]) -> Result<(Self, PathBuf)> {
+        let socket = place.path(format!("{name}-agent.sock"));
+        let line = format!("socket,id=agent,path={},server=on,wait=off", socket.display());
+        let port = "virtserialport,chardev=agent,name=org.qemu.guest_agent.0";
+        let more = ["-device", "virtio-serial-pci", "-chardev", &line, "-device", port];
+        let mut guest = Self::boot_with(place, name, disks, &more)?;
+        guest.ask("agent")?;
+        Ok((guest, socket))
+    }
+
+    fn boot_with(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
         let mut boots = 0;
         loop {
-            let qemu = Qemu::start(place, name, disks, &[])?;
+            let qemu = Qemu::start(place, name, disks, more)?;
             let mut guest = Self { consoles: vec![qemu.console.clone()], qemu };
             let booted = guest.finish("boot", PATIENCE);
             boots += 1;

@@ -22,6 +22,7 @@ mod network;
 mod origins;
 mod outages;
 mod policy;
+mod quiesce;
 mod rbd_hosts;
 mod reattach;
 mod refusals;

@@ -215,6 +215,12 @@ pub enum DiskCommand {
         /// The disk.
         name: String,
     },
+    /// Run a command, such as one that takes a snapshot, while the disks' origins have everything that the guest has written,
+    /// and its file systems are frozen if there is a guest agent.
+    Quiesce(crate::quiesce::Quiesce),
+    /// Internal.
+    #[command(hide = true)]
+    Guard(crate::quiesce::GuardArguments),
     /// Change a disk's size. The origin must already have the new size.
     Resize {
         /// The disk.

@@ -1,7 +1,7 @@
 //! HTTP over the daemon's Unix socket.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_api::{ErrorBody, Span};
@@ -28,6 +28,11 @@ impl Client {
     pub fn new(socket: PathBuf, patience: Duration) -> Result<Client> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Client { socket, patience, runtime: runtime.map_err(|e| CliError::Failed(e.to_string()))? })
+    }
+
+    /// Returns the daemon's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Makes a GET request and parses the JSON answer.

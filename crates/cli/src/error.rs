@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use haversack_api::{ErrorBody, Span};
-use haversack_qmp::QmpError;
+use haversack_qmp::{AgentError, QmpError};
 
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,9 @@ pub enum CliError {
     /// QEMU's monitor.
     #[error(transparent)]
     Qmp(#[from] QmpError),
+    /// The guest agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(String),
@@ -90,6 +93,7 @@ impl CliError {
             | CliError::Answer { .. }
             | CliError::Failed(_)
             | CliError::Qmp(_)
+            | CliError::Agent(_)
             | CliError::NotMoved { is_cancelled: false, .. } => 1,
             CliError::Usage(_) => 2,
             CliError::Unreachable { .. } | CliError::Silent { .. } => 3,
@@ -117,6 +121,7 @@ impl CliError {
             CliError::NotMoved { .. } => "not-moved",
             CliError::Attention(_) => "attention",
             CliError::Qmp(_) => "qmp",
+            CliError::Agent(_) => "agent",
             CliError::Usage(_) => "usage",
             CliError::Failed(_) => "failed",
         }

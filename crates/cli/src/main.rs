@@ -20,6 +20,7 @@ mod paper;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod policy;
+mod quiesce;
 mod record;
 mod run;
 mod show;

@@ -18,7 +18,9 @@ use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
 use crate::trace::TraceCommand;
-use crate::{events, flush_offline, migrate, offline, output, own, policy, record, show, top, trace};
+use crate::{
+    events, flush_offline, migrate, offline, output, own, policy, quiesce, record, show, top, trace,
+};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -163,6 +165,8 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
         DiskCommand::Flush { name } => {
             work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
         }
+        DiskCommand::Quiesce(arguments) => quiesce::run(client, arguments, as_json),
+        DiskCommand::Guard(arguments) => quiesce::guard(client, arguments),
         DiskCommand::Resize { name, size, shrink, confirm } => {
             let shrink =
                 if *shrink { Some(confirmed(client, name, *size, confirm.as_deref())?) } else { None };

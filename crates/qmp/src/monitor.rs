@@ -1,88 +1,28 @@
 //! A connection to a monitor.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
 use crate::address::Address;
 use crate::error::QmpError;
+use crate::lines::{Lines, MOST_LINE_BYTES, Received, is_time_out};
 use crate::message::{Event, Message, shown};
 use crate::migration::{Capability, Migration};
 
-/// The longest line that is accepted from a monitor: those of QEMU are a few KiB.
-const MOST_LINE_BYTES: usize = 256 << 10;
 /// The most events kept; older ones are dropped. They only indicate that the status has changed.
 const MOST_EVENTS: usize = 16;
-/// The shortest timeout that the system supports.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// A connection to a monitor.
 #[derive(Debug)]
 pub struct Monitor {
     address: String,
-    stream: Stream,
-    /// Received data that is not a complete line yet.
-    unread: Vec<u8>,
+    lines: Lines,
     events: VecDeque<Event>,
     commands: u64,
     patience: Duration,
-}
-
-#[derive(Debug)]
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Stream {
-    fn connect(address: &Address, patience: Duration) -> io::Result<Stream> {
-        let host = match address {
-            Address::Unix(path) => return connect_unix(path, patience).map(Stream::Unix),
-            Address::Tcp(host) => host,
-        };
-        let deadline = Instant::now() + patience;
-        let mut last = io::Error::other("the name has no address");
-        for address in host.to_socket_addrs()? {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match TcpStream::connect_timeout(&address, left.max(LEAST_WAIT)) {
-                Ok(stream) => return Ok(Stream::Tcp(stream)),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn read(&mut self, buffer: &mut [u8], limit: Duration) -> io::Result<usize> {
-        let limit = Some(limit.max(LEAST_WAIT));
-        match self {
-            Stream::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.read(buffer)),
-            Stream::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.read(buffer)),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8], limit: Duration) -> io::Result<()> {
-        let limit = Some(limit.max(LEAST_WAIT));
-        match self {
-            Stream::Unix(stream) => stream.set_write_timeout(limit).and_then(|()| stream.write_all(bytes)),
-            Stream::Tcp(stream) => stream.set_write_timeout(limit).and_then(|()| stream.write_all(bytes)),
-        }
-    }
-}
-
-/// Connects to a socket. If its connection queue is full, the client waits: QEMU's has one place.
-fn connect_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience.max(LEAST_WAIT)))?;
-    connect(&socket, &address)?;
-    Ok(socket.into())
 }
 
 impl Monitor {
@@ -92,19 +32,12 @@ impl Monitor {
     /// There is no monitor at the address, or it has another client.
     pub fn connect(address: &Address, patience: Duration) -> Result<Monitor, QmpError> {
         let name = address.to_string();
-        let stream = match Stream::connect(address, patience) {
-            Ok(stream) => stream,
+        let lines = match Lines::connect(address, patience) {
+            Ok(lines) => lines,
             Err(error) if is_time_out(&error) => return Err(silent(name, "the connection", patience)),
             Err(source) => return Err(QmpError::Unreachable { address: name, source }),
         };
-        let mut monitor = Monitor {
-            address: name,
-            stream,
-            unread: Vec::new(),
-            events: VecDeque::new(),
-            commands: 0,
-            patience,
-        };
+        let mut monitor = Monitor { address: name, lines, events: VecDeque::new(), commands: 0, patience };
         let deadline = Instant::now() + patience;
         match monitor.message(deadline)? {
             Some(Message::Greeting) => {}
@@ -128,7 +61,7 @@ impl Monitor {
         self.commands += 1;
         let number = self.commands;
         let line = json!({ "execute": command, "arguments": arguments, "id": number }).to_string() + "\n";
-        self.stream.write(line.as_bytes(), self.patience).map_err(|error| self.failed(&error))?;
+        self.lines.send(line.as_bytes(), self.patience).map_err(|error| self.failed(&error))?;
         let deadline = Instant::now() + self.patience;
         loop {
             match self.message(deadline)? {
@@ -214,30 +147,13 @@ impl Monitor {
 
     /// Returns the next message, or `None` if there is none until the deadline. A part of one is kept.
     fn message(&mut self, deadline: Instant) -> Result<Option<Message>, QmpError> {
-        let mut searched = 0;
-        loop {
-            if let Some(end) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=searched + end).collect();
-                return Message::parse(&line).map(Some).map_err(|what| self.not_qmp(what));
-            }
-            searched = self.unread.len();
-            if searched > MOST_LINE_BYTES {
-                return Err(self.not_qmp(format!("a line of more than {MOST_LINE_BYTES} bytes")));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() && searched > 0 {
-                return Ok(None);
-            }
-            let mut buffer = [0; 4096];
-            match self.stream.read(&mut buffer, left) {
-                Ok(0) => {
-                    let what = if searched == 0 { "it has ended".into() } else { shown(&self.unread) };
-                    return Err(QmpError::Gone { address: self.address.clone(), why: what });
-                }
-                Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
-                Err(error) if is_time_out(&error) => return Ok(None),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(&error)),
+        match self.lines.next(deadline).map_err(|error| self.failed(&error))? {
+            Received::Line(line) => Message::parse(&line).map(Some).map_err(|what| self.not_qmp(what)),
+            Received::Nothing => Ok(None),
+            Received::TooLong => Err(self.not_qmp(format!("a line of more than {MOST_LINE_BYTES} bytes"))),
+            Received::End(part) => {
+                let why = if part.is_empty() { "it has ended".into() } else { shown(&part) };
+                Err(QmpError::Gone { address: self.address.clone(), why })
             }
         }
     }
@@ -260,8 +176,4 @@ impl Monitor {
 
 fn silent(address: String, command: &str, waited: Duration) -> QmpError {
     QmpError::Silent { address, command: command.to_owned(), waited }
-}
-
-fn is_time_out(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

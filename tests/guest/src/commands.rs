@@ -11,10 +11,13 @@
 //! | `start DISK SEED mixed\|writes`, `progress DISK`, `stop DISK` | a load from several threads |
 //! | `mkfs DISK ext4\|xfs`, `mount`, `fsck` | a file system |
 //! | `fill SEED MEBIBYTES`, `files SEED MEBIBYTES`, `umount` | files in it: written, read back |
+//! | `scribble`, `scribbled`, `scribbles` | writes numbered blocks to a file in it until stopped; reads them |
+//! | `agent` | starts QEMU's guest agent |
 //! | `off` | powers off |
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::disk::{Buffer, Disk};
@@ -22,6 +25,7 @@ use crate::files;
 use crate::load::{Load, Mix};
 use crate::oracle::Start;
 use crate::pattern;
+use crate::scribble::{self, Scribbler};
 use crate::tally::{Kind, Tally};
 use haversack_model::random::Random;
 
@@ -37,6 +41,7 @@ enum State {
 pub struct Guest {
     disks: BTreeMap<String, State>,
     buffer: Buffer,
+    scribbler: Option<Scribbler>,
 }
 
 impl Guest {
@@ -73,6 +78,16 @@ impl Guest {
             ["files", seed, mebibytes] => {
                 files::verify(number(seed)?, number(mebibytes)?).map(|files| format!("files={files}"))
             }
+            ["scribble"] => {
+                self.scribbler = Some(Scribbler::start()?);
+                Ok(String::new())
+            }
+            ["scribbled"] => {
+                let scribbler = self.scribbler.take().ok_or("nothing is being scribbled")?;
+                scribbler.stop().map(|(blocks, gap)| format!("blocks={blocks} gap_ms={}", gap.as_millis()))
+            }
+            ["scribbles"] => scribble::read().map(|blocks| format!("blocks={blocks}")),
+            ["agent"] => agent().map(|()| String::new()),
             _ => Err(format!("no such command: {}", words.join(" "))),
         }
     }
@@ -170,6 +185,16 @@ impl Guest {
             }
         }
     }
+}
+
+/// Starts the guest agent on the port that QEMU gives it.
+fn agent() -> Result<(), String> {
+    let is_port = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("vport");
+    let devices = fs::read_dir("/dev").map_err(|error| error.to_string())?;
+    let port = devices.filter_map(Result::ok).find(is_port).ok_or("QEMU gives the agent no port")?;
+    let mut agent = Command::new("/bin/qemu-ga");
+    agent.args(["--method", "virtio-serial", "--statedir", "/tmp", "--path"]).arg(port.path());
+    agent.spawn().map(drop).map_err(|error| format!("qemu-ga: {error}"))
 }
 
 fn disks() -> std::io::Result<String> {

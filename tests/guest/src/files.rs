@@ -11,7 +11,7 @@ use crate::pattern::{self, SECTOR_BYTES};
 use haversack_model::random::Random;
 
 /// Where the file system is mounted.
-const MOUNT_POINT: &str = "/mnt";
+pub(crate) const MOUNT_POINT: &str = "/mnt";
 /// The longest file in sectors: 1 MiB.
 const LONGEST_FILE_SECTORS: u64 = 2048;
 /// The file system's modules, as `scripts/guest-image` lays them out.

@@ -9,4 +9,5 @@ pub mod files;
 pub mod load;
 pub mod oracle;
 pub mod pattern;
+pub mod scribble;
 pub mod tally;

@@ -1,0 +1,224 @@
+//! Snapshots of a disk's store while its guest writes: what is dirty in the cache is in them, and the guest is never left frozen.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::process::Process;
+use haversack_e2e::tools::{self, PATIENCE};
+use haversack_e2e::{Guest, Place, Result, image, test};
+
+/// How long the command takes, in the shell's words, and what a guest that is frozen meanwhile must notice.
+const SECONDS: &str = "2";
+const FROZEN_MS: u64 = 1_800;
+/// What a guest does not notice otherwise, on a busy machine.
+const AWAKE_MS: u64 = 1_500;
+
+fn started<'a>(place: &'a Place, mode: &str) -> Result<Haversack<'a>> {
+    let mut disk = Disk::new("vm1", image::zeroes(place, "vm1.img", 256)?.display().to_string());
+    mode.clone_into(&mut disk.mode);
+    // Dirty blocks stay in the cache for as long as a test takes.
+    let settings = Settings::new(256, vec![disk.with("cleaner = { idle = \"1h\", age = \"1h\" }")]);
+    Haversack::start(place, settings)
+}
+
+/// Boots a guest that scribbles on a file system of vm1.
+fn scribbling(place: &Place, daemon: &Haversack) -> Result<(Guest, String)> {
+    let (mut guest, agent) = Guest::boot_with_agent(place, "guest", &[daemon.vhost_user("vm1")])?;
+    for command in ["mkfs vda ext4", "mount vda ext4", "fill 1 16", "scribble"] {
+        guest.ask(command)?;
+    }
+    Ok((guest, agent.display().to_string()))
+}
+
+/// Fails unless the disk has this mode again.
+fn has_mode(daemon: &Haversack, mode: &str) -> Result<()> {
+    let disk = daemon.json(&["disk", "show", "vm1"])?;
+    check(disk["config"]["mode"] == *mode, format!("the disk is not in mode {mode}: {}", disk["config"]))
+}
+
+fn has_dirty_data(daemon: &Haversack) -> Result<bool> {
+    Ok(daemon.json(&["disk", "show", "vm1"])?["usage"]["dirty_bytes"].as_u64() != Some(0))
+}
+
+/// The longest time that the guest could not write since it was last asked; it goes on to write.
+fn gap(guest: &mut Guest) -> Result<(u64, u64)> {
+    let scribbled = guest.ask("scribbled")?;
+    guest.ask("scribble")?;
+    Ok((scribbled.number("blocks")?, scribbled.number("gap_ms")?))
+}
+
+/// The command line that takes a snapshot, which takes some seconds.
+fn snapshot(place: &Place) -> [String; 3] {
+    let [from, to] = ["vm1.img", "snapshot.img"].map(|name| place.path(name).display().to_string());
+    ["sh", "-c", &format!("cp {from} {to} && sleep {SECONDS}")].map(str::to_owned)
+}
+
+/// Boots a guest on the snapshot. What was synced must be there, and for a guest that was frozen all that it has written: returns
+/// how many blocks were scribbled.
+fn found(place: &Place, is_frozen: bool) -> Result<u64> {
+    let mut check_it = tools::tool("e2fsck")?;
+    check_it.args(["-f", "-n"]).arg(place.path("snapshot.img"));
+    let checked = tools::output(check_it)?;
+    // A journal that is to be recovered is what a power failure leaves.
+    check(!is_frozen || checked.status.success(), format!("the snapshot is not clean: {checked:?}"))?;
+    let mut served = tools::tool("qemu-storage-daemon")?;
+    let socket = place.path("snapshot.sock");
+    served
+        .args(["--blockdev", &format!("file,node-name=s,filename={}", place.path("snapshot.img").display())]);
+    served.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    served.args(["--export", "nbd,id=s,node-name=s,name=s,writable=on"]);
+    let mut server = Process::start(place, "snapshot", &served)?;
+    server.wait_for_file(&socket)?;
+    let disk = haversack_e2e::Attachment::Nbd { socket, export: "s".into(), reconnect_s: 0 };
+    let mut guest = Guest::boot(place, "second", &[disk])?;
+    guest.ask("mount vda ext4")?;
+    guest.ask("files 1 16")?;
+    let blocks = if is_frozen { guest.ask("scribbles")?.number("blocks")? } else { 0 };
+    guest.ask("umount")?;
+    guest.ask("fsck vda ext4")?;
+    guest.off()?;
+    Ok(blocks)
+}
+
+#[test]
+fn a_snapshot_of_a_frozen_guest_is_like_a_clean_unmount() {
+    test("quiesce with a guest agent", |place| {
+        let daemon = started(place, "wb")?;
+        let (mut guest, agent) = scribbling(place, &daemon)?;
+        check(has_dirty_data(&daemon)?, "nothing is dirty")?;
+        let command = snapshot(place);
+        let arguments = ["--json", "disk", "quiesce", "vm1", "--guest-agent", &agent, "--"];
+        let report = daemon.json(&[&arguments[1..], &[&command[0], &command[1], &command[2]]].concat())?;
+        check(report["frozen_file_systems"] == 1, format!("not frozen: {report}"))?;
+        let (blocks, gap_ms) = gap(&mut guest)?;
+        check(gap_ms >= FROZEN_MS, format!("the guest has written while it was frozen: {gap_ms} ms"))?;
+        has_mode(&daemon, "wb")?;
+        place.say(&format!("frozen for {gap_ms} ms"));
+        let second = place.path("second.img").display().to_string();
+        let origin = place.path("vm1.img").display().to_string();
+        let copy = ["--", "cp", "--sparse=always", &origin, &second];
+        let arguments = [&["disk", "quiesce", "vm1", "--guest-agent", &agent], &copy[..]].concat();
+        place.say(&daemon.command(&arguments)?);
+        guest.ask("scribbled")?;
+        guest.ask("umount")?;
+        guest.ask("fsck vda ext4")?;
+        guest.no_complaints()?;
+        guest.off()?;
+        let found = found(place, true)?;
+        check(found > 0 && found <= blocks, format!("{found} of {blocks} blocks are in the snapshot"))
+    });
+}
+
+#[test]
+fn a_snapshot_without_an_agent_has_what_was_acknowledged() {
+    test("quiesce without a guest agent", |place| {
+        let daemon = started(place, "auto")?;
+        let (mut guest, _) = scribbling(place, &daemon)?;
+        let command = snapshot(place);
+        daemon.command(&["disk", "quiesce", "vm1", "--", &command[0], &command[1], &command[2]])?;
+        let (_, gap_ms) = gap(&mut guest)?;
+        place.say(&format!("the guest could not write for {gap_ms} ms at most"));
+        has_mode(&daemon, "auto")?;
+        guest.ask("scribbled")?;
+        guest.off()?;
+        found(place, false).map(|_| ())
+    });
+}
+
+/// The command fails, takes too long, cannot be run, or is not given what it needs: nobody is left frozen.
+#[test]
+fn a_guest_is_thawed_whatever_becomes_of_the_command() {
+    test("quiesce that fails", |place| {
+        let daemon = started(place, "wb")?;
+        let (mut guest, agent) = scribbling(place, &daemon)?;
+        for (more, words) in [
+            (&["--", "false"][..], "false: exit status: 1"),
+            (&["--", "/no/such/program"], "cannot run"),
+            (&["--limit", "2s", "--", "sleep", "1000"], "has not ended within 2s"),
+        ] {
+            let arguments = [&["disk", "quiesce", "vm1", "--guest-agent", &agent], more].concat();
+            let refused = daemon.refused(&arguments)?;
+            check(refused.contains(words), format!("{words:?} is not in: {refused}"))?;
+            has_mode(&daemon, "wb")?;
+            let before = gap(&mut guest)?.0;
+            std::thread::sleep(Duration::from_millis(200));
+            let after = gap(&mut guest)?;
+            check(after.0 > 0 && after.1 < AWAKE_MS, format!("{before} blocks, then {after:?}"))?;
+        }
+        for (path, words) in [
+            ("/no/such/socket", "cannot be reached"),
+            (&guest.qemu().monitor().display().to_string(), "not what a guest agent sends"),
+        ] {
+            let refused = daemon.refused(&["disk", "quiesce", "vm1", "--guest-agent", path, "--", "true"])?;
+            check(refused.contains(words), format!("{words:?} is not in: {refused}"))?;
+            has_mode(&daemon, "wb")?;
+        }
+        guest.ask("scribbled")?;
+        guest.off()
+    });
+}
+
+/// Both the command line and, later, the daemon are killed: the guard thaws the guest and waits for the daemon.
+#[test]
+fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
+    test("quiesce that is killed", |place| {
+        let mut daemon = started(place, "wb")?;
+        let (mut guest, agent) = scribbling(place, &daemon)?;
+        let marker = place.path("quiesced");
+        let touch = format!("touch {} && exec sleep 5", marker.display());
+        let quiesce = daemon.command_line(&[
+            "disk",
+            "quiesce",
+            "vm1",
+            "--guest-agent",
+            &agent,
+            "--",
+            "sh",
+            "-c",
+            &touch,
+        ])?;
+        for daemon_dies in [false, true] {
+            let mut process = Process::start(place, "quiesce", &quiesce)?;
+            process.wait_for_file(&marker)?;
+            has_mode(&daemon, "wt")?;
+            if daemon_dies {
+                daemon.kill()?;
+            }
+            process.kill()?;
+            // It writes as long as nobody has to wait for the disk.
+            wait_for_writes(&mut guest, &mut daemon, daemon_dies)?;
+            let start = Instant::now();
+            while has_mode(&daemon, "wb").is_err() {
+                check(start.elapsed() < PATIENCE, "the disk stays in write-through mode")?;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            remove(&marker)?;
+        }
+        guest.ask("scribbled")?;
+        guest.ask("umount")?;
+        guest.ask("fsck vda ext4")?;
+        guest.off()
+    });
+}
+
+fn wait_for_writes(guest: &mut Guest, daemon: &mut Haversack, is_dead: bool) -> Result<()> {
+    if is_dead {
+        daemon.start_again()?;
+    }
+    let before = gap(guest)?.0;
+    std::thread::sleep(Duration::from_millis(500));
+    let (after, gap_ms) = gap(guest)?;
+    check(after > 0, format!("the guest is frozen: {before} blocks, then {after} in {gap_ms} ms"))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    tools::run({
+        let mut remove = Command::new("rm");
+        remove.arg(path);
+        remove
+    })
+    .map(|_| ())
+}

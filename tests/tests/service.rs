@@ -234,7 +234,7 @@ fn privileges_are_dropped_and_everything_goes_on() {
 }
 
 #[test]
-fn the_unit_file_is_valid() {
+fn the_unit_file_is_valid_and_a_sandbox() {
     test("systemd unit", |place| {
         let packaged = tools::workspace().join("packaging/haversackd.service");
         let text = std::fs::read_to_string(&packaged).map_err(Error::io("the unit file"))?;
@@ -245,6 +245,13 @@ fn the_unit_file_is_valid() {
         let mut verify = tools::tool("systemd-analyze")?;
         verify.args(["verify", "--man=no"]).arg(&unit);
         let output = tools::output(verify)?;
-        check(output.status.success() && output.stderr.is_empty(), format!("systemd says {output:?}"))
+        check(output.status.success() && output.stderr.is_empty(), format!("systemd says {output:?}"))?;
+        let mut judge = tools::tool("systemd-analyze")?;
+        // In tenths.
+        judge.args(["security", "--offline=true", "--no-pager", "--threshold=20"]).arg(&unit);
+        let output = tools::output(judge)?;
+        let exposure = output.stdout.lines().rfind(|line| line.contains("Overall")).unwrap_or_default();
+        place.say(exposure);
+        check(output.status.success(), format!("systemd says {output:?}"))
     });
 }

@@ -271,7 +271,9 @@ fn command_name(quiesce: &Quiesce) -> String {
 
 fn spawn(quiesce: &Quiesce, as_json: bool) -> Result<Child> {
     let failed = |e: std::io::Error| CliError::Failed(format!("{}: cannot run: {e}", command_name(quiesce)));
-    let (program, arguments) = quiesce.command.split_first().unwrap_or((const { &OsString::new() }, &[]));
+    let Some((program, arguments)) = quiesce.command.split_first() else {
+        return Err(CliError::Usage("give a command after '--'".into()));
+    };
     let mut command = Command::new(program);
     command.args(arguments).env(DISKS, quiesce.disks.join(" "));
     if as_json {

@@ -34,7 +34,7 @@ pub struct GuardArguments {
 
 fn mode(text: &str) -> std::result::Result<(String, Mode), String> {
     let (name, mode) = text.split_once('=').ok_or("expected NAME=MODE")?;
-    Ok((name.into(), mode.parse().map_err(|e| format!("{e}"))?))
+    Ok((name.into(), mode.parse()?))
 }
 
 /// A guard. It begins its work when this is dropped.

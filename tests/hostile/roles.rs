@@ -97,7 +97,7 @@ fn a_user_of_this_host_may_do_what_its_groups_may() {
             ("GET /v1/status", ""),
             ("DELETE /v1/jobs/999", ""),
             ("POST /v1/disks/vm1/resize", "{\"size\": \"1MiB\", \"shrink\": \"vm1\"}"),
-            ("DELETE /v1/disks/vm1?force=true&accept_loss=vm1", ""),
+            ("DELETE /v1/disks/vm1?accept_loss=vm1", ""),
             ("POST /v1/pools/x/devices", "{\"path\": \"/dev/x\"}"),
         ];
         for (group, statuses) in [

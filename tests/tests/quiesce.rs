@@ -8,7 +8,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, PATIENCE};
-use haversack_e2e::{Guest, Place, Result, image, test};
+use haversack_e2e::{Guest, Place, Result, clients, image, test};
 
 /// How long the command takes, in the shell's words, and what a guest that is frozen meanwhile must notice.
 const SECONDS: &str = "2";
@@ -201,6 +201,50 @@ fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
         guest.ask("umount")?;
         guest.ask("fsck vda ext4")?;
         guest.off()
+    });
+}
+
+/// A second run, a restart of the daemon, a change of the mode, a signal, an origin that is away: what may be incomplete is no
+/// success, and the disk has its mode back. No guest is needed for that.
+#[test]
+fn what_happens_beside_the_command_is_noticed() {
+    test("quiesce and what happens beside it", |place| {
+        let mut daemon = started(place, "wb")?;
+        clients::qemu_io(&daemon.uri("vm1"), &["write -P 7 0 4M"])?;
+        let marker = place.path("quiesced");
+        let wait = format!("touch {} && exec sleep 3", marker.display());
+        let quiesce = daemon.command_line(&["disk", "quiesce", "vm1", "--", "sh", "-c", &wait])?;
+        for (number, (what, is_success)) in
+            [("a second run", true), ("a restart", false), ("a change", false), ("a signal", false)]
+                .into_iter()
+                .enumerate()
+        {
+            let name = format!("quiesce-{number}");
+            let mut process = Process::start(place, &name, &quiesce)?;
+            process.wait_for_file(&marker)?;
+            has_mode(&daemon, "wt")?;
+            match what {
+                "a second run" => {
+                    let refused = daemon.refused(&["disk", "quiesce", "vm1", "--", "true"])?;
+                    check(refused.contains("being quiesced already"), format!("the second one: {refused}"))?;
+                    has_mode(&daemon, "wt")?;
+                }
+                "a restart" => {
+                    daemon.kill()?;
+                    daemon.start_again()?;
+                }
+                "a change" => drop(daemon.command(&["disk", "set", "vm1", "--mode", "wb"])?),
+                _ => {}
+            }
+            let status =
+                if what == "a signal" { process.terminate(PATIENCE)? } else { process.wait(PATIENCE)? };
+            check(status.success() == is_success, format!("{what}: {status}"))?;
+            has_mode(&daemon, "wb")?;
+            remove(&marker)?;
+        }
+        let found = image::digest(&place.path("vm1.img"))?;
+        daemon.command(&["disk", "flush", "vm1"])?;
+        check(found == image::digest(&place.path("vm1.img"))?, "the first one has left something dirty")
     });
 }
 

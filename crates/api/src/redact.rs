@@ -12,8 +12,22 @@ use serde_json::Value;
 pub const HIDDEN: &str = "***";
 
 /// How the names of secrets end.
-const SECRET: [&str; 9] =
-    ["password", "passwd", "passphrase", "secret", "token", "key", "keys", "credential", "credentials"];
+const SECRET: [&str; 12] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "key",
+    "keys",
+    "credential",
+    "credentials",
+    "cookie",
+    "signature",
+    "sig",
+];
+/// What the JSON of a QEMU block device follows.
+const QEMU: &str = "qemu:";
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -23,7 +37,10 @@ fn is_secret(name: &str) -> bool {
 /// Takes secrets out of JSON.
 pub fn json(value: &mut Value) {
     match value {
-        Value::String(text) => *text = self::text(text),
+        Value::String(text) => match text.strip_prefix(QEMU) {
+            Some(device) => *text = format!("{QEMU}{}", self::device(device)),
+            None => *text = self::text(text),
+        },
         Value::Array(values) => values.iter_mut().for_each(json),
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -34,10 +51,20 @@ pub fn json(value: &mut Value) {
     }
 }
 
+/// Takes secrets out of a block device in JSON.
+fn device(text: &str) -> String {
+    let Ok(mut device) = serde_json::from_str(text) else { return HIDDEN.into() };
+    json(&mut device);
+    device.to_string()
+}
+
 /// Takes secrets out of TOML.
 pub fn toml(value: &mut toml::Value) {
     match value {
-        toml::Value::String(text) => *text = self::text(text),
+        toml::Value::String(text) => match text.strip_prefix(QEMU) {
+            Some(device) => *text = format!("{QEMU}{}", self::device(device)),
+            None => *text = self::text(text),
+        },
         toml::Value::Array(values) => values.iter_mut().for_each(toml),
         toml::Value::Table(fields) => {
             for (name, value) in fields.iter_mut() {
@@ -155,6 +182,10 @@ mod tests {
             value,
             json!({"disks": [{"origin": "nbd://u:***@h/", "auth": {"Token": "***", "user": "u"}}], "key": null})
         );
+        let mut value = json!({"origin": r#"qemu:{"file": {"url": "https:\/\/u:p@h\/x", "password": "a\"b", "cookie": "c"}}"#});
+        json(&mut value);
+        let origin = value["origin"].as_str().unwrap();
+        assert_eq!(origin, r#"qemu:{"file":{"cookie":"***","password":"***","url":"https://u:***@h/x"}}"#);
         let mut value: toml::Value =
             toml::from_str("[[disk]]\norigin = \"rbd:a/b:key=c\"\n[disk.chap]\nsecret = 7\nname = 'x'")
                 .unwrap();

@@ -10,7 +10,7 @@ use haversack_engine::pool::MOST_ARENAS;
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
 /// Exit codes: 0 success, 1 failure, 2 invalid usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not
-/// confirmed, 7 damage found by a check or a difference found by a replay, 8 a VM that was moved does not run.
+/// confirmed, 7 damage found by a check or a difference found by a replay, 8 a VM that was moved does not run, or a guest may still be frozen.
 #[derive(Parser)]
 #[command(name = "haversack", version)]
 pub struct Arguments {

@@ -8,7 +8,7 @@
 //! Invariants
 //! - Whatever happens to this process, the guest is thawed and the disks get their write modes back: see `guard.rs`.
 //! - The command runs only when the origins have everything. If anything fails, so does this.
-//! - The guest is frozen no longer than the limit, and the time that it takes to thaw it.
+//! - The guest is frozen no longer than the limit, and the time that it takes to thaw it. What was thawed early is no success.
 
 mod guard;
 
@@ -19,7 +19,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use haversack_api::{DiskChange, DiskStatus, Job, JobState, Mode, Span};
+use haversack_api::{
+    DiskChange, DiskStatus, Job, JobState, MigrationState, MigrationStatus, Mode, Span, Status,
+};
 use haversack_model::{WriteMode, WriteThroughAck};
 use haversack_qmp::GuestAgent;
 use hyper::Method;
@@ -41,6 +43,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a daemon that has not answered in time may take to cancel a job.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
+/// The mode of quiesced disks: origins have each write before it is acknowledged.
+const WRITE_THROUGH: Mode = Mode::Fixed(WriteMode::WriteThrough(WriteThroughAck::Origin));
 /// The environment variable with the names of the disks.
 const DISKS: &str = "HAVERSACK_DISKS";
 
@@ -95,22 +99,21 @@ impl Signals {
 
 /// Runs `haversack disk quiesce`.
 pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
-    let mut signals = Signals::new(client)?;
     let modes = modes_to_restore(client, &quiesce.disks)?;
     if let Some(path) = &quiesce.guest_agent {
         GuestAgent::connect(path, AGENT_PATIENCE)?;
     }
-    let guard = Guard::start(client, quiesce.guest_agent.as_deref(), &modes)?;
-    let outcome = quiesced(client, quiesce, &modes, as_json, &mut signals);
-    let time = match &outcome {
-        Ok((start, _)) | Err((Some(start), _)) => start.elapsed(),
-        Err((None, _)) => Duration::ZERO,
-    };
-    let restored = guard.end(client, &mut signals);
-    let frozen = match (outcome, restored) {
-        (Ok((_, frozen)), Ok(())) => frozen,
-        (Err((_, error)), Ok(())) | (Ok(_), Err(error)) => return Err(error),
-        (Err((_, first)), Err(error)) => {
+    // While the guest runs, and before anything is changed: the origin may not keep up.
+    flush_all(client, &quiesce.disks)?;
+    let mut guard =
+        Guard::start(client, quiesce.guest_agent.as_deref(), quiesce.limit, &quiesce.disks, &modes)?;
+    let outcome = quiesced(client, quiesce, &modes, as_json, &mut guard);
+    // A signal that was acted on is not to end this wait.
+    let restored = guard.end(client, &mut Signals::new(client)?);
+    let (time, frozen) = match (outcome, restored) {
+        (Ok(quiesced), Ok(())) => quiesced,
+        (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error),
+        (Err(first), Err(error)) => {
             output::say(&format!("haversack: {first}"));
             return Err(error);
         }
@@ -127,6 +130,14 @@ pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
     output::print(as_json, &report, &text)
 }
 
+fn flush_all(client: &Client, disks: &[String]) -> Result<()> {
+    for name in disks {
+        let job: Job = client.call(Method::POST, &format!("{}/flush", path(name)?), None::<&()>)?;
+        follow(client, job)?;
+    }
+    Ok(())
+}
+
 /// Returns the disks that may acknowledge writes which their origins do not have, and the modes that they are configured with.
 fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mode)>> {
     let mut modes = Vec::new();
@@ -135,6 +146,16 @@ fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mo
         let (Some(_), Some(config)) = (disk.mode, disk.config) else {
             return Err(CliError::Usage(format!("disk '{name}' is not attached: attach it first")));
         };
+        if !disk.origin_up {
+            let what = "its origin cannot be reached, and would have to take every write";
+            return Err(CliError::Failed(format!("disk '{name}': {what}; try again when it is back")));
+        }
+        if lacks_blocks(client, name)? {
+            let what = "blocks of it are still on the host that it came from";
+            return Err(CliError::Failed(format!(
+                "disk '{name}': {what}; see haversack migrate status {name}"
+            )));
+        }
         let is_behind = match config.mode {
             // The policy may choose write-back at any time.
             Mode::Auto => true,
@@ -149,117 +170,174 @@ fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mo
     Ok(modes)
 }
 
+/// Whether another host has blocks of a disk that its origin lacks. A disk that does not move has none.
+fn lacks_blocks(client: &Client, name: &str) -> Result<bool> {
+    match client.get::<MigrationStatus>(&format!("{}/migration", path(name)?)) {
+        Ok(status) => Ok(!matches!(status.state, MigrationState::Here | MigrationState::Sending)),
+        Err(CliError::Refused(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn path(disk: &str) -> Result<String> {
     Ok(format!("/v1/disks/{}", part(disk)?))
 }
 
-/// When the guest was frozen or the command started, and how many file systems were frozen.
-type Quiesced = (Instant, Option<u64>);
+/// How long the command and what had to be frozen for it took, and how many file systems were frozen.
+type Quiesced = (Duration, Option<u64>);
 
-/// Quiesces the disks and runs the command. An error comes with the time of the freeze, if it came to that.
+/// Quiesces the disks and runs the command.
 fn quiesced(
     client: &Client,
     quiesce: &Quiesce,
     modes: &[(String, Mode)],
     as_json: bool,
-    signals: &mut Signals,
-) -> std::result::Result<Quiesced, (Option<Instant>, CliError)> {
-    let before = |error| (None, error);
+    guard: &mut Guard,
+) -> Result<Quiesced> {
+    // Another one may have ended before this one's guard was alone.
+    if modes_to_restore(client, &quiesce.disks)? != modes {
+        return Err(CliError::Failed(
+            "the write modes of the disks have just been changed: run this again".into(),
+        ));
+    }
     for (name, _) in modes {
-        let mode = Mode::Fixed(WriteMode::WriteThrough(WriteThroughAck::Origin));
-        let change = DiskChange { mode: Some(mode), ..DiskChange::default() };
-        let job: Job =
-            path(name).and_then(|path| client.call(Method::PATCH, &path, Some(&change))).map_err(before)?;
-        follow(client, job).map_err(before)?;
+        let change = DiskChange { mode: Some(WRITE_THROUGH), ..DiskChange::default() };
+        let job: Job = client.call(Method::PATCH, &path(name)?, Some(&change))?;
+        follow(client, job)?;
     }
-    // Most of the work, while the guest still runs.
-    for name in &quiesce.disks {
-        let job = flush(client, name).map_err(before)?;
-        follow(client, job).map_err(before)?;
-    }
-    client.block_on(signals.pause(Duration::ZERO)).map_err(before)?;
-    let start = Instant::now();
-    let after = |error| (Some(start), error);
-    let deadline = start + quiesce.limit.0;
+    flush_all(client, &quiesce.disks)?;
+    let mut signals = Signals::new(client)?;
+    let began = Began { start: Instant::now(), daemon_uptime_s: uptime_s(client)?, limit: quiesce.limit };
     let frozen = match &quiesce.guest_agent {
-        Some(path) => Some(frozen(path, quiesce.limit.0).map_err(after)?),
+        Some(path) => Some(freeze(path, &began, guard)?),
         None => None,
     };
-    for name in &quiesce.disks {
-        let job = flush(client, name).map_err(after)?;
-        client.block_on(settled(client, job, deadline, quiesce.limit, signals)).map_err(after)?;
-    }
-    let mut child = spawn(quiesce, as_json).map_err(after)?;
-    let status = client.block_on(ended(&mut child, deadline, quiesce.limit, signals));
+    client.block_on(settled(client, &quiesce.disks, &began, &mut signals))?;
+    still_quiesced(client, modes, &began)?;
+    let mut child = spawn(quiesce, as_json)?;
+    let status = client.block_on(ended(&mut child, &began, &mut signals));
     if status.is_err() {
         // It may have ended meanwhile.
         let _ = child.kill();
         let _ = child.wait();
     }
-    match status.map_err(after)? {
-        status if status.success() => Ok((start, frozen)),
-        status => Err(after(CliError::Failed(format!("{}: {status}", command_name(quiesce))))),
+    let status = status?;
+    if !status.success() {
+        return Err(CliError::Failed(format!("{}: {status}", command_name(quiesce))));
+    }
+    still_quiesced(client, modes, &began)?;
+    // From then on the guard thaws the guest, also if this process was stopped.
+    if began.left().is_zero() {
+        return Err(too_long("the command", quiesce.limit));
+    }
+    Ok((began.start.elapsed(), frozen))
+}
+
+/// When the guest began to be frozen, or would have.
+struct Began {
+    start: Instant,
+    daemon_uptime_s: u64,
+    limit: Span,
+}
+
+impl Began {
+    fn left(&self) -> Duration {
+        self.limit.0.saturating_sub(self.start.elapsed())
     }
 }
 
-fn flush(client: &Client, disk: &str) -> Result<Job> {
-    client.call(Method::POST, &format!("{}/flush", path(disk)?), None::<&()>)
+fn uptime_s(client: &Client) -> Result<u64> {
+    Ok(client.get::<Status>("/v1/status")?.uptime_s)
+}
+
+/// Fails unless the disks have been in write-through mode all the time: a daemon that was restarted has the modes of its
+/// configuration.
+fn still_quiesced(client: &Client, modes: &[(String, Mode)], began: &Began) -> Result<()> {
+    if uptime_s(client)? < began.daemon_uptime_s {
+        let what =
+            "the daemon was restarted: writes may be missing from what the command has made; run this again";
+        return Err(CliError::Failed(what.into()));
+    }
+    for (name, _) in modes {
+        let disk: DiskStatus = client.get(&path(name)?)?;
+        if disk.mode != Some(WRITE_THROUGH) {
+            let mode = disk.mode.map_or_else(|| "not attached".into(), |mode| format!("in mode {mode}"));
+            return Err(CliError::Failed(format!(
+                "disk '{name}' is {mode} and not in write-through mode any more: writes may be missing from what the command has \
+                 made; run this again"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Freezes the guest. The agent is free for the guard afterwards.
-fn frozen(path: &Path, limit: Duration) -> Result<u64> {
-    Ok(GuestAgent::connect(path, AGENT_PATIENCE.min(limit))?.freeze(limit)?)
+fn freeze(path: &Path, began: &Began, guard: &mut Guard) -> Result<u64> {
+    guard.freezing()?;
+    let mut agent = GuestAgent::connect(path, AGENT_PATIENCE.min(began.left()))?;
+    let count = agent.freeze(began.left())?;
+    if count == 0 {
+        return Err(CliError::Failed(format!(
+            "{}: the guest agent has frozen no file system",
+            path.display()
+        )));
+    }
+    guard.frozen(count)?;
+    Ok(count)
 }
 
 fn too_long(what: &str, limit: Span) -> CliError {
     CliError::Failed(format!("{what} has not ended within {limit}; see --limit"))
 }
 
-/// Waits for a job until the deadline, and cancels it then.
-async fn settled(
-    client: &Client,
-    mut job: Job,
-    deadline: Instant,
-    limit: Span,
-    signals: &mut Signals,
-) -> Result<()> {
-    let path = format!("/v1/jobs/{}", job.id);
-    let waited = async {
-        loop {
-            match job.state {
-                JobState::Running => signals.pause(LOOK_EVERY).await?,
-                JobState::Done => return Ok(()),
-                JobState::Cancelled => return Err(CliError::Cancelled),
-                JobState::Failed => {
-                    return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
-                }
-            }
-            job = client.ask(Method::GET, &path).await?;
+/// Flushes the disks until the limit, and cancels that then.
+async fn settled(client: &Client, disks: &[String], began: &Began, signals: &mut Signals) -> Result<()> {
+    for name in disks {
+        let mut running = None;
+        let flush = flushed(client, name, signals, &mut running);
+        let outcome = tokio::time::timeout(began.left(), flush)
+            .await
+            .unwrap_or_else(|_| Err(too_long("the flush", began.limit)));
+        if let (Err(_), Some(job)) = (&outcome, running) {
+            // If this fails, the guard waits for the job.
+            let cancel = format!("/v1/jobs/{job}");
+            let _ = tokio::time::timeout(CANCEL_PATIENCE, client.ask::<Job>(Method::DELETE, &cancel)).await;
         }
-    };
-    let left = deadline.saturating_duration_since(Instant::now());
-    let outcome =
-        tokio::time::timeout(left, waited).await.unwrap_or_else(|_| Err(too_long("the flush", limit)));
-    if outcome.is_err() {
-        // If this fails, the guard waits for the job.
-        let _ = tokio::time::timeout(CANCEL_PATIENCE, client.ask::<Job>(Method::DELETE, &path)).await;
+        outcome?;
     }
-    outcome
+    Ok(())
 }
 
-/// Waits for the end of the command until the deadline.
-async fn ended(
-    child: &mut Child,
-    deadline: Instant,
-    limit: Span,
+/// Flushes a disk. `running` is the number of the job.
+async fn flushed(
+    client: &Client,
+    name: &str,
     signals: &mut Signals,
-) -> Result<ExitStatus> {
+    running: &mut Option<u64>,
+) -> Result<()> {
+    let mut job: Job = client.ask(Method::POST, &format!("{}/flush", path(name)?)).await?;
+    *running = Some(job.id);
+    loop {
+        match job.state {
+            JobState::Running => signals.pause(LOOK_EVERY).await?,
+            JobState::Done => return Ok(()),
+            JobState::Cancelled => return Err(CliError::Cancelled),
+            JobState::Failed => {
+                return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
+            }
+        }
+        job = client.ask(Method::GET, &format!("/v1/jobs/{}", job.id)).await?;
+    }
+}
+
+/// Waits for the end of the command until the limit.
+async fn ended(child: &mut Child, began: &Began, signals: &mut Signals) -> Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait().map_err(|e| CliError::Failed(e.to_string()))? {
             return Ok(status);
         }
-        if Instant::now() >= deadline {
-            return Err(too_long("the command", limit));
+        if began.left().is_zero() {
+            return Err(too_long("the command", began.limit));
         }
         signals.pause(LOOK_EVERY).await?;
     }

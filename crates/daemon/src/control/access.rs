@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::Method;
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -108,8 +108,10 @@ impl Access {
     /// Returns the caller that has shown a certificate of a trusted authority, or none.
     pub fn of_certificate(&self, certificate: Option<&CertificateDer<'_>>, address: IpAddr) -> Caller {
         let parsed = certificate.and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
-        let named = self.certificates.iter().filter(|(name, ..)| {
-            parsed.as_ref().is_some_and(|certificate| verify_server_name(certificate, name).is_ok())
+        let has =
+            |name| parsed.as_ref().is_some_and(|certificate| verify_server_name(certificate, name).is_ok());
+        let named = self.certificates.iter().filter(|(name, text, _)| {
+            has(name) && certificate.is_some_and(|certificate| !names_all_beside(certificate, text))
         });
         match named.max_by_key(|(.., role)| *role) {
             Some((_, name, role)) => {
@@ -120,11 +122,20 @@ impl Access {
     }
 }
 
+/// Whether a certificate has a name with a wildcard that stands for this name: it is not of this machine alone.
+fn names_all_beside(certificate: &[u8], name: &str) -> bool {
+    let Some((_, domain)) = name.split_once('.') else { return false };
+    let wildcard = format!("*.{domain}");
+    certificate.windows(wildcard.len()).any(|bytes| bytes.eq_ignore_ascii_case(wildcard.as_bytes()))
+}
+
 /// Refuses strangers, and hides secrets from readers.
 pub async fn guard(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
     caller.require(Role::Reader)?;
+    // The description of the API has fields that are named like secrets, and no secrets.
+    let is_shown = caller.role > Some(Role::Reader) || request.uri().path() == "/openapi.json";
     let response = next.run(request).await;
-    Ok(if caller.role == Some(Role::Reader) { without_secrets(response).await } else { response })
+    Ok(if is_shown { response } else { without_secrets(response).await })
 }
 
 /// Refuses who is no operator.
@@ -146,24 +157,19 @@ async fn without_secrets(response: Response) -> Response {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    let clean = async {
-        let bytes = to_bytes(body, usize::MAX).await.ok()?;
-        let mut value = serde_json::from_slice(&bytes).ok()?;
+    let bytes = to_bytes(body, usize::MAX).await;
+    let clean = move || -> Option<Vec<u8>> {
+        let mut value = serde_json::from_slice(&bytes.ok()?).ok()?;
         redact::json(&mut value);
         serde_json::to_vec(&value).ok()
     };
-    match clean.await {
-        Some(clean) => {
+    match tokio::task::spawn_blocking(clean).await {
+        Ok(Some(clean)) => {
             head.headers.remove(CONTENT_LENGTH);
             Response::from_parts(head, Body::from(clean))
         }
-        None => Failure::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "bug",
-            "secrets cannot be taken out of the answer".into(),
-            "this is a bug: report it with the daemon's log",
-        )
-        .into_response(),
+        Ok(None) => Failure::bug("secrets cannot be taken out of the answer".into()).into_response(),
+        Err(error) => Failure::bug(error.to_string()).into_response(),
     }
 }
 
@@ -276,6 +282,7 @@ mod tests {
         assert_eq!(both.role, Some(Role::Operator));
         assert_eq!(both.who.to_string(), "compute.example (10.0.0.7)");
         assert_eq!(role(&["compute.example.org", "x.compute.example"]).role, None);
+        assert_eq!(role(&["*.example"]).role, None);
         assert_eq!(role(&[]).role, None);
         assert_eq!(access.of_certificate(None, address).role, None);
         let nonsense = CertificateDer::from(vec![0x30, 3, 1, 1, 0]);

@@ -33,6 +33,12 @@ impl Failure {
         Failure { status, body: ErrorBody { code: code.into(), error, hint: hint.into() } }
     }
 
+    /// Returns the error for what must not happen.
+    pub fn bug(error: String) -> Failure {
+        let hint = "this is a bug: report it with the daemon's log";
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", error, hint)
+    }
+
     /// Returns the error for a missing or wrong token.
     pub fn unauthorized() -> Failure {
         let hint = "send the daemon's token: Authorization: Bearer TOKEN";
@@ -85,12 +91,16 @@ pub async fn run<T: Send + 'static>(
     work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
 ) -> Result<T, Failure> {
     let daemon = control.daemon.clone();
-    match tokio::task::spawn_blocking(move || work(&daemon)).await {
+    // Never closed.
+    let place = control.work.clone().acquire_owned().await;
+    let work = move || {
+        let result = work(&daemon);
+        drop(place);
+        result
+    };
+    match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(result?),
-        Err(error) => {
-            let hint = "this is a bug: report it with the daemon's log";
-            Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", error.to_string(), hint))
-        }
+        Err(error) => Err(Failure::bug(error.to_string())),
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tokio::sync::mpsc::Sender;
 
-use super::caller::Caller;
+use super::answer::Failure;
+use super::caller::{Caller, Role};
 use crate::daemon::Daemon;
 
 /// The disk or pool that a path names, else the daemon.
@@ -23,24 +24,38 @@ fn subject(path: &str) -> &str {
 #[derive(Clone)]
 pub struct Stop(pub Sender<()>);
 
-/// Adds an event after each call that may change something, with its outcome. Strangers, whose every call is refused, must
-/// not come here: they could push out the events of others.
+/// The most characters of a request that are kept.
+const MOST_CHARACTERS: usize = 200;
+
+fn cut(text: &str) -> String {
+    text.chars().take(MOST_CHARACTERS).collect()
+}
+
+/// Adds an event after each call that may change something, with its outcome, also if the caller has gone meanwhile. Those of
+/// strangers and readers are all refused, and are no events: they could push out those of others.
 pub async fn audit(
     State(daemon): State<Arc<Daemon>>,
     caller: Caller,
     request: Request,
     next: Next,
 ) -> Response {
-    if matches!(*request.method(), Method::GET | Method::HEAD) {
+    if matches!(*request.method(), Method::GET | Method::HEAD) || caller.role < Some(Role::Operator) {
         return next.run(request).await;
     }
-    let what = format!("{} {}", request.method(), request.uri());
-    let subject = subject(request.uri().path()).to_owned();
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    let note = move || daemon.events.add("audit", &subject, format!("{}: {what}: {status}", caller.who));
-    // The user's name comes from the system, which may take its time.
-    let _ = tokio::task::spawn_blocking(note).await;
+    let what = cut(&format!("{} {}", request.method(), request.uri()));
+    let subject = cut(subject(request.uri().path()));
+    let noted = tokio::spawn(async move {
+        let response = next.run(request).await;
+        let status = response.status().as_u16();
+        let note = move || daemon.events.add("audit", &subject, format!("{}: {what}: {status}", caller.who));
+        // The user's name comes from the system, which may take its time.
+        let _ = tokio::task::spawn_blocking(note).await;
+        response
+    });
+    let response = match noted.await {
+        Ok(response) => response,
+        Err(error) => return Failure::bug(error.to_string()).into_response(),
+    };
     if let Some(Stop(stop)) = response.extensions().get() {
         // If the channel is full, it already holds a request to stop.
         let _ = stop.try_send(());

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, patch, post, put};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 
 use crate::daemon::Daemon;
 
@@ -45,6 +45,17 @@ pub struct Control {
     stop: mpsc::Sender<()>,
     /// Serializes the metrics: each scrape queries every reactor.
     scrape: Arc<Mutex<()>>,
+    /// Places for work: a caller who does not wait for its end starts no more.
+    work: Arc<Semaphore>,
+}
+
+/// Calls that are worked on at the same time.
+const MOST_CALLS: usize = 64;
+
+impl Control {
+    fn new(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Control {
+        Control { daemon, stop, scrape: Arc::default(), work: Arc::new(Semaphore::new(MOST_CALLS)) }
+    }
 }
 
 /// Returns the API's routes. A request to stop the daemon is sent to `stop`. Each request carries its [`Caller`] as an
@@ -57,7 +68,7 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .method_not_allowed_fallback(answer::wrong_method)
         .layer(from_fn_with_state(daemon.clone(), audit::audit))
         .layer(from_fn(access::guard))
-        .with_state(Control { daemon, stop, scrape: Arc::default() })
+        .with_state(Control::new(daemon, stop))
 }
 
 /// What every role may do: look.
@@ -75,7 +86,6 @@ fn readers() -> Router<Control> {
         .route("/v1/hosts", get(migration::hosts))
         .route("/v1/disks/{disk}/explain", get(policy::explain))
         .route("/v1/disks/{disk}/curve", get(policy::curve))
-        .route("/v1/disks/{disk}/trace", get(policy::trace))
         .route("/v1/policy", get(policy::show))
         .route("/v1/policy/log", get(policy::log))
         .route("/v1/jobs", get(system::jobs))
@@ -97,20 +107,22 @@ fn operators() -> Router<Control> {
         .route("/v1/disks/{disk}", patch(disks::change).delete(disks::detach))
         .route("/v1/disks/{disk}/flush", post(disks::flush))
         .route("/v1/disks/{disk}/resize", post(disks::resize))
-        .route("/v1/disks/{disk}/forget", post(disks::forget))
         .route("/v1/disks/{disk}/migration", post(migration::start).delete(migration::stop))
         .route("/v1/migrations", post(migration::expect))
         .route("/v1/disks/{disk}/event", post(policy::event))
         .route("/v1/disks/{disk}/measure", post(policy::measure))
+        // It takes memory and time of the disk's data path.
+        .route("/v1/disks/{disk}/trace", get(policy::trace))
         .route("/v1/policy", put(policy::set).delete(policy::end))
         .route("/v1/jobs/{job}", delete(system::cancel))
 }
 
-/// What concerns all disks, or more than one host.
+/// What gives up cached data, or concerns all disks or another host.
 fn admins() -> Router<Control> {
     Router::new()
         .route("/v1/pools/{pool}/devices", post(pools::add_device))
         .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
+        .route("/v1/disks/{disk}/forget", post(disks::forget))
         .route("/v1/disks/{disk}/own", post(migration::own))
         .route("/v1/stop", post(system::stop))
 }
@@ -123,5 +135,5 @@ pub fn metrics_router(daemon: Arc<Daemon>) -> Router {
         .route("/healthz", get(system::healthy))
         .route("/readyz", get(system::ready))
         .fallback(answer::no_such_path)
-        .with_state(Control { daemon, stop, scrape: Arc::default() })
+        .with_state(Control::new(daemon, stop))
 }

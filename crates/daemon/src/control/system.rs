@@ -76,8 +76,12 @@ pub async fn overview(State(control): State<Control>) -> Answer<Overview> {
 /// What happened in the last day.
 #[utoipa::path(get, path = "/v1/history", responses((status = 200, body = History)))]
 pub async fn history(State(control): State<Control>) -> Answer<History> {
-    let _turn = control.scrape.lock().await;
-    answer(&control, |daemon| daemon.history.last_day(daemon, SystemTime::now())).await
+    let turn = control.scrape.clone().lock_owned().await;
+    answer(&control, move |daemon| {
+        let _turn = turn;
+        daemon.history.last_day(daemon, SystemTime::now())
+    })
+    .await
 }
 
 /// Whether the daemon answers.
@@ -90,8 +94,12 @@ pub async fn healthy() -> &'static str {
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, body = String, content_type = "text/plain"), (status = 503, body = String, content_type = "text/plain")))]
 pub async fn ready(State(control): State<Control>) -> Result<(StatusCode, String), Failure> {
-    let _turn = control.scrape.lock().await;
-    let not_ready = run(&control, |daemon| Ok(daemon.not_ready())).await?;
+    let turn = control.scrape.clone().lock_owned().await;
+    let not_ready = run(&control, move |daemon| {
+        let _turn = turn;
+        Ok(daemon.not_ready())
+    })
+    .await?;
     Ok(if not_ready.is_empty() {
         (StatusCode::OK, "ok\n".into())
     } else {
@@ -108,7 +116,11 @@ pub async fn stop(State(control): State<Control>) -> (StatusCode, Extension<Stop
 /// Prometheus metrics.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 pub async fn metrics(State(control): State<Control>) -> Result<impl IntoResponse, Failure> {
-    let _turn = control.scrape.lock().await;
-    let body = text(&control, |daemon| crate::metrics::text(daemon)).await?;
+    let turn = control.scrape.clone().lock_owned().await;
+    let body = text(&control, move |daemon| {
+        let _turn = turn;
+        crate::metrics::text(daemon)
+    })
+    .await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], body))
 }

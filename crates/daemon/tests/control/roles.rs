@@ -16,6 +16,10 @@ fn calls() -> Vec<(Role, &'static str, &'static str, Value)> {
     moved["accept_origin_change"] = json!("vm1");
     let mut nested = vm1();
     nested["origin_holds_pool"] = json!(true);
+    let mut taken = vm1();
+    taken["from"] = json!("none");
+    let mut node = vm1();
+    node["origin"] = json!("qemu:{\"driver\": \"null-co\"}");
     vec![
         (Role::Reader, "GET", "/v1/status", Value::Null),
         (Role::Reader, "GET", "/v1/disks/vm1", Value::Null),
@@ -32,6 +36,9 @@ fn calls() -> Vec<(Role, &'static str, &'static str, Value)> {
         (Role::Admin, "POST", "/v1/disks", lossy),
         (Role::Admin, "POST", "/v1/disks", moved),
         (Role::Admin, "POST", "/v1/disks", nested),
+        (Role::Admin, "POST", "/v1/disks", taken),
+        (Role::Admin, "POST", "/v1/disks", node),
+        (Role::Operator, "GET", "/v1/disks/vm7/trace?for=1ms", Value::Null),
         (Role::Operator, "PATCH", "/v1/disks/vm1", json!({"mode": "wt"})),
         (Role::Operator, "POST", "/v1/disks/vm1/flush", Value::Null),
         (Role::Operator, "POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})),
@@ -44,9 +51,10 @@ fn calls() -> Vec<(Role, &'static str, &'static str, Value)> {
         (Role::Operator, "PUT", "/v1/policy", policy),
         (Role::Operator, "DELETE", "/v1/policy", Value::Null),
         (Role::Operator, "DELETE", "/v1/jobs/999", Value::Null),
-        (Role::Operator, "DELETE", "/v1/disks/vm1?force=true", Value::Null),
+        (Role::Operator, "DELETE", "/v1/disks/vm1", Value::Null),
+        (Role::Admin, "DELETE", "/v1/disks/vm1?force=true", Value::Null),
         (Role::Admin, "DELETE", "/v1/disks/vm1?accept_loss=vm1", Value::Null),
-        (Role::Operator, "POST", "/v1/disks/vm1/forget", json!({})),
+        (Role::Admin, "POST", "/v1/disks/vm1/forget", json!({})),
         (Role::Admin, "POST", "/v1/disks/vm1/forget", json!({"destroy_dirty": "vm1"})),
         (Role::Admin, "POST", "/v1/disks/vm1/own", json!({"confirm": "vm1"})),
         (Role::Admin, "POST", "/v1/pools/main/devices", json!({"path": "/dev/c"})),
@@ -87,7 +95,7 @@ async fn no_call_is_open_to_strangers_and_none_that_changes_something_to_readers
         for method in methods.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
             count += 1;
             assert_eq!(api.call_as(None, &method, &path, json!({})).await.0, 403, "{method} {path}");
-            if method != "GET" {
+            if method != "GET" || path.ends_with("/trace") {
                 let (status, _) = api.call_as(Some(Role::Reader), &method, &path, json!({})).await;
                 assert_eq!(status, 403, "{method} {path}");
             }
@@ -97,9 +105,9 @@ async fn no_call_is_open_to_strangers_and_none_that_changes_something_to_readers
 }
 
 #[tokio::test]
-async fn what_a_stranger_tries_pushes_out_no_event_and_what_others_try_is_one() {
+async fn what_strangers_and_readers_try_pushes_out_no_event_and_what_others_try_is_one() {
     let api = Api::new();
-    for role in [None, Some(Role::Reader)] {
+    for role in [None, Some(Role::Reader), Some(Role::Operator)] {
         assert_eq!(api.call_as(role, "POST", "/v1/stop", Value::Null).await.0, 403);
     }
     let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
@@ -107,6 +115,10 @@ async fn what_a_stranger_tries_pushes_out_no_event_and_what_others_try_is_one() 
     let audited: Vec<_> = events.iter().filter(|event| event["kind"] == "audit").collect();
     assert_eq!(audited.len(), 1, "{audited:?}");
     assert_eq!(audited[0]["message"], "unknown: POST /v1/stop: 403");
+    let long = format!("/v1/disks/{}/flush", "x".repeat(50_000));
+    assert_eq!(api.call("POST", &long, Value::Null).await.0, 404);
+    let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
+    assert!(events.to_string().len() < 2_000, "{events}");
 }
 
 #[tokio::test]

@@ -48,8 +48,7 @@ test: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
-	cargo test --workspace --release --lib --bins
-	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release --test '*'
+	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release --lib --bins --tests
 	cargo test --workspace --release --doc
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000

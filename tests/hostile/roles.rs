@@ -1,4 +1,4 @@
-//! Users and machines that may do less than others, and those that may do nothing.
+//! Users and machines with a low role, and those without a role.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -124,7 +124,7 @@ fn a_user_of_this_host_may_do_what_its_groups_may() {
     });
 }
 
-/// A stranger, and one who may only look, take all the places that they get: an admin still comes in.
+/// A caller without a role and a reader hold all connections they can get: an admin can still connect.
 #[test]
 fn strangers_and_readers_take_no_places_of_others() {
     test("places by role", |place| {
@@ -145,7 +145,7 @@ fn strangers_and_readers_take_no_places_of_others() {
     });
 }
 
-/// The command line of an operator and of a reader: what it may do works, and what it may not says which role that needs.
+/// The command line of an operator and of a reader: an error says which role a command requires.
 #[test]
 fn the_command_line_says_which_role_is_missing() {
     test("command line with roles", |place| {
@@ -179,9 +179,13 @@ fn the_command_line_says_which_role_is_missing() {
         }
         tools::run(command(OPERATORS.1, &["disk", "flush", "vm1"])?)?;
         for (group, arguments, word) in [
-            (READERS.1, &["disk", "flush", "vm1"][..], "needs the role 'operator'; the caller has 'reader'"),
-            (OPERATORS.1, &["disk", "detach", "vm1", "--accept-loss", "vm1"], "needs the role 'admin'"),
-            (NOBODY, &["status"], "needs the role 'reader'; the caller has none"),
+            (
+                READERS.1,
+                &["disk", "flush", "vm1"][..],
+                "requires the role 'operator', but the caller has 'reader'",
+            ),
+            (OPERATORS.1, &["disk", "detach", "vm1", "--accept-loss", "vm1"], "requires the role 'admin'"),
+            (NOBODY, &["status"], "requires the role 'reader', but the caller has none"),
         ] {
             let output = tools::output(command(group, arguments)?)?;
             let is_refused = !output.status.success() && output.stderr.contains(word);
@@ -192,7 +196,7 @@ fn the_command_line_says_which_role_is_missing() {
     });
 }
 
-/// Over TCP the name in the certificate counts, or the token; a certificate of another authority ends the handshake.
+/// Over TCP, the role is that of the certificate or the token. A certificate of another authority ends the handshake.
 #[test]
 fn a_machine_may_do_what_its_certificate_or_its_token_may() {
     test("roles by certificate", |place| {

@@ -23,11 +23,11 @@ const MEMORY: &str = "256M";
 /// QEMU's emulation of processors rarely ends with this while a guest boots, whatever its disks are: a processor looks a device
 /// up while the other one changes the map of memory.
 const EMULATOR_FAULT: &str = "iotlb_to_section: Assertion";
-/// More rarely, the timer of the second processor stops, and the kernel waits for it for ever and says so.
+/// The kernel logs this when the emulated timer of the second processor has stopped, after which it hangs.
 const TIMER_FAULT: &str = "Possible timer handling issue";
-/// How long a boot takes on a busy machine, unless that has happened.
+/// How long a boot takes at most on a busy machine, if neither has happened.
 const BOOT_TIME: Duration = Duration::from_secs(60);
-/// How often a guest is booted if QEMU fails so.
+/// How often a guest is booted if the emulation fails in one of these ways.
 const MOST_BOOTS: usize = 3;
 
 /// How a disk comes into the guest. The first one is `vda`, the second `vdb`.

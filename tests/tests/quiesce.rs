@@ -1,19 +1,19 @@
-//! Snapshots of a disk's store while its guest writes: what is dirty in the cache is in them, and the guest is never left frozen.
+//! Snapshots of a disk's origin while its guest writes: they contain what was dirty in the cache, and the guest is never left
+//! frozen.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, PATIENCE};
-use haversack_e2e::{Guest, Place, Result, clients, image, test};
+use haversack_e2e::{Attachment, Error, Guest, Place, Result, clients, image, test};
 
-/// How long the command takes, in the shell's words, and what a guest that is frozen meanwhile must notice.
+/// How long the command takes, in seconds, and the pause in the writes of a frozen guest that this causes at least.
 const SECONDS: &str = "2";
 const FROZEN_MS: u64 = 1_800;
-/// What a guest does not notice otherwise, on a busy machine.
+/// The longest pause in the writes of a guest that is not frozen, on a busy machine.
 const AWAKE_MS: u64 = 1_500;
 
 fn started<'a>(place: &'a Place, mode: &str) -> Result<Haversack<'a>> {
@@ -24,7 +24,7 @@ fn started<'a>(place: &'a Place, mode: &str) -> Result<Haversack<'a>> {
     Haversack::start(place, settings)
 }
 
-/// Boots a guest that scribbles on a file system of vm1.
+/// Boots a guest that writes to a file system on vm1.
 fn scribbling(place: &Place, daemon: &Haversack) -> Result<(Guest, String)> {
     let (mut guest, agent) = Guest::boot_with_agent(place, "guest", &[daemon.vhost_user("vm1")])?;
     for command in ["mkfs vda ext4", "mount vda ext4", "fill 1 16", "scribble"] {
@@ -33,7 +33,7 @@ fn scribbling(place: &Place, daemon: &Haversack) -> Result<(Guest, String)> {
     Ok((guest, agent.display().to_string()))
 }
 
-/// Fails unless the disk has this mode again.
+/// Fails unless the disk has this configured mode.
 fn has_mode(daemon: &Haversack, mode: &str) -> Result<()> {
     let disk = daemon.json(&["disk", "show", "vm1"])?;
     check(disk["config"]["mode"] == *mode, format!("the disk is not in mode {mode}: {}", disk["config"]))
@@ -43,26 +43,26 @@ fn has_dirty_data(daemon: &Haversack) -> Result<bool> {
     Ok(daemon.json(&["disk", "show", "vm1"])?["usage"]["dirty_bytes"].as_u64() != Some(0))
 }
 
-/// The longest time that the guest could not write since it was last asked; it goes on to write.
+/// Returns the number of blocks written since the last call, and the longest pause between two of them. The guest keeps writing.
 fn gap(guest: &mut Guest) -> Result<(u64, u64)> {
     let scribbled = guest.ask("scribbled")?;
     guest.ask("scribble")?;
     Ok((scribbled.number("blocks")?, scribbled.number("gap_ms")?))
 }
 
-/// The command line that takes a snapshot, which takes some seconds.
+/// A command that takes a snapshot and then sleeps.
 fn snapshot(place: &Place) -> [String; 3] {
     let [from, to] = ["vm1.img", "snapshot.img"].map(|name| place.path(name).display().to_string());
     ["sh", "-c", &format!("cp {from} {to} && sleep {SECONDS}")].map(str::to_owned)
 }
 
-/// Boots a guest on the snapshot. What was synced must be there, and for a guest that was frozen all that it has written: returns
-/// how many blocks were scribbled.
+/// Boots a guest on the snapshot and checks its files: the synced ones, and if the guest was frozen, also the one that is
+/// written without a sync. Returns the number of blocks in the latter.
 fn found(place: &Place, is_frozen: bool) -> Result<u64> {
     let mut check_it = tools::tool("e2fsck")?;
     check_it.args(["-f", "-n"]).arg(place.path("snapshot.img"));
     let checked = tools::output(check_it)?;
-    // A journal that is to be recovered is what a power failure leaves.
+    // Without a freeze, the journal must be replayed first.
     check(!is_frozen || checked.status.success(), format!("the snapshot is not clean: {checked:?}"))?;
     let mut served = tools::tool("qemu-storage-daemon")?;
     let socket = place.path("snapshot.sock");
@@ -72,7 +72,7 @@ fn found(place: &Place, is_frozen: bool) -> Result<u64> {
     served.args(["--export", "nbd,id=s,node-name=s,name=s,writable=on"]);
     let mut server = Process::start(place, "snapshot", &served)?;
     server.wait_for_file(&socket)?;
-    let disk = haversack_e2e::Attachment::Nbd { socket, export: "s".into(), reconnect_s: 0 };
+    let disk = Attachment::Nbd { socket, export: "s".into(), reconnect_s: 0 };
     let mut guest = Guest::boot(place, "second", &[disk])?;
     guest.ask("mount vda ext4")?;
     guest.ask("files 1 16")?;
@@ -128,7 +128,7 @@ fn a_snapshot_without_an_agent_has_what_was_acknowledged() {
     });
 }
 
-/// The command fails, takes too long, cannot be run, or is not given what it needs: nobody is left frozen.
+/// The command fails, takes too long or cannot be run, or the guest agent cannot be reached: the guest is not left frozen.
 #[test]
 fn a_guest_is_thawed_whatever_becomes_of_the_command() {
     test("quiesce that fails", |place| {
@@ -137,7 +137,7 @@ fn a_guest_is_thawed_whatever_becomes_of_the_command() {
         for (more, words) in [
             (&["--", "false"][..], "false: exit status: 1"),
             (&["--", "/no/such/program"], "cannot run"),
-            (&["--limit", "2s", "--", "sleep", "1000"], "has not ended within 2s"),
+            (&["--limit", "2s", "--", "sleep", "1000"], "did not finish within 2s"),
         ] {
             let arguments = [&["disk", "quiesce", "vm1", "--guest-agent", &agent], more].concat();
             let refused = daemon.refused(&arguments)?;
@@ -150,7 +150,7 @@ fn a_guest_is_thawed_whatever_becomes_of_the_command() {
         }
         for (path, words) in [
             ("/no/such/socket", "cannot be reached"),
-            (&guest.qemu().monitor().display().to_string(), "not what a guest agent sends"),
+            (&guest.qemu().monitor().display().to_string(), "unexpected data from the guest agent"),
         ] {
             let refused = daemon.refused(&["disk", "quiesce", "vm1", "--guest-agent", path, "--", "true"])?;
             check(refused.contains(words), format!("{words:?} is not in: {refused}"))?;
@@ -161,7 +161,7 @@ fn a_guest_is_thawed_whatever_becomes_of_the_command() {
     });
 }
 
-/// Both the command line and, later, the daemon are killed: the guard thaws the guest and waits for the daemon.
+/// The command line is killed, the second time together with the daemon: the guard thaws the guest and waits for the daemon.
 #[test]
 fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
     test("quiesce that is killed", |place| {
@@ -188,8 +188,10 @@ fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
                 daemon.kill()?;
             }
             process.kill()?;
-            // It writes as long as nobody has to wait for the disk.
-            wait_for_writes(&mut guest, &mut daemon, daemon_dies)?;
+            if daemon_dies {
+                daemon.start_again()?;
+            }
+            is_awake(&mut guest)?;
             let start = Instant::now();
             while has_mode(&daemon, "wb").is_err() {
                 check(start.elapsed() < PATIENCE, "the disk stays in write-through mode")?;
@@ -204,8 +206,8 @@ fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
     });
 }
 
-/// A second run, a restart of the daemon, a change of the mode, a signal, an origin that is away: what may be incomplete is no
-/// success, and the disk has its mode back. No guest is needed for that.
+/// A second run, a restart of the daemon, a change of the mode, a signal: `quiesce` fails if the result may be incomplete, and the
+/// mode is restored. This needs no guest.
 #[test]
 fn what_happens_beside_the_command_is_noticed() {
     test("quiesce and what happens beside it", |place| {
@@ -226,7 +228,7 @@ fn what_happens_beside_the_command_is_noticed() {
             match what {
                 "a second run" => {
                     let refused = daemon.refused(&["disk", "quiesce", "vm1", "--", "true"])?;
-                    check(refused.contains("being quiesced already"), format!("the second one: {refused}"))?;
+                    check(refused.contains("already being quiesced"), format!("the second one: {refused}"))?;
                     has_mode(&daemon, "wt")?;
                 }
                 "a restart" => {
@@ -248,10 +250,8 @@ fn what_happens_beside_the_command_is_noticed() {
     });
 }
 
-fn wait_for_writes(guest: &mut Guest, daemon: &mut Haversack, is_dead: bool) -> Result<()> {
-    if is_dead {
-        daemon.start_again()?;
-    }
+/// Fails unless the guest writes.
+fn is_awake(guest: &mut Guest) -> Result<()> {
     let before = gap(guest)?.0;
     std::thread::sleep(Duration::from_millis(500));
     let (after, gap_ms) = gap(guest)?;
@@ -259,10 +259,5 @@ fn wait_for_writes(guest: &mut Guest, daemon: &mut Haversack, is_dead: bool) -> 
 }
 
 fn remove(path: &Path) -> Result<()> {
-    tools::run({
-        let mut remove = Command::new("rm");
-        remove.arg(path);
-        remove
-    })
-    .map(|_| ())
+    std::fs::remove_file(path).map_err(Error::io(path.display().to_string()))
 }

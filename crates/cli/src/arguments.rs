@@ -215,8 +215,8 @@ pub enum DiskCommand {
         /// The disk.
         name: String,
     },
-    /// Run a command, such as one that takes a snapshot, while the disks' origins have everything that the guest has written,
-    /// and its file systems are frozen if there is a guest agent.
+    /// Run a command, for example to take a snapshot, while the disks' origins contain everything that the guest has written.
+    /// With a guest agent, the guest's file systems are frozen meanwhile.
     Quiesce(crate::quiesce::Quiesce),
     /// Internal.
     #[command(hide = true)]

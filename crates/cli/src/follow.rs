@@ -22,10 +22,20 @@ pub fn follow(client: &Client, job: Job) -> Result<Job> {
     let job = client.block_on(wait(client, job, &bar));
     bar.finish_and_clear();
     let job = job?;
+    is_done(&job)?;
+    Ok(job)
+}
+
+/// Returns whether a job is done, or still runs.
+///
+/// # Errors
+/// It has failed or was cancelled.
+pub fn is_done(job: &Job) -> Result<bool> {
     match job.state {
-        JobState::Failed => Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into()))),
+        JobState::Running => Ok(false),
+        JobState::Done => Ok(true),
+        JobState::Failed => Err(CliError::Job(job.error.clone().unwrap_or_else(|| "the job failed".into()))),
         JobState::Cancelled => Err(CliError::Cancelled),
-        JobState::Running | JobState::Done => Ok(job),
     }
 }
 

@@ -12,8 +12,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use haversack_api::{
-    ExpectDisk, HostStatus, Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size,
-    StartMigration,
+    ExpectDisk, HostStatus, Job, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
 };
 use haversack_qmp::Address;
 use hyper::Method;
@@ -22,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::follow::follow;
+use crate::follow::{follow, is_done};
 use crate::output::print;
 use crate::run::part;
 
@@ -157,14 +156,9 @@ async fn poll(client: &Client, disk: &str, mut job: Job, bar: &ProgressBar) -> R
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
     loop {
-        match job.state {
-            JobState::Failed => {
-                return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
-            }
-            JobState::Cancelled => return Err(CliError::Cancelled),
+        if is_done(&job)? {
             // The VM runs there already.
-            JobState::Done => return Ok(()),
-            JobState::Running => {}
+            return Ok(());
         }
         let status: MigrationStatus = client.ask(Method::GET, &path).await?;
         bar.set_length(status.sent_bytes + status.left_bytes);

@@ -1,14 +1,15 @@
 //! `haversack disk quiesce`: runs a command, such as one that takes a snapshot, while the origins of disks have everything
 //! that the guest has written.
 //!
-//! The disks are in write-through mode meanwhile, so their origins have each write before it is acknowledged, and a flush before
-//! the command brings what was dirty. With a guest agent the guest's file systems are frozen, too: then the origins have what the
-//! guest would find after a clean unmount, and without one what it would find after a power failure.
+//! Meanwhile the disks are in write-through mode, so their origins receive each write before it is acknowledged. A flush before
+//! the command writes back what was dirty. With a guest agent, the guest's file systems are frozen as well: a snapshot is then
+//! file-system consistent, and crash consistent without one.
 //!
 //! Invariants
-//! - Whatever happens to this process, the guest is thawed and the disks get their write modes back: see `guard.rs`.
-//! - The command runs only when the origins have everything. If anything fails, so does this.
-//! - The guest is frozen no longer than the limit, and the time that it takes to thaw it. What was thawed early is no success.
+//! - Whatever happens to this process, the guest is thawed and the write modes are restored: see `guard.rs`.
+//! - The command runs only while the origins have everything. `quiesce` fails if any step fails.
+//! - The guest is not frozen for longer than the limit plus the time it takes to thaw. `quiesce` fails if the guest was thawed
+//!   before the command had ended.
 
 mod guard;
 
@@ -19,9 +20,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use haversack_api::{
-    DiskChange, DiskStatus, Job, JobState, MigrationState, MigrationStatus, Mode, Span, Status,
-};
+use haversack_api::{DiskChange, DiskStatus, Job, MigrationState, MigrationStatus, Mode, Span};
 use haversack_model::{WriteMode, WriteThroughAck};
 use haversack_qmp::GuestAgent;
 use hyper::Method;
@@ -30,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::follow::follow;
+use crate::follow::{follow, is_done};
 use crate::output;
 use crate::run::part;
 use guard::Guard;
@@ -39,11 +38,11 @@ pub use guard::{GuardArguments, run as guard};
 
 /// How often a job or the command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long an agent may take to say that it is there.
+/// Timeout for the guest agent's answers, except to the freeze.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a daemon that has not answered in time may take to cancel a job.
+/// Timeout for cancelling a job of a daemon that may not answer.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
-/// The mode of quiesced disks: origins have each write before it is acknowledged.
+/// The mode of quiesced disks.
 const WRITE_THROUGH: Mode = Mode::Fixed(WriteMode::WriteThrough(WriteThroughAck::Origin));
 /// The environment variable with the names of the disks.
 const DISKS: &str = "HAVERSACK_DISKS";
@@ -51,22 +50,22 @@ const DISKS: &str = "HAVERSACK_DISKS";
 /// See the fields' help texts.
 #[derive(Args)]
 pub struct Quiesce {
-    /// All disks of a VM, or some.
+    /// Disks, usually all disks of a VM.
     #[arg(required = true)]
     disks: Vec<String>,
-    /// Socket of the guest agent: of QEMU's character device for org.qemu.guest_agent.0. The guest's file systems are frozen
-    /// while the command runs.
+    /// Freeze the guest's file systems while the command runs: socket of the guest agent's character device
+    /// (org.qemu.guest_agent.0).
     #[arg(long, value_name = "SOCKET")]
     guest_agent: Option<PathBuf>,
-    /// How long the guest may be frozen, and the command may run. Then the command is killed.
+    /// Maximum time that the guest is frozen and the command runs. After that, the command is killed.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     limit: Span,
-    /// Command and its arguments, after '--'. HAVERSACK_DISKS in its environment has the names of the disks.
+    /// Command and its arguments, after '--'. The environment variable HAVERSACK_DISKS contains the names of the disks.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Signals that end the command early.
+/// SIGINT, SIGTERM and SIGHUP, which cancel a quiesce.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -77,7 +76,7 @@ impl Signals {
         Ok(Signals([interrupt.map_err(failed)?, terminate.map_err(failed)?, hangup.map_err(failed)?]))
     }
 
-    /// Waits for one.
+    /// Waits for a signal.
     async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
@@ -87,7 +86,7 @@ impl Signals {
         }
     }
 
-    /// Waits for `time`. Fails if there is a signal.
+    /// Waits for `time`. Returns an error if a signal arrives.
     async fn pause(&mut self, time: Duration) -> Result<()> {
         tokio::select! {
             biased;
@@ -103,12 +102,12 @@ pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
     if let Some(path) = &quiesce.guest_agent {
         GuestAgent::connect(path, AGENT_PATIENCE)?;
     }
-    // While the guest runs, and before anything is changed: the origin may not keep up.
+    // In write-back mode, so that the guest does not wait for the origin during the long flush.
     flush_all(client, &quiesce.disks)?;
     let mut guard =
         Guard::start(client, quiesce.guest_agent.as_deref(), quiesce.limit, &quiesce.disks, &modes)?;
     let outcome = quiesced(client, quiesce, &modes, as_json, &mut guard);
-    // A signal that was acted on is not to end this wait.
+    // New streams: a signal that was already handled must not end this wait.
     let restored = guard.end(client, &mut Signals::new(client)?);
     let (time, frozen) = match (outcome, restored) {
         (Ok(quiesced), Ok(())) => quiesced,
@@ -138,7 +137,7 @@ fn flush_all(client: &Client, disks: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the disks that may acknowledge writes which their origins do not have, and the modes that they are configured with.
+/// Returns the disks that may acknowledge writes before their origins have them, with their configured modes.
 fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mode)>> {
     let mut modes = Vec::new();
     for name in disks {
@@ -147,17 +146,17 @@ fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mo
             return Err(CliError::Usage(format!("disk '{name}' is not attached: attach it first")));
         };
         if !disk.origin_up {
-            let what = "its origin cannot be reached, and would have to take every write";
-            return Err(CliError::Failed(format!("disk '{name}': {what}; try again when it is back")));
+            let what = "the origin cannot be reached, so writes in write-through mode would fail";
+            return Err(CliError::Failed(format!("disk '{name}': {what}; try again when it is reachable")));
         }
         if lacks_blocks(client, name)? {
-            let what = "blocks of it are still on the host that it came from";
+            let what = "some of its blocks are still on the host that it came from";
             return Err(CliError::Failed(format!(
-                "disk '{name}': {what}; see haversack migrate status {name}"
+                "disk '{name}': {what}; wait until 'haversack migrate status {name}' shows 'here'"
             )));
         }
         let is_behind = match config.mode {
-            // The policy may choose write-back at any time.
+            // The policy may switch to write-back at any time.
             Mode::Auto => true,
             Mode::Fixed(mode) => {
                 matches!(mode, WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache))
@@ -170,7 +169,8 @@ fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mo
     Ok(modes)
 }
 
-/// Whether another host has blocks of a disk that its origin lacks. A disk that does not move has none.
+/// Returns whether another host has blocks of a disk that its origin does not have. The request is refused for a disk that
+/// does not move.
 fn lacks_blocks(client: &Client, name: &str) -> Result<bool> {
     match client.get::<MigrationStatus>(&format!("{}/migration", path(name)?)) {
         Ok(status) => Ok(!matches!(status.state, MigrationState::Here | MigrationState::Sending)),
@@ -183,7 +183,7 @@ fn path(disk: &str) -> Result<String> {
     Ok(format!("/v1/disks/{}", part(disk)?))
 }
 
-/// How long the command and what had to be frozen for it took, and how many file systems were frozen.
+/// How long the disks were quiesced, and the number of frozen file systems.
 type Quiesced = (Duration, Option<u64>);
 
 /// Quiesces the disks and runs the command.
@@ -194,11 +194,9 @@ fn quiesced(
     as_json: bool,
     guard: &mut Guard,
 ) -> Result<Quiesced> {
-    // Another one may have ended before this one's guard was alone.
+    // Another run may have restored the modes before this run's guard claimed the disks.
     if modes_to_restore(client, &quiesce.disks)? != modes {
-        return Err(CliError::Failed(
-            "the write modes of the disks have just been changed: run this again".into(),
-        ));
+        return Err(CliError::Failed("the write modes of the disks have just changed; try again".into()));
     }
     for (name, _) in modes {
         let change = DiskChange { mode: Some(WRITE_THROUGH), ..DiskChange::default() };
@@ -207,17 +205,17 @@ fn quiesced(
     }
     flush_all(client, &quiesce.disks)?;
     let mut signals = Signals::new(client)?;
-    let began = Began { start: Instant::now(), daemon_uptime_s: uptime_s(client)?, limit: quiesce.limit };
+    let began = Began { start: Instant::now(), limit: quiesce.limit };
     let frozen = match &quiesce.guest_agent {
         Some(path) => Some(freeze(path, &began, guard)?),
         None => None,
     };
     client.block_on(settled(client, &quiesce.disks, &began, &mut signals))?;
-    still_quiesced(client, modes, &began)?;
+    check_modes(client, modes)?;
     let mut child = spawn(quiesce, as_json)?;
     let status = client.block_on(ended(&mut child, &began, &mut signals));
     if status.is_err() {
-        // It may have ended meanwhile.
+        // It may have exited in the meantime.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -225,18 +223,17 @@ fn quiesced(
     if !status.success() {
         return Err(CliError::Failed(format!("{}: {status}", command_name(quiesce))));
     }
-    still_quiesced(client, modes, &began)?;
-    // From then on the guard thaws the guest, also if this process was stopped.
+    check_modes(client, modes)?;
+    // After the limit the guard thaws the guest, even if this process was suspended.
     if began.left().is_zero() {
         return Err(too_long("the command", quiesce.limit));
     }
     Ok((began.start.elapsed(), frozen))
 }
 
-/// When the guest began to be frozen, or would have.
+/// When the freeze began, and how long it may last.
 struct Began {
     start: Instant,
-    daemon_uptime_s: u64,
     limit: Span,
 }
 
@@ -246,51 +243,39 @@ impl Began {
     }
 }
 
-fn uptime_s(client: &Client) -> Result<u64> {
-    Ok(client.get::<Status>("/v1/status")?.uptime_s)
-}
-
-/// Fails unless the disks have been in write-through mode all the time: a daemon that was restarted has the modes of its
-/// configuration.
-fn still_quiesced(client: &Client, modes: &[(String, Mode)], began: &Began) -> Result<()> {
-    if uptime_s(client)? < began.daemon_uptime_s {
-        let what =
-            "the daemon was restarted: writes may be missing from what the command has made; run this again";
-        return Err(CliError::Failed(what.into()));
-    }
+/// Returns an error if a disk is no longer in write-through mode. A restarted daemon uses the configured mode; one that
+/// remembers write-through mode has used it throughout.
+fn check_modes(client: &Client, modes: &[(String, Mode)]) -> Result<()> {
     for (name, _) in modes {
         let disk: DiskStatus = client.get(&path(name)?)?;
         if disk.mode != Some(WRITE_THROUGH) {
             let mode = disk.mode.map_or_else(|| "not attached".into(), |mode| format!("in mode {mode}"));
             return Err(CliError::Failed(format!(
-                "disk '{name}' is {mode} and not in write-through mode any more: writes may be missing from what the command has \
-                 made; run this again"
+                "disk '{name}' is now {mode}: the daemon was restarted, or somebody changed the mode. Writes may be missing from \
+                 the result of the command; try again"
             )));
         }
     }
     Ok(())
 }
 
-/// Freezes the guest. The agent is free for the guard afterwards.
+/// Freezes the guest, and closes the connection to the agent, so that the guard can connect.
 fn freeze(path: &Path, began: &Began, guard: &mut Guard) -> Result<u64> {
     guard.freezing()?;
     let mut agent = GuestAgent::connect(path, AGENT_PATIENCE.min(began.left()))?;
     let count = agent.freeze(began.left())?;
     if count == 0 {
-        return Err(CliError::Failed(format!(
-            "{}: the guest agent has frozen no file system",
-            path.display()
-        )));
+        return Err(CliError::Failed(format!("{}: the guest agent froze no file systems", path.display())));
     }
     guard.frozen(count)?;
     Ok(count)
 }
 
 fn too_long(what: &str, limit: Span) -> CliError {
-    CliError::Failed(format!("{what} has not ended within {limit}; see --limit"))
+    CliError::Failed(format!("{what} did not finish within {limit} (--limit)"))
 }
 
-/// Flushes the disks until the limit, and cancels that then.
+/// Flushes the disks. Cancels the flush when the limit is reached.
 async fn settled(client: &Client, disks: &[String], began: &Began, signals: &mut Signals) -> Result<()> {
     for name in disks {
         let mut running = None;
@@ -299,7 +284,7 @@ async fn settled(client: &Client, disks: &[String], began: &Began, signals: &mut
             .await
             .unwrap_or_else(|_| Err(too_long("the flush", began.limit)));
         if let (Err(_), Some(job)) = (&outcome, running) {
-            // If this fails, the guard waits for the job.
+            // The guard retries until the job has ended.
             let cancel = format!("/v1/jobs/{job}");
             let _ = tokio::time::timeout(CANCEL_PATIENCE, client.ask::<Job>(Method::DELETE, &cancel)).await;
         }
@@ -308,7 +293,7 @@ async fn settled(client: &Client, disks: &[String], began: &Began, signals: &mut
     Ok(())
 }
 
-/// Flushes a disk. `running` is the number of the job.
+/// Flushes a disk. Stores the number of the job in `running`.
 async fn flushed(
     client: &Client,
     name: &str,
@@ -317,20 +302,14 @@ async fn flushed(
 ) -> Result<()> {
     let mut job: Job = client.ask(Method::POST, &format!("{}/flush", path(name)?)).await?;
     *running = Some(job.id);
-    loop {
-        match job.state {
-            JobState::Running => signals.pause(LOOK_EVERY).await?,
-            JobState::Done => return Ok(()),
-            JobState::Cancelled => return Err(CliError::Cancelled),
-            JobState::Failed => {
-                return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
-            }
-        }
+    while !is_done(&job)? {
+        signals.pause(LOOK_EVERY).await?;
         job = client.ask(Method::GET, &format!("/v1/jobs/{}", job.id)).await?;
     }
+    Ok(())
 }
 
-/// Waits for the end of the command until the limit.
+/// Waits until the command exits. Returns an error when the limit is reached.
 async fn ended(child: &mut Child, began: &Began, signals: &mut Signals) -> Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait().map_err(|e| CliError::Failed(e.to_string()))? {
@@ -355,7 +334,7 @@ fn spawn(quiesce: &Quiesce, as_json: bool) -> Result<Child> {
     let mut command = Command::new(program);
     command.args(arguments).env(DISKS, quiesce.disks.join(" "));
     if as_json {
-        // What is on stdout is JSON.
+        // Stdout is for the JSON report.
         command.stdout(std::io::stderr().as_fd().try_clone_to_owned().map_err(failed)?);
     }
     command.stdin(Stdio::null()).spawn().map_err(failed)

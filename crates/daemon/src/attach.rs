@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
-use haversack_core::{JobError, Moved};
+use haversack_core::{JobError, ManageError, Moved};
 use haversack_engine::label::{self, Label};
 use haversack_engine::{DiskSpec, EngineError, Held, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
@@ -36,6 +36,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long an attach waits for previous connections and jobs of its disk, and how often it tries again.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Who wants a disk attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -300,7 +303,7 @@ impl Daemon {
         if moves.is_none() {
             self.state.note_agreed(disk.id, false)?;
         }
-        let (handle, job) = pool.backend.attach(spec)?;
+        let (handle, job) = self.begin_attach(pool, &spec)?;
         wait(&job)?;
         if let Err(error) = self.apply_taken_over(pool, disk.id) {
             self.detach_again(pool, disk.id, handle, known.is_none())?;
@@ -345,6 +348,22 @@ impl Daemon {
             self.have_sent(disk)?;
         }
         Ok(())
+    }
+
+    /// Begins to attach a disk, as soon as its previous connections and jobs have ended. A detach does not wait for all of them,
+    /// and another host may have the disk's record changed at any time.
+    fn begin_attach(&self, pool: &Pool, spec: &DiskSpec) -> Result<(DiskHandle, StartedJob)> {
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match pool.backend.attach(spec.clone()) {
+                Err(EngineError::Manage(ManageError::Busy))
+                    if Instant::now() < deadline && !self.is_stopping() =>
+                {
+                    std::thread::sleep(BUSY_PAUSE);
+                }
+                begun => return Ok(begun?),
+            }
+        }
     }
 
     /// Refuses an origin that is a cache device or a staging area, under whatever path.

@@ -64,7 +64,7 @@ pub struct Config {
     pub daemon: DaemonConfig,
     /// The control API over TCP.
     pub api: Option<ApiConfig>,
-    /// Who has which role; whoever can open the control socket may do everything if not set.
+    /// Who has which role; if not set, anyone who can open the control socket can do everything.
     pub access: Option<AccessConfig>,
     /// The pools.
     #[serde(default, rename = "pool")]
@@ -675,10 +675,10 @@ mod tests {
                 9,
                 "named twice",
             ),
-            (disk("[api]\nlisten = \"[::1]:1\"\ncertificate = \"/c\"\nkey = \"/k\""), 9, "lets nobody in"),
+            (disk("[api]\nlisten = \"[::1]:1\"\ncertificate = \"/c\"\nkey = \"/k\""), 9, "authenticate"),
             (disk("[access.reader]\ngroups = []"), 9, "reader"),
             (disk("[access.admins]\ncertificates = [\"ops.example\"]"), 9, "client_ca"),
-            (disk("[access.admins]\ncertificates = [\"o ps\"]"), 9, "expected a DNS name"),
+            (disk("[access.admins]\ncertificates = [\"o ps\"]"), 10, "expected a DNS name"),
             (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),

@@ -1,10 +1,11 @@
 //! QEMU's guest agent: a program in the guest that freezes its file systems.
 //!
-//! The host talks to it through a character device of QEMU, so an earlier client may have left half a command and unread answers
-//! there. `guest-sync-delimited` after a byte that no JSON has (0xFF) clears both ("QEMU Guest Agent Protocol Reference").
+//! The host talks to it through a character device of QEMU, where an earlier client may have left half a command and unread
+//! answers. `guest-sync-delimited` after the byte 0xFF, which is not valid in JSON, discards both ("QEMU Guest Agent Protocol
+//! Reference").
 //!
 //! Invariant
-//! - No answer to an earlier client's command is taken for one of ours.
+//! - An answer to a command of an earlier client is never mistaken for an answer to ours.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::address::Address;
 use crate::lines::{Lines, Received, is_time_out};
 use crate::message::{Message, shown};
 
-/// A byte that ends whatever the agent was reading, and begins the answer to that.
+/// The byte that resets the agent's parser, and precedes the answer to `guest-sync-delimited`.
 const DELIMITER: u8 = 0xFF;
 
 /// An error of a guest agent.
@@ -62,9 +63,9 @@ pub enum AgentError {
         /// The agent's message.
         why: String,
     },
-    /// The data received is not from a guest agent.
+    /// The peer is not a guest agent.
     #[error(
-        "{path}: this is not what a guest agent sends: {what}; is it the socket of org.qemu.guest_agent.0?"
+        "{path}: unexpected data from the guest agent: {what}; is this the socket of org.qemu.guest_agent.0?"
     )]
     NotAgent {
         /// The socket.
@@ -113,7 +114,7 @@ impl GuestAgent {
         loop {
             let line = agent.line(COMMAND, deadline, patience)?;
             let Some(at) = line.iter().rposition(|byte| *byte == DELIMITER) else {
-                // Before the byte are answers to others, but an agent does not greet.
+                // Answers to an earlier client come first. An agent sends no greeting, unlike a QMP monitor.
                 match Message::parse(&line) {
                     Ok(Message::Greeting) => return Err(agent.not_agent(shown(&line))),
                     _ => continue,
@@ -131,8 +132,8 @@ impl GuestAgent {
         }
     }
 
-    /// Freezes the guest's file systems: everything written is on its disks, and processes that write wait. Returns how
-    /// many there are.
+    /// Freezes the guest's file systems: they are synced, and processes that write are blocked. Returns the number of frozen
+    /// file systems.
     ///
     /// # Errors
     /// The agent refuses, or does not answer within `patience`; it may still freeze them then.
@@ -140,7 +141,7 @@ impl GuestAgent {
         self.count("guest-fsfreeze-freeze", patience)
     }
 
-    /// Thaws the guest's file systems. Returns how many were frozen.
+    /// Thaws the guest's file systems. Returns the number of file systems that were thawed.
     ///
     /// # Errors
     /// The agent refuses, or does not answer within `patience`.
@@ -173,7 +174,7 @@ impl GuestAgent {
         waited: Duration,
     ) -> Result<Vec<u8>, AgentError> {
         match self.lines.next(deadline).map_err(|error| self.failed(&error, command, waited))? {
-            // A peer that keeps sending something else does not answer either.
+            // A peer that keeps sending other lines counts as silent.
             Received::Line(line) if Instant::now() < deadline => Ok(line),
             Received::Line(_) | Received::Nothing => {
                 Err(AgentError::Silent { path: self.path.clone(), command, waited })
@@ -199,7 +200,7 @@ impl GuestAgent {
     }
 }
 
-/// A number that an earlier client has hardly used.
+/// A number that an earlier client is unlikely to have used.
 fn now_ns() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_client_has_left_is_skipped() {
+    fn leftovers_of_an_earlier_client_are_skipped() {
         let serve = |mut client: BufReader<UnixStream>| {
             let sync = command(&mut client);
             answer(

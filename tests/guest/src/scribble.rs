@@ -1,4 +1,4 @@
-//! A file that grows by numbered blocks, without a flush: who finds it later knows until when it was written.
+//! A file that grows by numbered blocks without a sync, so that a snapshot shows when it was taken.
 
 use std::fs::{self, File};
 use std::io::Write;

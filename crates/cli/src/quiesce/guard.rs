@@ -1,9 +1,9 @@
-//! A process that outlives the one that quiesces disks: whatever becomes of that, this one thaws the guest and gives the disks
-//! their write modes back.
+//! A process that outlives the one that quiesces disks: even if that one is killed, the guard thaws the guest and restores the
+//! disks' write modes.
 //!
 //! Invariants
-//! - At most one guard of a daemon is at work on a disk, and at most one on a guest.
-//! - It thaws only a guest that the process which has started it may have frozen.
+//! - There is at most one guard for each disk of a daemon, and for each guest.
+//! - A guard thaws a guest only if the process that started the guard may have frozen it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use haversack_api::{DiskChange, Job, JobState, Mode, Span};
+use haversack_api::{DiskChange, Job, Mode, Span};
 use haversack_qmp::{AgentError, GuestAgent};
 use hyper::Method;
 use uuid::Uuid;
@@ -23,21 +23,23 @@ use uuid::Uuid;
 use super::{AGENT_PATIENCE, LOOK_EVERY, Signals, path};
 use crate::client::Client;
 use crate::error::{CliError, Result};
+use crate::follow::is_done;
 use crate::output;
 
-/// How long it waits before it tries again.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a daemon may be away, or at work on a disk.
+/// How long the guard retries while the daemon is unreachable or a disk is busy.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(600);
-/// How much later than the limit the guest is thawed if the process that has frozen it does not do so: it may be stopped.
+/// How long after the limit the guard thaws the guest by itself: the process that froze it may be suspended.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a guard may take to start.
+/// Timeout for the start of a guard.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a guard says when it is there, alone for all that it was given.
+/// A guard prints this line once it has claimed its disks and guest; any other first line is an error.
 const READY: &str = "ready";
-/// What it is told before the guest is frozen, and with the number of file systems afterwards.
+/// The line that a guard reads before the guest is frozen.
 const FREEZING: &str = "freezing";
+/// The word before the number of frozen file systems, once the guest is frozen.
 const FROZEN: &str = "frozen";
 
 /// The arguments of a guard.
@@ -50,7 +52,7 @@ pub struct GuardArguments {
     /// All disks.
     #[arg(long = "disk")]
     disks: Vec<String>,
-    /// Disks that get a mode back: NAME=MODE.
+    /// Disks whose mode is to be restored: NAME=MODE.
     #[arg(value_parser = mode)]
     modes: Vec<(String, Mode)>,
 }
@@ -60,15 +62,15 @@ fn mode(text: &str) -> std::result::Result<(String, Mode), String> {
     Ok((name.into(), mode.parse()?))
 }
 
-/// A guard. It begins its work when this is dropped.
+/// A running guard. It restores everything when this is dropped.
 pub struct Guard {
     child: Child,
-    /// Prints what it reports.
+    /// Prints the guard's messages.
     printer: Option<JoinHandle<()>>,
 }
 
 impl Guard {
-    /// Starts one. Fails if another one is at work on the same disks or guest.
+    /// Starts a guard. Returns an error if there is already a guard for one of the disks or the guest.
     pub fn start(
         client: &Client,
         guest_agent: Option<&Path>,
@@ -76,8 +78,7 @@ impl Guard {
         disks: &[String],
         modes: &[(String, Mode)],
     ) -> Result<Guard> {
-        let failed =
-            |e: std::io::Error| CliError::Failed(format!("cannot start the guard of the guest: {e}"));
+        let failed = |e: std::io::Error| CliError::Failed(format!("cannot start the guard process: {e}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.arg("--socket").arg(client.socket()).args(["disk", "guard", "--limit", &limit.to_string()]);
         if let Some(path) = guest_agent {
@@ -87,14 +88,14 @@ impl Guard {
             command.args(["--disk", name]);
         }
         command.args(modes.iter().map(|(name, mode)| format!("{name}={mode}")));
-        // Ctrl-C is for the command alone.
+        // Its own process group, so that Ctrl-C does not reach it.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().map_err(failed)?;
         let stdout = child.stdout.take().ok_or_else(|| failed(ErrorKind::BrokenPipe.into()))?;
         let (said, first) = std::sync::mpsc::channel();
         let printer = std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines().map_while(std::result::Result::ok);
-            // Nobody waits for it any more.
+            // The receiver is gone after the timeout.
             let _ = said.send(lines.next().unwrap_or_default());
             lines.for_each(|line| output::say(&format!("haversack: {line}")));
         });
@@ -107,12 +108,12 @@ impl Guard {
         }
     }
 
-    /// Tells it that the guest is about to be frozen.
+    /// Reports that the guest is about to be frozen.
     pub fn freezing(&mut self) -> Result<()> {
         self.tell(FREEZING)
     }
 
-    /// Tells it how many file systems are frozen.
+    /// Reports the number of frozen file systems.
     pub fn frozen(&mut self, count: u64) -> Result<()> {
         self.tell(&format!("{FROZEN} {count}"))
     }
@@ -122,10 +123,10 @@ impl Guard {
         written
             .transpose()
             .map(drop)
-            .map_err(|e| CliError::Failed(format!("the guard of the guest has ended: {e}")))
+            .map_err(|e| CliError::Failed(format!("the guard process has ended: {e}")))
     }
 
-    /// Has it do its work, and waits for the end of that. A signal ends the wait.
+    /// Has the guard restore everything and waits until it has. A signal ends the wait, not the guard.
     pub fn end(mut self, client: &Client, signals: &mut Signals) -> Result<()> {
         drop(self.child.stdin.take());
         let status = loop {
@@ -134,25 +135,28 @@ impl Guard {
             }
             client.block_on(signals.pause(LOOK_EVERY)).map_err(|_| {
                 let process = self.child.id();
-                CliError::Attention(format!("stopped waiting: process {process} goes on to thaw the guest"))
+                CliError::Attention(format!(
+                    "stopped waiting; process {process} keeps trying to thaw the guest"
+                ))
             })?;
         };
         if let Some(printer) = self.printer.take() {
-            // It has nothing to return.
+            // Its last messages must be printed before the error.
             let _ = printer.join();
         }
         if status.success() {
             return Ok(());
         }
-        let what =
-            "what the command has made may be incomplete, the guest frozen, or a disk in write-through mode";
-        Err(CliError::Attention(format!("{what}: the guard has ended with {status}")))
+        Err(CliError::Attention(format!(
+            "the guard process failed ({status}, see above): do not use the result of the command, and check that the guest is \
+             thawed and the disks have their write modes"
+        )))
     }
 }
 
-/// Is a guard: waits until the process that has started it ends or says so, and restores what that has changed.
+/// Runs as a guard: waits until the process that started it exits or closes the pipe, then restores what that process changed.
 pub fn run(client: &Client, arguments: &GuardArguments) -> Result<()> {
-    // Signals that end all processes of a session or service are not to end this one.
+    // Signals to all processes of a session or service must not end the guard.
     let _ignored = Signals::new(client)?;
     let _alone = match alone(client, arguments) {
         Ok(alone) => alone,
@@ -172,7 +176,8 @@ pub fn run(client: &Client, arguments: &GuardArguments) -> Result<()> {
     restored.into_iter().collect()
 }
 
-/// Claims the disks and the guest as long as the result lives. Names of sockets that have no file end with their process.
+/// Claims the disks and the guest while the result lives: an abstract socket's name is unique, and is free again when its
+/// process ends.
 fn alone(client: &Client, arguments: &GuardArguments) -> Result<Vec<UnixListener>> {
     let socket = client.socket().display();
     let disks = arguments.disks.iter().map(|name| (format!("disk '{name}'"), format!("{socket} {name}")));
@@ -181,20 +186,20 @@ fn alone(client: &Client, arguments: &GuardArguments) -> Result<Vec<UnixListener
         (format!("the guest of {path}"), path)
     });
     let claim = |(what, name): (String, String)| {
-        // Names have 107 bytes at most.
+        // A name has at most 107 bytes.
         let name = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
         SocketAddr::from_abstract_name(format!("haversack-quiesce-{name}"))
             .and_then(|address| UnixListener::bind_addr(&address))
             .map_err(|error| match error.kind() {
-                ErrorKind::AddrInUse => CliError::Failed(format!("{what} is being quiesced already")),
+                ErrorKind::AddrInUse => CliError::Failed(format!("{what} is already being quiesced")),
                 _ => CliError::Failed(format!("{what} cannot be claimed: {error}")),
             })
     };
     disks.chain(agent).map(claim).collect()
 }
 
-/// Waits until the process that has started this one ends or says so, and once the guest is being frozen no longer than
-/// `most`. Returns how many file systems may be frozen.
+/// Waits until the pipe from the starting process is closed, but no longer than `most` after the freeze began. Returns the
+/// number of frozen file systems, or `None` if no freeze was announced.
 fn wait(most: Duration) -> Option<u64> {
     let (said, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -221,13 +226,14 @@ fn wait(most: Duration) -> Option<u64> {
     }
 }
 
-/// Reports to the process that has started this one, if that still listens.
+/// Sends a line to the process that started the guard.
 fn tell(line: &str) {
-    // It may have been killed.
+    // That process may be gone.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Thaws the guest. Tries until it succeeds or QEMU is gone: nobody else would. Fails if the guest was not frozen all the time.
+/// Thaws the guest. Retries until that succeeds or QEMU is gone, since nothing else would thaw it. Returns an error if the guest
+/// was not frozen until now.
 fn thaw(socket: &Path, frozen: u64) -> Result<()> {
     let (mut has_said, mut refusal) = (false, None);
     loop {
@@ -238,16 +244,16 @@ fn thaw(socket: &Path, frozen: u64) -> Result<()> {
             Ok(count) => {
                 let why =
                     refusal.unwrap_or_else(|| format!("{count} of {frozen} file systems were still frozen"));
-                tell(&format!("{}: the guest has thawed itself: {why}", socket.display()));
+                tell(&format!("{}: the guest was thawed too early: {why}", socket.display()));
                 return Err(CliError::Failed(why));
             }
             Err(error) if error.is_gone() => {
-                tell(&format!("{error}. If the guest was moved, thaw it where it is"));
+                tell(&format!("{error}; if the guest has moved to another host, thaw it there"));
                 return Err(error.into());
             }
             Err(error) => {
                 if !has_said {
-                    tell(&format!("{error}. Retrying until the guest is thawed"));
+                    tell(&format!("{error}; retrying until the guest is thawed"));
                     has_said = true;
                 }
                 if matches!(error, AgentError::Refused { .. }) {
@@ -259,7 +265,7 @@ fn thaw(socket: &Path, frozen: u64) -> Result<()> {
     }
 }
 
-/// Gives a disk its write mode back. Waits for a daemon that is away or at work on the disk.
+/// Restores a disk's write mode. Retries while the daemon is unreachable or the disk is busy.
 fn restore(client: &Client, name: &str, mode: Mode) -> Result<()> {
     let deadline = Instant::now() + DAEMON_PATIENCE;
     let change = DiskChange { mode: Some(mode), ..DiskChange::default() };
@@ -274,7 +280,7 @@ fn restore(client: &Client, name: &str, mode: Mode) -> Result<()> {
             | CliError::Silent { .. }
             | CliError::Job(_)
             | CliError::Cancelled => true,
-            // Being attached, or at work, or ending.
+            // The disk is busy or being attached, or the daemon is stopping.
             CliError::Refused(body) => {
                 ["busy", "conflict", "stopping", "pool-failed"].contains(&body.code.as_str())
             }
@@ -282,12 +288,12 @@ fn restore(client: &Client, name: &str, mode: Mode) -> Result<()> {
         };
         if !may_pass || Instant::now() >= deadline {
             tell(&format!(
-                "{error}. Disk '{name}' stays in write-through mode: haversack disk set {name} --mode {mode}"
+                "{error}; disk '{name}' stays in write-through mode: run 'haversack disk set {name} --mode {mode}'"
             ));
             return Err(error);
         }
         if !has_said {
-            tell(&format!("{error}. Retrying until disk '{name}' has its write mode back"));
+            tell(&format!("{error}; retrying until the write mode of disk '{name}' is restored"));
             has_said = true;
         }
         std::thread::sleep(PAUSE);
@@ -296,15 +302,9 @@ fn restore(client: &Client, name: &str, mode: Mode) -> Result<()> {
 
 fn changed(client: &Client, name: &str, change: &DiskChange) -> Result<()> {
     let mut job: Job = client.call(Method::PATCH, &path(name)?, Some(change))?;
-    loop {
-        match job.state {
-            JobState::Done => return Ok(()),
-            JobState::Cancelled => return Err(CliError::Cancelled),
-            JobState::Failed => {
-                return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
-            }
-            JobState::Running => std::thread::sleep(LOOK_EVERY),
-        }
+    while !is_done(&job)? {
+        std::thread::sleep(LOOK_EVERY);
         job = client.get(&format!("/v1/jobs/{}", job.id))?;
     }
+    Ok(())
 }

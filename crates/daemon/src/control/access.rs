@@ -1,11 +1,11 @@
-//! Who gets which role.
+//! Roles of callers, and what they are required for.
 //!
 //! Invariants
-//! - A caller has the highest role that a group, a name in its certificate, or the token gives it. Root and the daemon's own
-//!   user are admins.
-//! - Without `[access]`, whoever can open the control socket is an admin.
-//! - A stranger is refused whatever the request is. Where nobody has determined a role, the caller is a stranger.
-//! - A reader is shown no secrets.
+//! - A caller has the highest of the roles of its groups, its certificate and the token. Root and the daemon's own user are
+//!   admins.
+//! - Without `[access]`, anyone who can open the control socket is an admin.
+//! - Every request of a caller without a role is refused. A request whose caller is not known has no role.
+//! - Responses to readers contain no secrets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use rustls::server::ParsedCertificate;
 
 use super::answer::Failure;
 use super::caller::{Caller, Process, Role, Who};
-use super::config::AccessConfig;
+use super::config::{AccessConfig, CertificateName};
 
-/// Why roles cannot be given.
+/// An error in the configuration of roles.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// There is no such group.
+    /// The group does not exist.
     #[error(
         "[access] group '{group}': no such group; create it, for example with: addgroup --system {group}"
     )]
@@ -38,7 +38,7 @@ pub enum AccessError {
         /// The group.
         group: String,
     },
-    /// The system cannot tell.
+    /// The group cannot be looked up.
     #[error("[access] group '{group}': cannot look it up: {source}")]
     Lookup {
         /// The group.
@@ -46,27 +46,21 @@ pub enum AccessError {
         /// The system's error.
         source: nix::Error,
     },
-    /// Not the name of a machine.
-    #[error("[access] certificate '{name}': expected a DNS name such as ops.example.org")]
-    Name {
-        /// The name.
-        name: String,
-    },
 }
 
-/// Who gets which role.
+/// Who has which role.
 #[derive(Debug)]
 pub struct Access {
-    /// Whether whoever can open the control socket is an admin.
+    /// Whether anyone who can open the control socket is an admin.
     is_open: bool,
-    /// The user of the daemon.
+    /// The daemon's user.
     own_user: u32,
     groups: Vec<(u32, Role)>,
     certificates: Vec<(ServerName<'static>, Arc<str>, Role)>,
 }
 
 impl Access {
-    /// Looks up who the configuration names; `own_user` is the user as which the daemon runs.
+    /// Resolves the groups of the configuration. `own_user` is the user that the daemon runs as.
     ///
     /// # Errors
     /// See [`AccessError`].
@@ -79,16 +73,14 @@ impl Access {
                     .ok_or_else(|| AccessError::NoSuchGroup { group: group.clone() })?;
                 groups.push((found.gid.as_raw(), role));
             }
-            for name in &principals.certificates {
-                let parsed = ServerName::try_from(name.clone())
-                    .map_err(|_| AccessError::Name { name: name.clone() })?;
-                certificates.push((parsed, name.as_str().into(), role));
+            for CertificateName(name) in &principals.certificates {
+                certificates.push((ServerName::DnsName(name.clone()), name.as_ref().into(), role));
             }
         }
         Ok(Access { is_open: config.is_none(), own_user: own_user.as_raw(), groups, certificates })
     }
 
-    /// Returns whether whoever can open the control socket is an admin.
+    /// Returns whether anyone who can open the control socket is an admin.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
@@ -105,13 +97,13 @@ impl Access {
         Caller { who, role }
     }
 
-    /// Returns the caller that has shown a certificate of a trusted authority, or none.
+    /// Returns the caller with a verified certificate, or with none.
     pub fn of_certificate(&self, certificate: Option<&CertificateDer<'_>>, address: IpAddr) -> Caller {
         let parsed = certificate.and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
         let has =
             |name| parsed.as_ref().is_some_and(|certificate| verify_server_name(certificate, name).is_ok());
         let named = self.certificates.iter().filter(|(name, text, _)| {
-            has(name) && certificate.is_some_and(|certificate| !names_all_beside(certificate, text))
+            has(name) && certificate.is_some_and(|certificate| !has_wildcard_for(certificate, text))
         });
         match named.max_by_key(|(.., role)| *role) {
             Some((_, name, role)) => {
@@ -122,35 +114,35 @@ impl Access {
     }
 }
 
-/// Whether a certificate has a name with a wildcard that stands for this name: it is not of this machine alone.
-fn names_all_beside(certificate: &[u8], name: &str) -> bool {
+/// Returns whether a certificate contains a wildcard that matches this name. It identifies a domain, not one machine.
+fn has_wildcard_for(certificate: &[u8], name: &str) -> bool {
     let Some((_, domain)) = name.split_once('.') else { return false };
     let wildcard = format!("*.{domain}");
     certificate.windows(wildcard.len()).any(|bytes| bytes.eq_ignore_ascii_case(wildcard.as_bytes()))
 }
 
-/// Refuses strangers, and hides secrets from readers.
+/// Refuses callers without a role, and removes secrets from responses to readers.
 pub async fn guard(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
     caller.require(Role::Reader)?;
-    // The description of the API has fields that are named like secrets, and no secrets.
+    // The API's description has fields with the names of secrets, but contains no secrets.
     let is_shown = caller.role > Some(Role::Reader) || request.uri().path() == "/openapi.json";
     let response = next.run(request).await;
     Ok(if is_shown { response } else { without_secrets(response).await })
 }
 
-/// Refuses who is no operator.
+/// Requires an operator.
 pub async fn operators(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
     caller.require(Role::Operator)?;
     Ok(next.run(request).await)
 }
 
-/// Refuses who is no admin.
+/// Requires an admin.
 pub async fn admins(caller: Caller, request: Request, next: Next) -> Result<Response, Failure> {
     caller.require(Role::Admin)?;
     Ok(next.run(request).await)
 }
 
-/// Takes passwords and keys out of a JSON answer, such as those in the addresses of origins.
+/// Replaces passwords and keys in a JSON response, such as those in the addresses of origins.
 async fn without_secrets(response: Response) -> Response {
     let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_vec());
     if kind.as_deref() != Some(b"application/json") {
@@ -168,12 +160,13 @@ async fn without_secrets(response: Response) -> Response {
             head.headers.remove(CONTENT_LENGTH);
             Response::from_parts(head, Body::from(clean))
         }
-        Ok(None) => Failure::bug("secrets cannot be taken out of the answer".into()).into_response(),
+        Ok(None) => Failure::bug("secrets cannot be removed from the response".into()).into_response(),
         Err(error) => Failure::bug(error.to_string()).into_response(),
     }
 }
 
-/// Gives a request over TCP the role of its token, and refuses it if it has neither a role by certificate nor the token.
+/// Authenticates a request over TCP by its token. The request is refused if the token is not valid and its client certificate has
+/// no role.
 pub async fn with_token(
     State(token): State<Option<Arc<str>>>,
     mut caller: Caller,
@@ -264,7 +257,10 @@ mod tests {
 
     #[test]
     fn a_certificate_has_the_role_of_its_name() {
-        let principals = |name: &str| Principals { groups: Vec::new(), certificates: vec![name.into()] };
+        let principals = |name: &str| Principals {
+            groups: Vec::new(),
+            certificates: vec![name.to_owned().try_into().unwrap()],
+        };
         let config = AccessConfig {
             readers: principals("grafana.example"),
             operators: principals("compute.example"),

@@ -1,4 +1,4 @@
-//! Who makes a request, and what that caller may do.
+//! Who makes a request, and with which role.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use nix::unistd::{Uid, User};
 use super::answer::Failure;
 use super::peer_groups::peer_groups;
 
-/// What a caller may do: each role includes those before it.
+/// What a caller is allowed to do. Each role includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// Sees everything but secrets and changes nothing.
+    /// Can view everything except secrets.
     Reader,
-    /// Runs disks: attaches, changes, moves and detaches them, as long as no data is lost. Sets the policy.
+    /// Can also attach, change, move and detach disks as long as no data is lost, and set the policy.
     Operator,
-    /// Does everything: gives up data, takes disks over, changes a pool's devices, stops the daemon.
+    /// Can do everything, including giving up data, taking disks over, changing a pool's devices and stopping the daemon.
     Admin,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for Role {
     }
 }
 
-/// A process that connected over a Unix socket, as it was then.
+/// A process at the other end of a Unix socket, with its credentials when it connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its process ID.
     pub id: i32,
     /// Its user.
     pub user: u32,
@@ -47,10 +47,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the process at the other end; none if the system does not tell.
+    /// Returns the process at the other end, or `None` if the system does not provide its credentials.
     pub fn of_stream(stream: &impl AsFd) -> Option<Process> {
         let credentials = getsockopt(stream, PeerCredentials).ok()?;
-        // Without supplementary groups, the caller may do less, never more.
+        // A caller whose supplementary groups are not known has fewer roles, never more.
         let mut groups = peer_groups(stream).unwrap_or_default();
         groups.push(credentials.gid());
         Some(Process { id: credentials.pid(), user: credentials.uid(), groups })
@@ -60,13 +60,13 @@ impl Process {
 /// Who made a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// A process of this host: its user and its number.
+    /// A process on this host: user ID and process ID.
     User(u32, i32),
     /// A machine.
     Address(IpAddr),
-    /// A machine with a certificate: the name in it.
+    /// A machine with a client certificate: the name in it.
     Certificate(Arc<str>, IpAddr),
-    /// The system does not say.
+    /// Not known.
     Unknown,
 }
 
@@ -88,27 +88,27 @@ impl fmt::Display for Who {
     }
 }
 
-/// Who makes a request, and with which role.
+/// The caller of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// Who.
+    /// Who it is.
     pub who: Who,
-    /// None for a stranger, whose every request is refused.
+    /// Its role. Without a role, every request is refused.
     pub role: Option<Role>,
 }
 
 impl Caller {
-    /// Fails if the caller may not do what only `role` may.
+    /// Requires a role.
     ///
     /// # Errors
-    /// The role is higher than the caller's.
+    /// The caller's role is lower.
     pub fn require(&self, role: Role) -> Result<(), Failure> {
         if self.role >= Some(role) {
             return Ok(());
         }
         let has = self.role.map_or_else(|| "none".into(), |role| format!("'{role}'"));
-        let error = format!("this needs the role '{role}'; the caller has {has}");
-        let hint = "ask an administrator of this host; [access] in haversackd.toml gives roles";
+        let error = format!("this requires the role '{role}', but the caller has {has}");
+        let hint = "ask an administrator of this host; roles are configured in [access] of haversackd.toml";
         Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", error, hint))
     }
 }

@@ -24,15 +24,15 @@ pub struct ApiConfig {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Who has which role. Without it, whoever can open the control socket is an admin.
+/// Who has which role. Without this table, anyone who can open the control socket is an admin.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// Those who may look.
+    /// Those who can view everything.
     pub readers: Principals,
-    /// Those who may also run disks.
+    /// Those who can also manage disks.
     pub operators: Principals,
-    /// Those who may do everything.
+    /// Those who can do everything.
     pub admins: Principals,
 }
 
@@ -43,7 +43,21 @@ pub struct Principals {
     /// Groups of this host, by name.
     pub groups: Vec<String>,
     /// Names in client certificates (DNS names in subjectAltName).
-    pub certificates: Vec<String>,
+    pub certificates: Vec<CertificateName>,
+}
+
+/// A DNS name in a client certificate.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct CertificateName(pub DnsName<'static>);
+
+impl TryFrom<String> for CertificateName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<CertificateName, String> {
+        let error = format!("'{name}': expected a DNS name such as ops.example.org");
+        DnsName::try_from(name).map(CertificateName).map_err(|_| error)
+    }
 }
 
 impl AccessConfig {
@@ -54,13 +68,9 @@ impl AccessConfig {
 
     /// Returns what is wrong, beside `[api]`.
     pub fn check(&self, api: Option<&ApiConfig>) -> Result<(), String> {
-        let mut certificates = self.roles().into_iter().flat_map(|(_, principals)| &principals.certificates);
-        if let Some(name) = certificates.clone().find(|name| DnsName::try_from(name.as_str()).is_err()) {
-            return Err(format!(
-                "[access] certificate '{name}': expected a DNS name such as ops.example.org"
-            ));
-        }
-        if certificates.next().is_some() && api.and_then(|api| api.client_ca.as_ref()).is_none() {
+        let names_certificates =
+            self.roles().iter().any(|(_, principals)| !principals.certificates.is_empty());
+        if names_certificates && api.and_then(|api| api.client_ca.as_ref()).is_none() {
             return Err("[access] names certificates, which need client_ca in [api]".into());
         }
         Ok(())
@@ -71,7 +81,7 @@ impl ApiConfig {
     /// Returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.token_file.is_none() && self.client_ca.is_none() {
-            return Err("[api] lets nobody in: give token_file, or client_ca and [access], or both".into());
+            return Err("[api] has no way to authenticate clients: set token_file, or client_ca and [access], or both".into());
         }
         Ok(())
     }

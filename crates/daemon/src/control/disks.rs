@@ -20,19 +20,19 @@ pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> A
     answer(&control, move |daemon| daemon.disk_status(&disk)).await
 }
 
-/// Whether a disk with these settings could lose data, or be used to reach what the checks of origins protect.
+/// Returns whether a disk with these settings could lose data or bypass the checks of its origin.
 fn is_for_admins(config: &DiskConfig) -> bool {
     config.accept_loss.is_some()
         || config.accept_origin_change.is_some()
         || config.origin_holds_pool
-        // It is taken from no host, although one that does not answer may have it.
+        // With `none`, a host that does not answer may still own the disk.
         || config.from.is_some()
-        // QEMU combines nodes in more ways than are checked.
+        // The checks do not cover everything that QEMU's block devices can refer to.
         || config.origin.starts_with("qemu:")
 }
 
-/// Attaches a disk now and whenever the daemon starts, until it is detached. What accepts a loss or another origin, names a host
-/// to take the disk from, or has an origin `qemu:`, needs an admin.
+/// Attaches a disk now and whenever the daemon starts, until it is detached. Requires an admin if it accepts a loss or another
+/// origin, if it names the host to take the disk from, or if its origin begins with `qemu:`.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskConfig,
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn attach(

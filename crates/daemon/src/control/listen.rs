@@ -40,7 +40,7 @@ pub enum ListenError {
     /// The certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Roles cannot be given.
+    /// The roles cannot be resolved.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The token cannot be used.
@@ -95,7 +95,7 @@ pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
 /// See [`ListenError`].
 pub fn bind(config: &Config, own_user: Uid) -> Result<(Listeners, BoundSocket), ListenError> {
     let access = Arc::new(Access::new(config.access.as_ref(), own_user)?);
-    // With roles, it is the role that counts, not who can open the socket.
+    // With roles, anyone may connect: each request is checked.
     let mode = if access.is_open() { 0o660 } else { 0o666 };
     let (unix, socket) = socket::bind(&config.daemon.control_socket(), mode)?;
     let tcp = config.api.as_ref().map(bind_api).transpose()?;

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - Work for a request runs on a thread of its own, never on the one that serves connections.
-//! - What a caller may do depends on its role, see `access.rs`. A route belongs to the lowest role that may use it; what gives
-//!   up data needs an admin on every route.
+//! - What a caller can do depends on its role, see `access.rs`. A route belongs to the lowest role that can use it. Giving up
+//!   data requires an admin on every route.
 //! - Long calls answer at once with a job.
 //! - Connections are limited in number and time, see `serve.rs`.
 
@@ -45,11 +45,11 @@ pub struct Control {
     stop: mpsc::Sender<()>,
     /// Serializes the metrics: each scrape queries every reactor.
     scrape: Arc<Mutex<()>>,
-    /// Places for work: a caller who does not wait for its end starts no more.
+    /// Limits concurrent work, which continues when its caller disconnects.
     work: Arc<Semaphore>,
 }
 
-/// Calls that are worked on at the same time.
+/// The maximum number of calls that are processed at the same time.
 const MOST_CALLS: usize = 64;
 
 impl Control {
@@ -59,7 +59,7 @@ impl Control {
 }
 
 /// Returns the API's routes. A request to stop the daemon is sent to `stop`. Each request carries its [`Caller`] as an
-/// extension; one without it is a stranger's.
+/// extension; without it, the request is refused.
 pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
     readers()
         .merge(operators().route_layer(from_fn(access::operators)))
@@ -71,7 +71,7 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .with_state(Control::new(daemon, stop))
 }
 
-/// What every role may do: look.
+/// Routes for every role: they only read.
 fn readers() -> Router<Control> {
     Router::new()
         .route("/v1/status", get(system::status))
@@ -100,7 +100,7 @@ fn readers() -> Router<Control> {
         .merge(dashboard::routes())
 }
 
-/// What runs disks. Options that give up data are for admins: their handlers see to that.
+/// Routes for operators and admins. Handlers require an admin for options that give up data.
 fn operators() -> Router<Control> {
     Router::new()
         .route("/v1/disks", post(disks::attach))
@@ -111,13 +111,13 @@ fn operators() -> Router<Control> {
         .route("/v1/migrations", post(migration::expect))
         .route("/v1/disks/{disk}/event", post(policy::event))
         .route("/v1/disks/{disk}/measure", post(policy::measure))
-        // It takes memory and time of the disk's data path.
+        // Recording uses memory, and slows down the data path.
         .route("/v1/disks/{disk}/trace", get(policy::trace))
         .route("/v1/policy", put(policy::set).delete(policy::end))
         .route("/v1/jobs/{job}", delete(system::cancel))
 }
 
-/// What gives up cached data, or concerns all disks or another host.
+/// Routes for admins: they give up cached data, or affect all disks or another host.
 fn admins() -> Router<Control> {
     Router::new()
         .route("/v1/pools/{pool}/devices", post(pools::add_device))

@@ -11,7 +11,7 @@ const FEW: usize = 64;
 /// Returns the supplementary groups that a process had when it connected.
 ///
 /// # Errors
-/// The system does not tell: Linux before 4.13, or not a Unix socket.
+/// Not supported: Linux before 4.13, or not a Unix socket.
 pub fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; FEW];
     loop {
@@ -33,7 +33,7 @@ pub fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // More than fit: the kernel has set the length that it needs.
+        // Too many to fit: the kernel has returned the required length.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }

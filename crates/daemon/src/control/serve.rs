@@ -58,7 +58,7 @@ pub struct Server {
     pub socket: Socket,
     /// The routes served.
     pub routes: Router,
-    /// Who gets which role.
+    /// Who has which role.
     pub access: Arc<Access>,
     /// Places for its connections.
     pub places: ByRole,
@@ -68,18 +68,18 @@ pub struct Server {
     pub request_time: Duration,
 }
 
-/// Places for connections, so that those who may do less keep none away who may do more.
+/// Places for connections by role, so that callers with a lower role cannot use up the places of those with a higher one.
 pub struct ByRole {
-    /// Those whose requests are refused.
+    /// Callers without a role.
     pub strangers: Arc<Places>,
-    /// Those who look.
+    /// Readers.
     pub readers: Arc<Places>,
-    /// All others.
+    /// Operators and admins.
     pub others: Arc<Places>,
 }
 
 impl ByRole {
-    /// The same places for all: it is not known who they are.
+    /// Uses the same places for all, because the role is not known when the connection is accepted.
     pub fn alike(places: Arc<Places>) -> ByRole {
         ByRole { strangers: places.clone(), readers: places.clone(), others: places }
     }

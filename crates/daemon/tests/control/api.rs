@@ -34,6 +34,13 @@ async fn a_disk_lives() {
 }
 
 #[tokio::test]
+async fn an_attach_waits_for_what_is_still_ending_of_its_disk() {
+    let api = Api::new();
+    api.fake.busy.store(5, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+}
+
+#[tokio::test]
 async fn a_take_over_that_was_noted_can_be_forgotten() {
     let api = Api::new();
     let (disk, other) = (DiskId([7; 16]), DiskId([8; 16]));

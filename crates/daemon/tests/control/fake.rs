@@ -40,6 +40,8 @@ pub const POLLS: u32 = 12_000;
 #[derive(Default)]
 pub struct Fake {
     pub disks: AtomicU16,
+    /// Attempts to attach that find the disk busy.
+    pub busy: AtomicU16,
     pub modes: Mutex<Vec<WriteMode>>,
     pub attached: Mutex<Vec<DiskSnapshot>>,
     pub targets: Mutex<BTreeMap<u16, Target>>,
@@ -129,6 +131,10 @@ impl Backend for Fake {
         true
     }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
+        if self.busy.load(Ordering::Relaxed) > 0 {
+            self.busy.fetch_sub(1, Ordering::Relaxed);
+            return Err(ManageError::Busy.into());
+        }
         let number = self.disks.fetch_add(1, Ordering::Relaxed);
         let disk = DiskHandle::new(ArenaNo(0), DiskNo(number), number.into());
         let snapshot = shown(disk, spec.config.id, &spec.name, spec.config.sectors, spec.config.mode);

@@ -1,9 +1,13 @@
 //! What each role may do.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
 use haversack_daemon::control::Role;
 use serde_json::{Value, json};
 
-use crate::fake::{Api, vm1};
+use crate::fake::{Api, POLL_EVERY, POLLS, vm1};
 
 const ROLES: [Option<Role>; 4] = [None, Some(Role::Reader), Some(Role::Operator), Some(Role::Admin)];
 
@@ -76,7 +80,8 @@ async fn a_call_needs_its_role() {
                 let error = answer["error"].as_str().unwrap();
                 // Of an operators' call with an option for admins, the reader is told the former.
                 let named = [Role::Reader, Role::Operator, needed];
-                let named = named.iter().find(|named| error.contains(&format!("needs the role '{named}'")));
+                let named =
+                    named.iter().find(|named| error.contains(&format!("requires the role '{named}'")));
                 assert!(named.copied() > role, "{error}");
             }
         }
@@ -119,6 +124,28 @@ async fn what_strangers_and_readers_try_pushes_out_no_event_and_what_others_try_
     assert_eq!(api.call("POST", &long, Value::Null).await.0, 404);
     let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
     assert!(events.to_string().len() < 2_000, "{events}");
+}
+
+/// The caller has disconnected while its call was being processed.
+#[tokio::test]
+async fn a_call_whose_caller_has_gone_is_recorded() {
+    let api = Api::new();
+    let mut call = Box::pin(api.call("POST", "/v1/disks/vm1/flush", Value::Null));
+    assert!(poll_once(call.as_mut()).await.is_pending());
+    drop(call);
+    for _ in 0..POLLS {
+        let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
+        if events.to_string().contains("unknown: POST /v1/disks/vm1/flush: 404") {
+            return;
+        }
+        tokio::time::sleep(POLL_EVERY).await;
+    }
+    panic!("no event");
+}
+
+/// Polls a future once.
+async fn poll_once<F: Future + Unpin>(mut future: F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut future).poll(context))).await
 }
 
 #[tokio::test]

@@ -200,7 +200,8 @@ impl<M: Memory> Call<'_, M> {
         let mut listed = listed.unwrap_or_else(|| self.store.disks[disk].segments.clone());
         let flushed = self.durability.flushed();
         // Until its page is durable, a segment says nothing new: its slots are looked at once for each page.
-        let is_on_its_way = |s: &Segment| s.state != SegmentState::Dead && !s.page_ready(flushed);
+        let is_awaited = |s: &Segment| !s.page_ready(flushed) && !planted(Bug::FreezeUnflushed);
+        let is_on_its_way = |s: &Segment| s.state != SegmentState::Dead && is_awaited(s);
         listed.retain(|segment| {
             let s = &self.store.segments[*segment];
             s.owner == disk.0 && is_on_its_way(s) || self.store.is_falsely_dirty(disk, *segment)

@@ -126,6 +126,39 @@ impl Default for Pool {
     }
 }
 
+impl Pool {
+    /// The settings that are not the default and that only the production cache has.
+    fn of_the_production_cache(&self) -> impl Iterator<Item = &'static str> {
+        let (plain, plain_disk) = (Pool::default(), DiskConfig::new("disk", "pool", ""));
+        let of_a_disk = |differs: fn(&DiskConfig, &DiskConfig) -> bool| {
+            self.disks.iter().any(|disk| differs(disk, &plain_disk))
+        };
+        [
+            (self.devices > 1, "several devices"),
+            (self.restarts.is_some(), "restarts"),
+            (self.staging_blocks.is_some(), "a staging area"),
+            (!self.share_spare, "a limit of disks to their targets"),
+            (
+                self.persistence != plain.persistence || of_a_disk(|disk, plain| disk.persistence != plain.persistence),
+                "blocks that do not survive a restart",
+            ),
+            (
+                self.sequential_cutoff_bytes > 0
+                    || of_a_disk(|disk, plain| disk.sequential_cutoff != plain.sequential_cutoff),
+                "a sequential cutoff",
+            ),
+            (
+                self.cleaner != plain.cleaner || of_a_disk(|disk, plain| disk.cleaner != plain.cleaner),
+                "a cleaner",
+            ),
+            (self.phase > 0 || of_a_disk(|disk, plain| disk.phase != plain.phase), "a grid phase"),
+            (self.endurance.is_some(), "a budget of flash writes"),
+        ]
+        .into_iter()
+        .filter_map(|(is_set, what)| is_set.then_some(what))
+    }
+}
+
 /// The replacement in a pool that is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Replacement {
@@ -289,11 +322,13 @@ impl Settings {
                 self.pool.devices
             ));
         }
-        if self.replacement != Replacement::Core && (self.pool.restarts.is_some() || self.pool.devices > 1) {
-            return wrong(
-                "restarts and several devices are of the production cache: leave them or the replacement out"
-                    .into(),
-            );
+        if self.replacement != Replacement::Core
+            && let Some(first) = self.pool.of_the_production_cache().next()
+        {
+            return wrong(format!(
+                "only the production cache has {first}: leave that out, or --replacement {}",
+                self.replacement.policy()
+            ));
         }
         if self.control.is_none() && !self.pool.happenings.is_empty() {
             return wrong("events of disks need an allocator: name one, such as none".into());

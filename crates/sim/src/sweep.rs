@@ -14,8 +14,6 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
 use crate::governor::{self, Governor};
-use crate::key::KeySet;
-use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
 use crate::outcome::{Report, Row};
 use crate::production::{self, Production};
@@ -147,18 +145,7 @@ fn replay<P: Policy + 'static>(
     meter: MeterSettings,
     policy: P,
 ) -> Box<dyn Cell> {
-    let stations = settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed));
-    Box::new(Replay {
-        name,
-        blocks,
-        policy,
-        block_bytes: settings.block_bytes,
-        mode: settings.mode,
-        meter: Meter::new(meter),
-        stations,
-        dirty: KeySet::default(),
-        reads: Default::default(),
-    })
+    Box::new(Replay::new(settings, name, blocks, meter, policy))
 }
 
 /// The cache of a pool: the production cache, or a paper's replacement under the same control loop.
@@ -190,18 +177,7 @@ fn partitions<R: Resizable + 'static>(
     for (number, disk) in configs.iter().enumerate() {
         policy.set(number, disk.target, disk.admission, disk.mode);
     }
-    let stations = settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed));
-    let replay = Replay {
-        name,
-        blocks: Some(blocks),
-        policy,
-        block_bytes: settings.block_bytes,
-        mode: settings.mode,
-        meter: Meter::new(meter),
-        stations,
-        dirty: KeySet::default(),
-        reads: Default::default(),
-    };
+    let replay = Replay::new(settings, name, Some(blocks), meter, policy);
     let mut cache = Monitored::new(replay, configs.len());
     let volumes = names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
     let (disks, happenings) = (governor::disks(settings, volumes), &settings.pool.happenings);

@@ -42,12 +42,18 @@ fn same(
     capacity: usize,
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
+    let mut evicted = Vec::new();
     for (place, (key, removed)) in steps.iter().enumerate() {
         if *removed {
             policy.remove(Key(*key));
             naive.remove(*key);
         } else {
-            prop_assert_eq!(policy.access(Key(*key)), naive.access(*key), "step {}, block {}", place, key);
+            let before: Vec<u64> = (0..200).filter(|key| policy.contains(Key(*key))).collect();
+            let hit = policy.access(Key(*key), &mut evicted);
+            prop_assert_eq!(hit, naive.access(*key), "step {}, block {}", place, key);
+            let gone = before.into_iter().filter(|key| !policy.contains(Key(*key)));
+            evicted.sort_by_key(|key| key.0);
+            prop_assert_eq!(evicted.drain(..).map(|key| key.0).collect::<Vec<_>>(), gone.collect::<Vec<_>>());
         }
         let cached = naive.cached();
         prop_assert!(cached.len() <= capacity);
@@ -124,7 +130,7 @@ proptest! {
                     policy.remove(Key(*key));
                     prop_assert!(!policy.contains(Key(*key)));
                 } else {
-                    prop_assert_eq!(policy.access(Key(*key)), before);
+                    prop_assert_eq!(policy.access(Key(*key), &mut Vec::new()), before);
                     prop_assert!(policy.contains(Key(*key)));
                 }
                 let cached = (0..200).filter(|key| policy.contains(Key(*key))).count();

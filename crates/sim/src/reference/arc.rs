@@ -27,11 +27,12 @@ impl Arc {
         Arc { capacity, target: 0.0, queues: Queues::default() }
     }
 
-    fn replace(&mut self, in_b2: bool) {
+    fn replace(&mut self, in_b2: bool, evicted: &mut Vec<Key>) {
         let t1 = self.queues.len(T1) as f64;
         let from_t1 = t1 >= 1.0 && (t1 > self.target || in_b2 && t1 == self.target);
         let (from, to) = if from_t1 || self.queues.len(T2) == 0 { (T1, B1) } else { (T2, B2) };
         if let Some(oldest) = self.queues.oldest(from) {
+            evicted.push(self.queues.key(oldest));
             self.queues.move_to(to, oldest);
         }
     }
@@ -46,27 +47,27 @@ impl Arc {
         };
     }
 
-    fn make_room(&mut self) {
+    fn make_room(&mut self, evicted: &mut Vec<Key>) {
         let [t1, t2, b1, b2] = [T1, T2, B1, B2].map(|queue| self.queues.len(queue));
         if t1 + b1 >= self.capacity {
             if b1 > 0 {
                 self.queues.pop(B1);
-                self.replace_if_full(false);
+                self.replace_if_full(false, evicted);
             } else {
-                self.queues.pop(T1);
+                evicted.extend(self.queues.pop(T1));
             }
         } else if t1 + t2 + b1 + b2 >= self.capacity {
             if t1 + t2 + b1 + b2 >= 2 * self.capacity {
                 self.queues.pop(B2);
             }
-            self.replace_if_full(false);
+            self.replace_if_full(false, evicted);
         }
     }
 
     /// Without removals the cache is full whenever this is called, as in the paper.
-    fn replace_if_full(&mut self, in_b2: bool) {
+    fn replace_if_full(&mut self, in_b2: bool, evicted: &mut Vec<Key>) {
         if self.queues.len(T1) + self.queues.len(T2) >= self.capacity {
-            self.replace(in_b2);
+            self.replace(in_b2, evicted);
         }
     }
 }
@@ -90,8 +91,8 @@ impl Resizable for Arc {
         }
     }
 
-    fn evict(&mut self) {
-        self.replace(false);
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
+        self.replace(false, evicted);
     }
 
     fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_> {
@@ -100,7 +101,7 @@ impl Resizable for Arc {
 }
 
 impl Policy for Arc {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         match self.queues.find(key).map(|at| (at, self.queues.queue(at))) {
             Some((at, T1 | T2)) => {
                 self.queues.move_to(T2, at);
@@ -108,12 +109,12 @@ impl Policy for Arc {
             }
             Some((at, ghost)) => {
                 self.adapt(ghost == B2);
-                self.replace_if_full(ghost == B2);
+                self.replace_if_full(ghost == B2, evicted);
                 self.queues.move_to(T2, at);
                 false
             }
             None => {
-                self.make_room();
+                self.make_room(evicted);
                 self.queues.push(T1, key);
                 false
             }

@@ -18,10 +18,10 @@ impl Clock {
         Clock { capacity, blocks: Queues::default() }
     }
 
-    fn evict(&mut self) {
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
         while let Some(at) = self.blocks.oldest(0) {
             if self.blocks.mark(at) != USED {
-                self.blocks.remove(at);
+                evicted.push(self.blocks.remove(at));
                 return;
             }
             self.blocks.set_mark(at, 0);
@@ -31,13 +31,13 @@ impl Clock {
 }
 
 impl Policy for Clock {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         if let Some(at) = self.blocks.find(key) {
             self.blocks.set_mark(at, USED);
             return true;
         }
         if self.blocks.len(0) == self.capacity {
-            self.evict();
+            self.evict(evicted);
         }
         self.blocks.push(0, key);
         false

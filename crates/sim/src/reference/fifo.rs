@@ -18,12 +18,12 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         if self.blocks.find(key).is_some() {
             return true;
         }
         if self.blocks.len(0) == self.capacity {
-            self.blocks.pop(0);
+            evicted.extend(self.blocks.pop(0));
         }
         self.blocks.push(0, key);
         false

@@ -74,8 +74,9 @@ impl Lirs {
         self.demote();
     }
 
-    fn evict(&mut self) {
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
         let Some(at) = self.hir.oldest(RESIDENT) else { return };
+        evicted.push(self.hir.key(at));
         match self.stack.find(self.hir.key(at)) {
             None => {
                 self.hir.remove(at);
@@ -116,9 +117,9 @@ impl Lirs {
         self.prune();
     }
 
-    fn miss(&mut self, key: Key) {
+    fn miss(&mut self, key: Key, evicted: &mut Vec<Key>) {
         if self.hir.len(RESIDENT) >= self.hir_most && self.lir >= self.lir_most {
-            self.evict();
+            self.evict(evicted);
         }
         if let Some(remembered) = self.hir.find(key) {
             self.hir.remove(remembered);
@@ -138,7 +139,7 @@ impl Lirs {
 }
 
 impl Policy for Lirs {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         if let Some(at) = self.hir.find(key).filter(|at| self.hir.queue(*at) == RESIDENT) {
             self.hit_hir(key, at);
             return true;
@@ -146,7 +147,7 @@ impl Policy for Lirs {
         match self.stack.find(key).filter(|at| self.stack.mark(*at) == LIR) {
             Some(stacked) => self.hit_lir(stacked),
             None => {
-                self.miss(key);
+                self.miss(key, evicted);
                 return false;
             }
         }

@@ -27,8 +27,8 @@ impl Resizable for Lru {
         self.capacity = blocks;
     }
 
-    fn evict(&mut self) {
-        self.blocks.pop(0);
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
+        evicted.extend(self.blocks.pop(0));
     }
 
     fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_> {
@@ -37,13 +37,13 @@ impl Resizable for Lru {
 }
 
 impl Policy for Lru {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         if let Some(at) = self.blocks.find(key) {
             self.blocks.move_to(0, at);
             return true;
         }
         if self.blocks.len(0) == self.capacity {
-            self.blocks.pop(0);
+            self.evict(evicted);
         }
         self.blocks.push(0, key);
         false

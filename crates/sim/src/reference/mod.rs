@@ -31,8 +31,8 @@ use crate::key::Key;
 /// A cache of blocks that processes one access after the other. Every access to a block that is not cached
 /// inserts it.
 pub trait Policy: Send {
-    /// Accesses a block; returns whether it was cached.
-    fn access(&mut self, key: Key) -> bool;
+    /// Accesses a block; returns whether it was cached. The blocks that it replaces are added to `evicted`.
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool;
     /// Whether a block is cached. Changes nothing.
     fn contains(&self, key: Key) -> bool;
     /// Drops a block and everything remembered about it: its content is void.

@@ -23,8 +23,8 @@ pub trait Resizable: Policy {
     /// Sets the maximum number of blocks, at least the current number.
     fn set_capacity(&mut self, blocks: usize);
 
-    /// Evicts the next block.
-    fn evict(&mut self);
+    /// Evicts the next block, which is added to `evicted`.
+    fn evict(&mut self, evicted: &mut Vec<Key>);
 
     /// Returns the cached blocks, in any order.
     fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_>;
@@ -162,17 +162,17 @@ impl<R: Resizable> Partitions<R> {
 
     /// Makes space for one more block in a part, if necessary by replacing one of its own. Returns false if the part has no
     /// space at all.
-    fn make_room(&mut self, at: usize) -> bool {
+    fn make_room(&mut self, at: usize, evicted: &mut Vec<Key>) -> bool {
         let part = &mut self.parts[at];
         let (before, target) = (part.cache.cached_blocks(), part.target_blocks);
         while part.capped && part.cache.cached_blocks() > target {
-            part.cache.evict();
+            part.cache.evict(evicted);
         }
         let len = part.cache.cached_blocks();
         self.used_blocks -= before - len;
         let full = self.used_blocks >= self.capacity_blocks;
         let grows =
-            if len < target { !full || self.take_from_another(at) } else { !full && !self.parts[at].capped };
+            if len < target { !full || self.take_from_another(at, evicted) } else { !full && !self.parts[at].capped };
         let capacity = if !grows { len } else { target.max(len + 1) };
         if capacity > 0 {
             self.parts[at].cache.set_capacity(capacity);
@@ -181,21 +181,21 @@ impl<R: Resizable> Partitions<R> {
     }
 
     /// Takes a block from the part that is furthest above its target. Returns false if none is above.
-    fn take_from_another(&mut self, asker: usize) -> bool {
+    fn take_from_another(&mut self, asker: usize, evicted: &mut Vec<Key>) -> bool {
         let excess = |part: &Part<R>| part.cache.cached_blocks().saturating_sub(part.target_blocks);
         let others = (0..self.parts.len()).filter(|at| *at != asker);
         let Some(victim) = others.max_by_key(|at| excess(&self.parts[*at])) else { return false };
         if excess(&self.parts[victim]) == 0 {
             return false;
         }
-        self.parts[victim].cache.evict();
+        self.parts[victim].cache.evict(evicted);
         self.used_blocks -= 1;
         true
     }
 }
 
 impl<R: Resizable> Policy for Partitions<R> {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         let (at, disk) = (self.part_of(key.volume()), key.volume().0 as usize);
         let (block, touch) = (BlockNo(key.block()), self.touch);
         let filters = !self.disks[disk].admission_config.is_always();
@@ -204,14 +204,14 @@ impl<R: Resizable> Policy for Partitions<R> {
                 self.disks[disk].admission.hit(block, touch);
             }
             self.entered = true;
-            return self.parts[at].cache.access(key);
+            return self.parts[at].cache.access(key, evicted);
         }
         self.entered = !filters || self.disks[disk].admission.miss(block, touch).admit;
-        self.entered = self.entered && self.make_room(at);
+        self.entered = self.entered && self.make_room(at, evicted);
         if self.entered {
             let cache = &mut self.parts[at].cache;
             let before = cache.cached_blocks();
-            cache.access(key);
+            cache.access(key, evicted);
             self.used_blocks = self.used_blocks + cache.cached_blocks() - before;
         }
         debug_assert!(self.used_blocks <= self.capacity_blocks, "parts are within the pool");
@@ -263,7 +263,7 @@ mod tests {
 
     fn fill(pool: &mut Partitions<Lru>, disk: u32, blocks: std::ops::Range<u64>) {
         blocks.for_each(|block| {
-            pool.access(key(disk, block));
+            pool.access(key(disk, block), &mut Vec::new());
         });
     }
 
@@ -301,8 +301,9 @@ mod tests {
     fn what_admission_keeps_out_does_not_enter() {
         let mut pool = pool([Target::Blocks(4), Target::Blocks(6)]);
         pool.set(0, Target::Blocks(4), AdmissionConfig::reuse(1, 100), WriteMode::WriteBack);
-        assert!(!pool.access(key(0, 1)) && !pool.entered() && !pool.contains(key(0, 1)));
-        assert!(!pool.access(key(0, 1)) && pool.entered() && pool.contains(key(0, 1)));
-        assert!(pool.access(key(0, 1)) && pool.entered());
+        let mut evicted = Vec::new();
+        assert!(!pool.access(key(0, 1), &mut evicted) && !pool.entered() && !pool.contains(key(0, 1)));
+        assert!(!pool.access(key(0, 1), &mut evicted) && pool.entered() && pool.contains(key(0, 1)));
+        assert!(pool.access(key(0, 1), &mut evicted) && pool.entered());
     }
 }

@@ -7,42 +7,42 @@
 //! | wi | fills | drops the block |
 //! | pt | passes | passes |
 //!
-//! Writing back (wb) is counted when it is detected: a dirty block that is missed, or not cached at the end,
-//! was written to the origin when it was evicted. The reference caches are exact, so nothing is cleaned
-//! earlier.
+//! A write that the cache takes is acknowledged before the origin has it in modes wb and wt-cache: with wb the origin is written
+//! when the block is evicted, one I/O for each block, with wt-cache at once. No request waits for either, but both keep
+//! the origin busy. In all other modes, and if a filter keeps a block out, a write waits for the origin.
 
 use std::ops::Range;
 
-use haversack_model::WriteMode;
+use haversack_model::{WriteMode, WriteThroughAck};
 use haversack_trace::{Access, Op};
 
 use super::reads::Reads;
 use super::{Policy, PolicyName};
 use crate::cell::{Cell, CellResult};
-use crate::counts::Counts;
 use crate::error::SimError;
 use crate::key::{self, Key, KeySet};
 use crate::latency::{IoKind, Stations};
-use crate::meter::Meter;
+use crate::meter::{Meter, MeterSettings};
+use crate::settings::Settings;
 
 /// See the module.
 pub struct Replay<P> {
-    /// The policy's name.
-    pub name: PolicyName,
+    name: PolicyName,
     /// Blocks; `None` for no limit.
-    pub blocks: Option<u64>,
+    blocks: Option<u64>,
     /// The policy.
     pub policy: P,
-    /// Bytes of a block.
-    pub block_bytes: u64,
+    block_bytes: u64,
     /// The rules for writes.
-    pub mode: WriteMode,
+    mode: WriteMode,
     /// The counters.
     pub meter: Meter,
     /// The model of time.
-    pub stations: Option<Stations>,
-    /// Blocks written since they were last clean. Some of them were evicted, which is not detected yet.
-    pub dirty: KeySet,
+    stations: Option<Stations>,
+    /// Cached blocks that the origin does not have.
+    dirty: KeySet,
+    /// The blocks that the last access has replaced.
+    evicted: Vec<Key>,
     /// Recent latencies of reads.
     pub reads: Reads,
 }
@@ -57,6 +57,8 @@ struct Parts {
     guest_blocks: u64,
     fills: u64,
     origin_bytes: u64,
+    /// The request does not wait for the origin.
+    answered_early: bool,
 }
 
 /// The blocks that an access covers completely.
@@ -66,6 +68,28 @@ pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
 }
 
 impl<P: Policy> Replay<P> {
+    /// A cache of this policy, empty.
+    pub fn new(
+        settings: &Settings,
+        name: PolicyName,
+        blocks: Option<u64>,
+        meter: MeterSettings,
+        policy: P,
+    ) -> Self {
+        Replay {
+            name,
+            blocks,
+            policy,
+            block_bytes: settings.block_bytes,
+            mode: settings.mode,
+            meter: Meter::new(meter),
+            stations: settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed)),
+            dirty: KeySet::default(),
+            evicted: Vec::new(),
+            reads: Reads::default(),
+        }
+    }
+
     /// Processes a request.
     ///
     /// # Errors
@@ -102,18 +126,15 @@ impl<P: Policy> Replay<P> {
 
     fn read(&mut self, access: &Access) -> Result<(), SimError> {
         let mut parts = Parts::default();
-        let (mut written_back, mut after_miss, mut kept_out) = (0, false, 0);
+        let (mut after_miss, mut kept_out) = (false, 0);
         let passes = self.mode_of(access) == WriteMode::PassThrough;
         for key in self.keys(access)? {
-            let hit = !passes && self.policy.access(key);
+            let hit = !passes && self.access(access.time_ns, key);
             kept_out += u64::from(!hit && !passes && !self.policy.entered());
             parts.hits += u64::from(hit);
             parts.misses += u64::from(!hit);
             parts.miss_runs += u64::from(!hit && !after_miss);
             after_miss = !hit;
-            if !hit && !self.dirty.is_empty() {
-                written_back += u64::from(self.dirty.remove(key));
-            }
         }
         parts.fills = if passes { 0 } else { parts.misses - kept_out };
         parts.origin_bytes = parts.misses * self.block_bytes;
@@ -125,21 +146,20 @@ impl<P: Policy> Replay<P> {
         counts.not_admitted += kept_out;
         counts.origin_reads += parts.miss_runs;
         counts.origin_read_bytes += parts.origin_bytes;
-        Self::note_written_back(counts, written_back, self.block_bytes);
         self.take_time(access, IoKind::Read, &parts);
         Ok(())
     }
 
     fn write(&mut self, access: &Access) -> Result<(), SimError> {
         let mut parts = Parts::default();
-        let (mut written_back, mut kept_out) = (0, 0);
+        let mut kept_out = 0;
         let mode = self.mode_of(access);
         let enters = mode.caches_write(false);
         for key in self.keys(access)? {
             let hit = if mode.caches_write(false) {
-                self.policy.access(key)
+                self.access(access.time_ns, key)
             } else if mode.caches_write(true) {
-                self.policy.contains(key) && self.policy.access(key)
+                self.policy.contains(key) && self.access(access.time_ns, key)
             } else {
                 let hit = self.policy.contains(key);
                 self.policy.remove(key);
@@ -151,8 +171,7 @@ impl<P: Policy> Replay<P> {
             let out = enters && !hit && !self.policy.entered();
             kept_out += u64::from(out);
             if mode == WriteMode::WriteBack && !out {
-                // Dirty and missed: it was written back when it left. It is dirty again.
-                written_back += u64::from(self.dirty.insert(key) && !hit);
+                self.dirty.insert(key);
             }
         }
         parts.guest_blocks = u64::from(mode.caches_write(true)) * parts.hits
@@ -163,6 +182,7 @@ impl<P: Policy> Replay<P> {
             WriteMode::WriteBack => kept_out * self.block_bytes,
             _ => u64::from(access.length_bytes),
         };
+        parts.answered_early = mode == WriteMode::WriteThrough(WriteThroughAck::Cache) && kept_out == 0;
         let counts = self.meter.volume(access.volume);
         counts.write_requests += 1;
         counts.write_hits += parts.hits;
@@ -171,14 +191,26 @@ impl<P: Policy> Replay<P> {
         counts.not_admitted += kept_out;
         counts.origin_writes += u64::from(through);
         counts.origin_written_bytes += parts.origin_bytes;
-        Self::note_written_back(counts, written_back, self.block_bytes);
         self.take_time(access, IoKind::Write, &parts);
         Ok(())
     }
 
-    fn note_written_back(counts: &mut Counts, blocks: u64, block_bytes: u64) {
-        counts.origin_writes += blocks;
-        counts.origin_written_bytes += blocks * block_bytes;
+    /// Accesses a block. What it replaces is written back if it is dirty. Returns whether it was cached.
+    fn access(&mut self, now_ns: u64, key: Key) -> bool {
+        let hit = self.policy.access(key, &mut self.evicted);
+        for evicted in self.evicted.drain(..) {
+            if !self.dirty.remove(evicted) {
+                continue;
+            }
+            let counts = self.meter.volume(evicted.volume());
+            counts.origin_writes += 1;
+            counts.origin_written_bytes += self.block_bytes;
+            if let Some(stations) = &mut self.stations {
+                let read_ns = stations.device(now_ns, 0, IoKind::Read, self.block_bytes);
+                stations.origin(read_ns, IoKind::Write, self.block_bytes);
+            }
+        }
+        hit
     }
 
     /// Blocks that are discarded completely have no content any more.
@@ -214,7 +246,9 @@ impl<P: Policy> Replay<P> {
                 if kind == IoKind::Read {
                     self.reads.begin(now_ns, io_ns, Some(volume));
                 }
-                done_ns = done_ns.max(io_ns);
+                if !parts.answered_early {
+                    done_ns = done_ns.max(io_ns);
+                }
             }
         }
         let flash_blocks = parts.fills + parts.guest_blocks;
@@ -231,12 +265,7 @@ impl<P: Policy> Cell for Replay<P> {
         accesses.iter().try_for_each(|access| self.request(access))
     }
 
-    fn end(mut self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
-        for key in self.dirty.iter() {
-            if !self.policy.contains(key) {
-                Self::note_written_back(self.meter.volume(key.volume()), 1, self.block_bytes);
-            }
-        }
+    fn end(self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
         Ok(vec![CellResult::new(self.name, self.blocks, self.meter.end())])
     }
 }

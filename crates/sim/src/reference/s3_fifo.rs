@@ -30,32 +30,33 @@ impl S3Fifo {
         S3Fifo { capacity, main_blocks: capacity - share(capacity, 0.1), queues: Queues::default() }
     }
 
-    fn evict(&mut self) {
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
         while self.queues.len(SMALL) + self.queues.len(MAIN) >= self.capacity {
             if self.queues.len(MAIN) > self.main_blocks || self.queues.len(SMALL) == 0 {
-                self.main_step();
+                self.main_step(evicted);
             } else {
-                self.small_step();
+                self.small_step(evicted);
             }
         }
     }
 
-    fn small_step(&mut self) {
+    fn small_step(&mut self, evicted: &mut Vec<Key>) {
         let Some(at) = self.queues.oldest(SMALL) else { return };
         let promoted = self.queues.mark(at) >= PROMOTING_HITS;
         self.queues.set_mark(at, 0);
+        if !promoted {
+            evicted.push(self.queues.key(at));
+        }
         self.queues.move_to(if promoted { MAIN } else { GHOST }, at);
         if self.queues.len(GHOST) > self.main_blocks {
             self.queues.pop(GHOST);
         }
     }
 
-    fn main_step(&mut self) {
+    fn main_step(&mut self, evicted: &mut Vec<Key>) {
         let Some(at) = self.queues.oldest(MAIN) else { return };
         match self.queues.mark(at) {
-            0 => {
-                self.queues.remove(at);
-            }
+            0 => evicted.push(self.queues.remove(at)),
             hits => {
                 self.queues.set_mark(at, hits - 1);
                 self.queues.move_to(MAIN, at);
@@ -65,7 +66,7 @@ impl S3Fifo {
 }
 
 impl Policy for S3Fifo {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         let found = self.queues.find(key);
         let queue = match found.map(|at| (at, self.queues.queue(at))) {
             Some((at, SMALL | MAIN)) => {
@@ -78,7 +79,7 @@ impl Policy for S3Fifo {
             }
             None => SMALL,
         };
-        self.evict();
+        self.evict(evicted);
         self.queues.push(queue, key);
         false
     }

@@ -23,11 +23,11 @@ impl Sieve {
         Sieve { capacity, blocks: Queues::default(), hand: None }
     }
 
-    fn evict(&mut self) {
+    fn evict(&mut self, evicted: &mut Vec<Key>) {
         while let Some(at) = self.hand.or_else(|| self.blocks.oldest(0)) {
             self.hand = self.blocks.newer(at);
             if self.blocks.mark(at) != USED {
-                self.blocks.remove(at);
+                evicted.push(self.blocks.remove(at));
                 return;
             }
             self.blocks.set_mark(at, 0);
@@ -36,13 +36,13 @@ impl Sieve {
 }
 
 impl Policy for Sieve {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         if let Some(at) = self.blocks.find(key) {
             self.blocks.set_mark(at, USED);
             return true;
         }
         if self.blocks.len(0) == self.capacity {
-            self.evict();
+            self.evict(evicted);
         }
         self.blocks.push(0, key);
         false

@@ -27,26 +27,25 @@ impl TwoQ {
         TwoQ { capacity, in_blocks, out_blocks, queues: Queues::default() }
     }
 
-    fn make_room(&mut self) {
+    fn make_room(&mut self, evicted: &mut Vec<Key>) {
         if self.queues.len(IN) + self.queues.len(MAIN) < self.capacity {
             return;
         }
         match self.queues.oldest(IN) {
             Some(oldest) if self.queues.len(IN) > self.in_blocks || self.queues.len(MAIN) == 0 => {
+                evicted.push(self.queues.key(oldest));
                 self.queues.move_to(OUT, oldest);
                 if self.queues.len(OUT) > self.out_blocks {
                     self.queues.pop(OUT);
                 }
             }
-            _ => {
-                self.queues.pop(MAIN);
-            }
+            _ => evicted.extend(self.queues.pop(MAIN)),
         }
     }
 }
 
 impl Policy for TwoQ {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, evicted: &mut Vec<Key>) -> bool {
         match self.queues.find(key).map(|at| (at, self.queues.queue(at))) {
             Some((at, MAIN)) => {
                 self.queues.move_to(MAIN, at);
@@ -55,12 +54,12 @@ impl Policy for TwoQ {
             Some((_, IN)) => true,
             Some((at, _)) => {
                 self.queues.remove(at);
-                self.make_room();
+                self.make_room(evicted);
                 self.queues.push(MAIN, key);
                 false
             }
             None => {
-                self.make_room();
+                self.make_room(evicted);
                 self.queues.push(IN, key);
                 false
             }

@@ -10,7 +10,7 @@ pub struct Unlimited {
 }
 
 impl Policy for Unlimited {
-    fn access(&mut self, key: Key) -> bool {
+    fn access(&mut self, key: Key, _evicted: &mut Vec<Key>) -> bool {
         self.blocks.insert(key)
     }
 

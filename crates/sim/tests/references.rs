@@ -1,0 +1,120 @@
+//! Latencies of the reference caches with constant service times, and what they do not have.
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{memory, simulate};
+use haversack_core::CleanerConfig;
+use haversack_model::{WriteMode, WriteThroughAck};
+use haversack_sim::latency::distribution::Distribution;
+use haversack_sim::latency::{LatencyModel, StationModel};
+use haversack_sim::{PolicyName, Pool, Replacement, Row, Settings, Sizes, run};
+use haversack_trace::{Access, Op, VolumeNo};
+
+const DEVICE_US: f64 = 10.0;
+const ORIGIN_US: f64 = 1_000.0;
+
+/// A device that does everything at the same time, and an origin that does one thing after the other.
+fn model() -> LatencyModel {
+    let station = |us, servers| StationModel {
+        read: Distribution::Constant(us),
+        write: Distribution::Constant(us),
+        flush: Distribution::Constant(us),
+        servers,
+        bytes_per_second: f64::INFINITY,
+    };
+    LatencyModel {
+        device: station(DEVICE_US, 100),
+        origin: station(ORIGIN_US, 1),
+        network_round_trip_us: 0.0,
+        network_bytes_per_second: f64::INFINITY,
+        host_us: 0.0,
+    }
+}
+
+/// An LRU cache of this size in blocks.
+fn lru(mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
+    let access = |(us, op, block): &(u64, Op, u64)| Access {
+        time_ns: us * 1_000,
+        offset_bytes: block * 4096,
+        length_bytes: 4096,
+        volume: VolumeNo(0),
+        op: *op,
+    };
+    let accesses: Vec<Access> = requests.iter().map(access).collect();
+    let settings = Settings {
+        policies: vec![PolicyName::Lru],
+        sizes: Sizes::Blocks(vec![blocks]),
+        mode,
+        latency: Some(model()),
+        ..Settings::default()
+    };
+    let report = simulate(&memory(&accesses, &["v"]), &settings);
+    report.of(PolicyName::Lru).next().expect("it was simulated").clone()
+}
+
+fn means_us(row: &Row) -> (f64, f64) {
+    let latency = row.latency.as_ref().expect("there is a model of time");
+    (latency.reads.mean_us, latency.writes.mean_us)
+}
+
+fn is_near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 0.01 * other.max(1.0)
+}
+
+#[test]
+fn a_dirty_block_that_is_evicted_keeps_the_origin_busy() {
+    let written = [(0, Op::Write, 1), (0, Op::Write, 2), (0, Op::Read, 3)];
+    let (reads, writes) = means_us(&lru(WriteMode::WriteBack, 1, &written));
+    assert!(is_near(writes, 0.0), "a write does not wait for what it replaces: {writes} us");
+    // Block 1 was read from the cache and written to the origin, then block 2; the read waits for both.
+    assert!(is_near(reads, DEVICE_US + 3.0 * ORIGIN_US), "{reads} us");
+    let clean = [(0, Op::Read, 1), (5_000, Op::Read, 2), (10_000, Op::Read, 3)];
+    let (reads, _) = means_us(&lru(WriteMode::WriteBack, 1, &clean));
+    assert!(is_near(reads, ORIGIN_US), "what is clean is only dropped: {reads} us");
+}
+
+#[test]
+fn what_is_written_back_counts_when_it_is_evicted() {
+    let written = [(0, Op::Write, 1), (0, Op::Write, 2), (0, Op::Write, 1), (0, Op::Write, 3)];
+    for (blocks, expected) in [(3, 0), (2, 1), (1, 3)] {
+        let row = lru(WriteMode::WriteBack, blocks, &written);
+        assert_eq!(row.counts.origin_writes, expected, "{blocks} blocks");
+    }
+    let discarded = [(0, Op::Write, 1), (0, Op::Discard, 1), (0, Op::Write, 2)];
+    assert_eq!(lru(WriteMode::WriteBack, 1, &discarded).counts.origin_writes, 0);
+}
+
+#[test]
+fn a_write_through_is_answered_by_the_origin_or_by_the_cache() {
+    let requests = [(0, Op::Write, 1), (0, Op::Read, 9)];
+    let through = |answer| means_us(&lru(WriteMode::WriteThrough(answer), 10, &requests));
+    let (reads, writes) = through(WriteThroughAck::Origin);
+    assert!(is_near(writes, ORIGIN_US) && is_near(reads, 2.0 * ORIGIN_US), "{reads} {writes} us");
+    let (reads, writes) = through(WriteThroughAck::Cache);
+    assert!(is_near(writes, 0.0) && is_near(reads, 2.0 * ORIGIN_US), "{reads} {writes} us");
+}
+
+#[test]
+fn settings_that_only_the_production_cache_has_are_refused() {
+    let plain = Pool::default();
+    let cases = [
+        (Pool { devices: 2, ..plain.clone() }, "devices"),
+        (Pool { phase: 3, ..plain.clone() }, "phase"),
+        (Pool { sequential_cutoff_bytes: 1 << 20, ..plain.clone() }, "sequential cutoff"),
+        (Pool { share_spare: false, ..plain.clone() }, "targets"),
+        (Pool { staging_blocks: Some(64), ..plain.clone() }, "staging"),
+        (
+            Pool { cleaner: CleanerConfig { age_us: 1, ..CleanerConfig::default() }, ..plain.clone() },
+            "cleaner",
+        ),
+    ];
+    let accesses = [Access { length_bytes: 4096, ..Access::default() }];
+    for (pool, word) in cases {
+        for replacement in [Replacement::Lru, Replacement::Arc] {
+            let settings = Settings { pool: pool.clone(), replacement, ..Settings::default() };
+            let error = run(&memory(&accesses, &["v"]), &settings, &|_, _| {}).expect_err("it is refused");
+            assert!(error.to_string().contains(word), "{word}: {error}");
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod stream;
 mod takeover;
 
 pub use haversack_model::HostId;
+pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, Session};
 pub use method::{Ahead, Late, Method, Plan, UnknownMethod};
 pub use migration::{Migration, Status, Timing};

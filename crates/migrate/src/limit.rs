@@ -7,10 +7,16 @@
 use std::collections::VecDeque;
 
 use haversack_core::IoId;
-use haversack_model::Micros;
+use haversack_model::{BLOCK_BYTES, Micros};
 
 /// The length of a period.
 const PERIOD_US: Micros = 100_000;
+
+/// Returns how many blocks a rate allows in a period; `None`, no limit, for a rate of 0.
+pub fn blocks_a_period(bytes_per_second: u64) -> Option<u32> {
+    let blocks = bytes_per_second / (1_000_000 / PERIOD_US) / BLOCK_BYTES as u64;
+    (bytes_per_second > 0).then(|| u32::try_from(blocks).unwrap_or(u32::MAX).max(1))
+}
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -67,6 +73,12 @@ mod tests {
         assert!(!limit.may_ask(IoId(6)));
         assert_eq!(limit.next_period(5 + 2 * PERIOD_US), Some((vec![IoId(5), IoId(6)], 0)));
         assert_eq!(limit.next_period(5 + 3 * PERIOD_US), Some((vec![], 2)));
+    }
+
+    #[test]
+    fn a_rate_is_a_number_of_blocks_in_a_tenth_of_a_second() {
+        let rates = [0, 1, 40_960, 409_600, u64::MAX];
+        assert_eq!(rates.map(blocks_a_period), [None, Some(1), Some(1), Some(10), Some(u32::MAX)]);
     }
 
     #[test]

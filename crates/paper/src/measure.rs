@@ -90,6 +90,20 @@ quantities! {
     Footprint = "footprint", "footprint", Unit::Bytes, "smaller", "larger";
     /// Hits of reads in an LRU cache that only reads fill.
     ReadsAloneHits = "reads-alone-hits", "hits of reads alone", Unit::Share, "fewer", "more";
+    /// The fewest hits among the blocks read in an interval.
+    LeastReadHits = "least-read-hits", "hits of reads in the worst interval", Unit::Share, "fewer", "more";
+    /// The most.
+    MostReadHits = "most-read-hits", "hits of reads in the best interval", Unit::Share, "fewer", "more";
+    /// Blocks read a second for each distinct block read (vCacheShare, section 4.3).
+    ReuseIntensity = "reuse-intensity", "reuse intensity, 1/s", Unit::Named(""), "lower", "higher";
+    /// The same, the mean over the intervals.
+    MeanReuseIntensity = "mean-reuse-intensity", "mean reuse intensity, 1/s", Unit::Named(""), "lower", "higher";
+    /// The same, of the interval that has most.
+    MostReuseIntensity = "most-reuse-intensity", "largest reuse intensity, 1/s", Unit::Named(""), "lower", "higher";
+    /// Bytes read or written in an interval.
+    WorkingSet = "working-set", "working set", Unit::Bytes, "smaller", "larger";
+    /// The same, the mean over the intervals.
+    MeanWorkingSet = "mean-working-set", "mean working set", Unit::Bytes, "smaller", "larger";
     /// Length of a window at the knee, in seconds.
     Knee = "knee", "window at the knee", Unit::Seconds, "shorter", "longer";
     /// Requests completed after the stop over those of a cold cache, minus 1.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use haversack_analyze::Analysis;
 use haversack_sim::tape::Survey;
 use serde::Serialize;
 
@@ -78,6 +79,17 @@ impl Played {
             footprint_bytes: survey.footprint_blocks * block_bytes,
             seconds: survey.span_seconds,
             damaged_lines: survey.damaged_lines,
+        }
+    }
+
+    /// What an analysis says.
+    pub fn of_analysis(analysis: &Analysis, damaged_lines: u64) -> Played {
+        let traffic = &analysis.overall.traffic;
+        Played {
+            requests: traffic.requests(),
+            footprint_bytes: analysis.overall.footprint_blocks * analysis.block_bytes,
+            seconds: (traffic.last_ns - traffic.first_ns) as f64 / 1e9,
+            damaged_lines,
         }
     }
 }

@@ -162,6 +162,7 @@ fn lines(measure: &Measure, x: &str, unit: XUnit, claims: &[Claim], outcome: &Ou
     let title = capital(&measure.title());
     let x = match unit {
         XUnit::Bytes | XUnit::Seconds => Axis::log(x, x_unit(unit)),
+        XUnit::Time => Axis::time(x),
         XUnit::Number | XUnit::Share => Axis::linear(x, x_unit(unit)),
     };
     let mut chart = LineChart::new(&title, x, Axis::linear(&title, measure.quantity.unit()));
@@ -222,7 +223,7 @@ fn x_unit(unit: XUnit) -> Unit {
         XUnit::Number => Unit::Named(""),
         XUnit::Share => Unit::Share,
         XUnit::Bytes => Unit::Bytes,
-        XUnit::Seconds => Unit::Seconds,
+        XUnit::Seconds | XUnit::Time => Unit::Seconds,
     }
 }
 

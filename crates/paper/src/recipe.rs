@@ -82,6 +82,8 @@ pub enum Recipe {
     Pools(Pools),
     /// Reuse distances of each disk of the mix.
     Distances(Distances),
+    /// Hits, reuse intensity and working sets of each disk of the mix over time.
+    Intervals(Intervals),
     /// Lengths of windows of each disk of the mix.
     Windows(Windows),
     /// Rings of several sizes that estimate the hits of a disk.
@@ -92,6 +94,22 @@ pub enum Recipe {
     Weights(Weights),
     /// Clients of a remote cache with and without an index of it.
     Clients(Clients),
+}
+
+/// Disks in consecutive intervals of time. Their points have the beginning of the interval, in seconds, as x.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Intervals {
+    /// The length of an interval.
+    pub length: Span,
+    /// The size of each disk's LRU cache.
+    pub size: Size,
+    /// The length with real traces, if it differs.
+    #[serde(default)]
+    pub real_length: Option<Span>,
+    /// The size with real traces, if it differs.
+    #[serde(default)]
+    pub real_size: Option<Size>,
 }
 
 /// Systems that divide a pool.
@@ -206,6 +224,9 @@ pub struct Moves {
     /// Targets of all disks and with them sizes of the pools, instead of the mix's. Each is an x of the plots.
     #[serde(default)]
     pub targets: Vec<Size>,
+    /// Rates at which the earlier host is asked for blocks, in bytes a second; 0 for no limit. Each is an x of the plots.
+    #[serde(default)]
+    pub rates: Vec<Size>,
     /// How long the VM is measured from its stop on, instead of the mix's time.
     #[serde(default)]
     pub window: Option<Span>,
@@ -292,6 +313,8 @@ pub enum XUnit {
     Bytes,
     /// Seconds, logarithmic.
     Seconds,
+    /// Time from the beginning, in seconds.
+    Time,
 }
 
 /// Parts of a pool.

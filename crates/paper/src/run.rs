@@ -12,7 +12,7 @@ use crate::claim::{Claim, Judged};
 use crate::error::{Failure, PaperError};
 use crate::outcome::Outcome;
 use crate::recipe::{Figure, Paper, Recipe};
-use crate::recipes::{clients, distances, moves, pools, rings, weights, windows};
+use crate::recipes::{clients, distances, intervals, moves, pools, rings, weights, windows};
 use crate::seeds;
 use crate::workload::Workload;
 
@@ -113,6 +113,7 @@ fn make(figure: &Figure, load: Option<&Workload>, progress: &Progress<'_>) -> Re
     let outcome = match &figure.recipe {
         Recipe::Pools(recipe) => pools::run(recipe, mix()?, progress),
         Recipe::Distances(recipe) => distances::run(recipe, mix()?, progress),
+        Recipe::Intervals(recipe) => intervals::run(recipe, mix()?, load()?.is_real, progress),
         Recipe::Windows(recipe) => windows::run(recipe, mix()?, load()?.is_real, progress),
         Recipe::Rings(recipe) => rings::run(recipe, mix()?, progress),
         Recipe::Moves(recipe) => moves::run(recipe, mix()?, progress),

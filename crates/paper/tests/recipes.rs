@@ -24,7 +24,7 @@ fn systems(figure: &Figure, mix: Option<&Mix>) -> BTreeSet<String> {
             names.collect()
         }
         Recipe::Distances(_) => disks().chain(["all".into()]).collect(),
-        Recipe::Windows(_) => disks().collect(),
+        Recipe::Windows(_) | Recipe::Intervals(_) => disks().collect(),
         Recipe::Rings(rings) => rings.rings.iter().map(ToString::to_string).collect(),
         Recipe::Moves(moves) => moves.methods.iter().map(|named| named.name.clone()).collect(),
         Recipe::Clients(_) => ["without flash", "cache-unaware", "cache-aware"].map(String::from).into(),
@@ -85,6 +85,7 @@ fn a_page_has_the_plots_of_every_kind() {
         "vcacheshare/3",
         "vcacheshare/6",
         "cloudcache/3.3",
+        "vcacheshare/7",
         "liu/table-2",
         "liu/9a",
         "cloudcache/4.2b",

@@ -139,7 +139,8 @@ impl Pool {
             (self.staging_blocks.is_some(), "a staging area"),
             (!self.share_spare, "a limit of disks to their targets"),
             (
-                self.persistence != plain.persistence || of_a_disk(|disk, plain| disk.persistence != plain.persistence),
+                self.persistence != plain.persistence
+                    || of_a_disk(|disk, plain| disk.persistence != plain.persistence),
                 "blocks that do not survive a restart",
             ),
             (

@@ -198,7 +198,7 @@ impl Hosts {
             me: self.me,
             incarnation: self.incarnation,
             method: self.method,
-            fetched_a_period: blocks_a_period(self.rate),
+            fetched_a_period: haversack_migrate::blocks_a_period(self.rate),
             send: Arc::new(send),
             room: Arc::new(move |to| rooms.copy_room(to)),
         }
@@ -272,12 +272,6 @@ fn watch(
         }
     };
     std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
-}
-
-/// Returns how many blocks a rate allows in a period of 100 ms, if it is limited.
-fn blocks_a_period(bytes_per_second: u64) -> Option<u32> {
-    let blocks = bytes_per_second / 10 / BLOCK_BYTES as u64;
-    (bytes_per_second > 0).then(|| u32::try_from(blocks).unwrap_or(u32::MAX).max(1))
 }
 
 fn frame(disk: DiskId, message: HostMessage) -> Frame {

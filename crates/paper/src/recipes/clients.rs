@@ -166,3 +166,64 @@ impl Client {
         (host * h1 + c2 * h2 + (c3 + asked) * (1.0 - h1 - h2)) / 1e6
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use haversack_sim::latency::StationModel;
+    use haversack_sim::latency::distribution::Distribution;
+
+    use super::*;
+
+    const HOST_US: f64 = 1.0;
+    const TRIP_US: f64 = 20.0;
+    const FLASH_US: f64 = 10.0;
+    const ORIGIN_US: f64 = 100.0;
+
+    fn model() -> LatencyModel {
+        let station = |us| StationModel {
+            read: Distribution::Constant(us),
+            write: Distribution::Constant(us),
+            flush: Distribution::Constant(us),
+            servers: 1,
+            bytes_per_second: f64::INFINITY,
+        };
+        LatencyModel {
+            device: station(FLASH_US),
+            origin: station(ORIGIN_US),
+            network_round_trip_us: TRIP_US,
+            network_bytes_per_second: f64::INFINITY,
+            host_us: HOST_US,
+        }
+    }
+
+    /// One block of memory and two of flash. The second read hits memory, the last one flash.
+    fn client(kind: Kind) -> Client {
+        let recipe = "memory = [0.1]\nflash = 0.2\nfilter-blocks = 64\nfalse-positives = 0.001\n";
+        let recipe: Clients = toml::from_str(recipe).unwrap();
+        let mut client = Client::new(&recipe, kind, 1, 2, &model());
+        for (second, block) in [(0, 7), (1, 7), (2, 8), (3, 7)] {
+            client.read(second * 1_000_000_000, block);
+        }
+        client
+    }
+
+    #[test]
+    fn latencies_of_each_client_are_those_of_its_trips() {
+        let (from_origin, from_flash) = (HOST_US + TRIP_US + ORIGIN_US, HOST_US + TRIP_US + FLASH_US);
+        let cases = [
+            (Kind::WithoutFlash, 3.0 * from_origin + HOST_US, 0),
+            (Kind::Unaware, 2.0 * (from_origin + TRIP_US) + HOST_US + from_flash, 2),
+            (Kind::Aware, 2.0 * from_origin + HOST_US + from_flash, 0),
+        ];
+        for (kind, sum_us, wasted) in cases {
+            let client = client(kind);
+            assert_eq!((client.reads, client.memory_hits, client.wasted), (4, 1, wasted));
+            assert_eq!(client.flash_hits, u64::from(kind != Kind::WithoutFlash));
+            let mean_us = client.latency.us().unwrap();
+            assert!((mean_us - sum_us / 4.0).abs() < 1e-6, "{mean_us} for {}", sum_us / 4.0);
+            // Nothing queues, so equation 1 says the same.
+            let expected_us = client.expected_s(&model()) * 1e6;
+            assert!((expected_us - mean_us).abs() < 1e-6, "{expected_us} for {mean_us}");
+        }
+    }
+}

@@ -19,13 +19,7 @@ pub(crate) fn run(recipe: &Distances, mix: &Mix, progress: &Progress<'_>) -> Res
     let mut source = mix.open(Path::new("."))?;
     let options = Options { block_bytes: recipe.block.0, ..Options::default() };
     let analysis = analyze(source.as_mut(), &options, |part, _| progress(Stage::Play, part.unwrap_or(0.0)))?;
-    let traffic = &analysis.overall.traffic;
-    let played = Played {
-        requests: traffic.requests(),
-        footprint_bytes: analysis.overall.footprint_blocks * analysis.block_bytes,
-        seconds: (traffic.last_ns - traffic.first_ns) as f64 / 1e9,
-        damaged_lines: source.damage().lines,
-    };
+    let played = Played::of_analysis(&analysis, source.damage().lines);
     Ok(Outcome { played: Some(played), points: points(&analysis), courses: Vec::new() })
 }
 

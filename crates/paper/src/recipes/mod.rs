@@ -2,6 +2,7 @@
 
 pub mod clients;
 pub mod distances;
+pub mod intervals;
 pub mod moves;
 pub mod pools;
 pub mod rings;

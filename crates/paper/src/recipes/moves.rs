@@ -19,17 +19,30 @@ pub(crate) fn run(recipe: &Moves, mix: &Mix, progress: &Progress<'_>) -> Result<
     if let (Some(window), Some(table)) = (recipe.window, &mut mix.migration) {
         table.window = window;
     }
-    if recipe.targets.is_empty() {
+    if !recipe.targets.is_empty() && !recipe.rates.is_empty() {
+        return Err(Failure::Recipe("targets and rates: only one of them can be the x axis".into()));
+    }
+    if recipe.targets.is_empty() && recipe.rates.is_empty() {
         return of_mix(recipe, &mix, None, progress);
     }
+    let of_targets = recipe.targets.iter().map(|target| Ok((*target, with_target(&mix, *target)?)));
+    let of_rates = recipe.rates.iter().map(|rate| Ok((*rate, with_rate(&mix, *rate))));
+    let mixes = of_targets.chain(of_rates).collect::<Result<Vec<_>, Failure>>()?;
     let mut outcome = Outcome::default();
-    for (done, target) in recipe.targets.iter().enumerate() {
-        let part = |stage, part: f64| progress(stage, (done as f64 + part) / recipe.targets.len() as f64);
-        let one = of_mix(recipe, &with_target(&mix, *target)?, Some(target.0 as f64), &part)?;
+    for (done, (x, mix)) in mixes.iter().enumerate() {
+        let part = |stage, part: f64| progress(stage, (done as f64 + part) / mixes.len() as f64);
+        let one = of_mix(recipe, mix, Some(x.0 as f64), &part)?;
         outcome.played = outcome.played.or(one.played);
         outcome.points.extend(one.points);
     }
     Ok(outcome)
+}
+
+/// The mix with a limit to what is fetched from the source.
+fn with_rate(mix: &Mix, rate: Size) -> Mix {
+    let mut mix = mix.clone();
+    mix.migration.iter_mut().for_each(|table| table.rate = rate);
+    mix
 }
 
 /// The mix with another target for all disks, and pools larger in proportion.

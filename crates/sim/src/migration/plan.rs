@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use haversack_api::{Size, Span};
-use haversack_migrate::{Method, Timing};
+use haversack_migrate::{Method, Timing, blocks_a_period};
 use serde::{Deserialize, Serialize};
 
 use super::link::{LinkModel, Speed};
@@ -36,6 +36,10 @@ pub struct MigrationTable {
     /// Its round-trip time.
     #[serde(default = "round_trip")]
     pub round_trip: Span,
+    /// Bytes a second that `on-demand-rws` fetches from the source at most, on demand and in the background; 0 for no limit.
+    /// Other methods have no limit.
+    #[serde(default)]
+    pub rate: Size,
     /// Latencies and speeds other than the simulator's defaults.
     #[serde(default)]
     pub latency: LatencyTable,
@@ -136,6 +140,7 @@ impl MigrationTable {
             memory: memory(),
             link: link(),
             round_trip: round_trip(),
+            rate: Size(0),
             latency: LatencyTable::default(),
         }
     }
@@ -169,7 +174,7 @@ impl MigrationTable {
             downtime_ns: ns(self.downtime),
             memory_ns: of_trace(self.memory),
             link: LinkModel { speed: self.link, round_trip_us: self.round_trip.as_micros() as f64 },
-            timing: Timing::default(),
+            timing: Timing { fetched_a_period: blocks_a_period(self.rate.0), ..Timing::default() },
         }
     }
 }

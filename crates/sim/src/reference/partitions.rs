@@ -171,8 +171,11 @@ impl<R: Resizable> Partitions<R> {
         let len = part.cache.cached_blocks();
         self.used_blocks -= before - len;
         let full = self.used_blocks >= self.capacity_blocks;
-        let grows =
-            if len < target { !full || self.take_from_another(at, evicted) } else { !full && !self.parts[at].capped };
+        let grows = if len < target {
+            !full || self.take_from_another(at, evicted)
+        } else {
+            !full && !self.parts[at].capped
+        };
         let capacity = if !grows { len } else { target.max(len + 1) };
         if capacity > 0 {
             self.parts[at].cache.set_capacity(capacity);

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use haversack_api::{HostStatus, Method};
-use haversack_engine::{HostMessage, HostSettings, ReadRefusal, Receipt};
+use haversack_engine::{HostMessage, HostSettings, ReadRefusal, Receipt, blocks_a_period};
 use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
     Security, TlsFiles, host_id,
@@ -198,7 +198,7 @@ impl Hosts {
             me: self.me,
             incarnation: self.incarnation,
             method: self.method,
-            fetched_a_period: haversack_migrate::blocks_a_period(self.rate),
+            fetched_a_period: blocks_a_period(self.rate),
             send: Arc::new(send),
             room: Arc::new(move |to| rooms.copy_room(to)),
         }

@@ -1,0 +1,232 @@
+//! The life of the program: connect, make the device, serve it until a signal comes, remove it.
+//!
+//! Invariant: from the moment that the block device can be used, only a signal removes it. After any error it stays, and
+//! its requests wait for the next server.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use sd_notify::NotifyState;
+
+use crate::control::Control;
+use crate::device::{Device, Plan};
+use crate::error::{UblkError, UpstreamError};
+use crate::flusher;
+use crate::properties::properties;
+use crate::queue::{Queue, Shared};
+use crate::request::SECTOR_BYTES;
+use crate::stop::Stop;
+use crate::upstream::{Connection, Pauses, Upstream, takes_several};
+
+/// What the user wants.
+#[derive(Debug)]
+pub struct Wishes {
+    pub upstream: Upstream,
+    pub number: Option<u32>,
+    pub queues: u16,
+    pub depth: u16,
+    pub is_read_only: bool,
+    pub wait: Duration,
+}
+
+/// What happens while a device is served.
+enum Event {
+    Signal,
+    /// A queue asks for requests.
+    Ready,
+    /// The thread of this queue is over.
+    Over(usize),
+}
+
+/// Says that a thread is over, however it ends.
+struct Farewell(usize, Sender<Event>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // Nobody listens when the program ends.
+        let _ = self.1.send(Event::Over(self.0));
+    }
+}
+
+/// Serves a device until SIGTERM or SIGINT.
+pub fn serve(wishes: &Wishes) -> Result<(), UblkError> {
+    let mut control = Control::open()?;
+    let stop = Arc::new(Stop::new().map_err(UblkError::system("eventfd"))?);
+    let (sender, events) = mpsc::channel();
+    watch_signals(Arc::clone(&stop), sender.clone())?;
+    if let Err(error) = flusher::become_flusher() {
+        eprintln!("haversack-ublk: the kernel may wait for this program when memory is short: {error}");
+    }
+    let Some(connection) = first_connection(wishes, &stop)? else { return Ok(()) };
+    let device = Device::prepare(&mut control, &plan(wishes, &connection)?)?;
+    let session = Session::start(&device, &wishes.upstream, stop, connection, &sender);
+    let session = session.inspect_err(|_| device.abandon(&mut control))?;
+    session.run(&mut control, &device, &events)
+}
+
+/// Has SIGTERM and SIGINT stop the program. No thread that is started later gets them.
+fn watch_signals(stop: Arc<Stop>, events: Sender<Event>) -> Result<(), UblkError> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block().map_err(|errno| UblkError::system("signals")(errno.into()))?;
+    let watch = move || {
+        if signals.wait().is_ok() {
+            stop.request();
+            // Nobody listens when the program ends.
+            let _ = events.send(Event::Signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(UblkError::system("thread"))?;
+    Ok(())
+}
+
+/// Connects, for as long as the user wants to wait. Returns none if the program is to end.
+fn first_connection(wishes: &Wishes, stop: &Stop) -> Result<Option<Connection>, UblkError> {
+    let (start, mut pauses) = (Instant::now(), Pauses::new());
+    loop {
+        let error = match wishes.upstream.connect() {
+            Ok(connection) => return Ok(Some(connection)),
+            Err(UpstreamError::Nbd(error)) => return Err(UblkError::Export(error)),
+            Err(error) => error,
+        };
+        let pause = pauses.next();
+        if start.elapsed() + pause > wishes.wait {
+            let (socket, wait_s) = (wishes.upstream.socket(), wishes.wait.as_secs());
+            return Err(UblkError::Away { socket, wait_s, source: error });
+        }
+        if stop.wait(pause) {
+            return Ok(None);
+        }
+    }
+}
+
+fn plan(wishes: &Wishes, connection: &Connection) -> Result<Plan, UblkError> {
+    let connected = &connection.connected;
+    let params = properties(wishes.upstream.export(), connected, wishes.is_read_only)?;
+    Ok(Plan {
+        number: wishes.number,
+        queues: if takes_several(connected) { wishes.queues } else { 1 },
+        depth: wishes.depth,
+        max_io_bytes: params.max_sectors * SECTOR_BYTES as u32,
+        params,
+        identity: wishes.upstream.identity(),
+    })
+}
+
+/// The threads of a device's queues.
+struct Session {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Result<(), UblkError>>>,
+}
+
+impl Session {
+    fn start(
+        device: &Device,
+        upstream: &Upstream,
+        stop: Arc<Stop>,
+        connection: Connection,
+        events: &Sender<Event>,
+    ) -> Result<Self, UblkError> {
+        if device.info.queues > 1 && !takes_several(&connection.connected) {
+            return Err(UblkError::Unfit {
+                export: upstream.export().to_owned(),
+                found: "a single connection".to_owned(),
+                expected: "one for each queue of the device",
+            });
+        }
+        let shared = Arc::new(Shared {
+            upstream: upstream.clone(),
+            device: device.open()?,
+            queues: device.info.queues,
+            depth: device.info.depth,
+            max_io_bytes: device.info.max_io_bytes,
+            size_bytes: device.params.device_sectors * SECTOR_BYTES,
+            stop,
+        });
+        let (mut threads, mut connection) = (Vec::new(), Some(connection));
+        for number in 0..shared.queues {
+            let (shared, connection) = (Arc::clone(&shared), connection.take());
+            let (farewell, events) = (Farewell(usize::from(number), events.clone()), events.clone());
+            let work = move || {
+                let _farewell = farewell;
+                let queue = Queue::start(number, shared)?;
+                let _ = events.send(Event::Ready);
+                queue.run(connection)
+            };
+            let spawned = std::thread::Builder::new().name(format!("queue-{number}")).spawn(work);
+            // Threads that have been started end with the program.
+            threads.push(spawned.map_err(UblkError::system("thread"))?);
+        }
+        Ok(Self { shared, threads })
+    }
+
+    /// Makes the block device available, and removes it after a signal.
+    fn run(
+        mut self,
+        control: &mut Control,
+        device: &Device,
+        events: &Receiver<Event>,
+    ) -> Result<(), UblkError> {
+        if let Err(error) = self.wait_for_queues(events).and_then(|()| device.start(control)) {
+            if !device.is_taken_over() && device.stop(control).is_ok() {
+                self.join();
+                device.abandon(control);
+            }
+            return Err(error);
+        }
+        self.announce(device);
+        while !self.shared.stop.is_requested() {
+            if let Ok(Event::Over(number)) = events.recv() {
+                return Err(self.failure(number));
+            }
+        }
+        device.stop(control)?;
+        self.join();
+        device.delete(control)
+    }
+
+    fn wait_for_queues(&mut self, events: &Receiver<Event>) -> Result<(), UblkError> {
+        let mut missing = self.threads.len();
+        while missing > 0 {
+            match events.recv() {
+                Ok(Event::Ready) => missing -= 1,
+                Ok(Event::Over(number)) => return Err(self.failure(number)),
+                Ok(Event::Signal) => {}
+                Err(_) => return Err(UblkError::Thread),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why the thread of a queue has ended.
+    fn failure(&mut self, number: usize) -> UblkError {
+        match self.threads.remove(number).join() {
+            Ok(Ok(())) => UblkError::Removed,
+            Ok(Err(error)) => error,
+            Err(_) => UblkError::Thread,
+        }
+    }
+
+    /// Waits for all threads, and closes the device.
+    fn join(self) {
+        for thread in self.threads {
+            // The kernel gives no more requests: what a thread complains of now has no consequence.
+            let _ = thread.join();
+        }
+    }
+
+    fn announce(&self, device: &Device) {
+        if device.is_taken_over() {
+            eprintln!("haversack-ublk: {} had no server and continues", device.path());
+        }
+        println!("{}", device.path());
+        let status = format!("{} is {}", device.path(), self.shared.upstream.export());
+        if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&status)]) {
+            eprintln!("haversack-ublk: cannot notify systemd: {error}");
+        }
+    }
+}

@@ -168,7 +168,7 @@ impl Queue {
             return;
         }
         let lost = self.link.take_over();
-        self.slots.connection_lost();
+        let sent = self.slots.connection_lost();
         if self.stopping_since.is_some() {
             return;
         }
@@ -177,7 +177,7 @@ impl Queue {
         }
         if let Some(connection) = self.connect() {
             if lost.is_some() {
-                self.say(&format!("connected again; {} requests are sent again", self.slots.waiting()));
+                self.say(&format!("connected again; {sent} requests are sent again"));
             }
             self.note_size(&connection);
             self.link.begin(connection);

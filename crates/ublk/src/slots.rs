@@ -115,11 +115,6 @@ impl Slots {
         }
         count
     }
-
-    /// Returns how many requests are waiting.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
 }
 
 #[cfg(test)]
@@ -152,7 +147,7 @@ mod tests {
         assert_eq!(slots.tag_of(0), None);
         slots.fetched(1, request(8));
         assert_eq!(slots.refused(), Some(1));
-        assert_eq!(slots.waiting(), 0);
+        assert_eq!(slots.next_waiting(), None);
     }
 
     #[test]

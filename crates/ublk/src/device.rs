@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::abi::{
-    ANY_DEVICE, ControlCommand, DeviceInfo, F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, Params, STATE_DEAD,
-    STATE_LIVE, STATE_QUIESCED,
+    ANY_DEVICE, ATTR_READ_ONLY, ControlCommand, DeviceInfo, F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, Params,
+    STATE_DEAD, STATE_LIVE, STATE_QUIESCED,
 };
 use crate::control::Control;
 use crate::error::UblkError;
@@ -24,9 +24,15 @@ const MOURNING: Duration = Duration::from_secs(3);
 const BIRTH: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a new device is made of.
-#[derive(Clone, Copy, Debug)]
+/// What a new device is made of, and what one that is taken over must not exceed.
+#[derive(Clone, Debug)]
 pub struct Plan {
+    /// The name of the disk.
+    pub export: String,
+    /// Whether the daemon takes several connections.
+    pub takes_several: bool,
+    /// Whether the user wants no writes.
+    pub is_read_only: bool,
     /// The number of the device, if it matters.
     pub number: Option<u32>,
     pub queues: u16,
@@ -53,7 +59,7 @@ impl Device {
             return Err(UblkError::OldDriver { missing: "USER_RECOVERY_REISSUE" });
         }
         match find(control, plan)? {
-            Some(number) => Self::take_over(control, number),
+            Some(number) => Self::take_over(control, plan, number),
             None => Self::make(control, plan),
         }
     }
@@ -78,7 +84,22 @@ impl Device {
         }
     }
 
-    fn take_over(control: &mut Control, number: u32) -> Result<Self, UblkError> {
+    /// Takes over a device. What could prevent that is found before the driver is told: it takes no second attempt.
+    fn take_over(control: &mut Control, plan: &Plan, number: u32) -> Result<Self, UblkError> {
+        let info = control.info(number)?.ok_or(UblkError::NoDevice { device: number })?;
+        let params = control.properties(number)?;
+        let unfit =
+            |found: String, expected| UblkError::Unfit { export: plan.export.clone(), found, expected };
+        if info.queues > 1 && !plan.takes_several {
+            return Err(unfit("a single connection".to_owned(), "one for each queue of the device"));
+        }
+        if info.max_io_bytes > plan.max_io_bytes {
+            let found = format!("a maximum payload of {} bytes", plan.max_io_bytes);
+            return Err(unfit(found, "as much as when the device was made"));
+        }
+        if params.attributes & ATTR_READ_ONLY == 0 && plan.is_read_only {
+            return Err(UblkError::Writable { device: number });
+        }
         let start = Instant::now();
         // The driver lets nobody in before the files of the dead process are closed.
         while let Err(error) = control.plain(ControlCommand::StartUserRecovery, number) {
@@ -88,8 +109,6 @@ impl Device {
             }
             std::thread::sleep(PAUSE);
         }
-        let info = control.info(number)?.ok_or(UblkError::NoDevice { device: number })?;
-        let params = control.properties(number)?;
         Ok(Self { info, params, is_new: false })
     }
 
@@ -154,8 +173,7 @@ fn find(control: &mut Control, plan: &Plan) -> Result<Option<u32>, UblkError> {
     for number in numbers(Path::new(LIST)) {
         let Some(info) = control.info(number)? else { continue };
         if info.server_flags == plan.identity && info.state != STATE_DEAD {
-            let asked = plan.number.filter(|&asked| asked != number);
-            if let Some(asked) = asked {
+            if let Some(asked) = plan.number.filter(|&asked| asked != number) {
                 return Err(UblkError::OtherDevice { found: number, asked });
             }
             let Some(info) = settled(control, number)? else { continue };

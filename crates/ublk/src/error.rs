@@ -39,6 +39,8 @@ pub enum UblkError {
         "this disk is /dev/ublkb{found} already, not /dev/ublkb{asked}; leave out --id, or remove that one first"
     )]
     OtherDevice { found: u32, asked: u32 },
+    #[error("/dev/ublkb{device} is writable; leave out --read-only, or stop its program and start again")]
+    Writable { device: u32 },
     #[error("there is no ublk device {device}")]
     NoDevice { device: u32 },
     #[error("{path}: {source}")]

@@ -255,3 +255,6 @@ fn read_replies(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,7 +177,7 @@ impl Queue {
         }
         if let Some(connection) = self.connect() {
             if lost.is_some() {
-                self.say(&format!("connected again; {sent} requests are sent again"));
+                self.say(&format!("connected again; requests sent again: {sent}"));
             }
             self.note_size(&connection);
             self.link.begin(connection);

@@ -107,9 +107,13 @@ fn first_connection(wishes: &Wishes, stop: &Stop) -> Result<Option<Connection>, 
 fn plan(wishes: &Wishes, connection: &Connection) -> Result<Plan, UblkError> {
     let connected = &connection.connected;
     let params = properties(wishes.upstream.export(), connected, wishes.is_read_only)?;
+    let takes_several = takes_several(connected);
     Ok(Plan {
+        export: wishes.upstream.export().to_owned(),
+        takes_several,
+        is_read_only: wishes.is_read_only,
         number: wishes.number,
-        queues: if takes_several(connected) { wishes.queues } else { 1 },
+        queues: if takes_several { wishes.queues } else { 1 },
         depth: wishes.depth,
         max_io_bytes: params.max_sectors * SECTOR_BYTES as u32,
         params,
@@ -131,13 +135,6 @@ impl Session {
         connection: Connection,
         events: &Sender<Event>,
     ) -> Result<Self, UblkError> {
-        if device.info.queues > 1 && !takes_several(&connection.connected) {
-            return Err(UblkError::Unfit {
-                export: upstream.export().to_owned(),
-                found: "a single connection".to_owned(),
-                expected: "one for each queue of the device",
-            });
-        }
         let shared = Arc::new(Shared {
             upstream: upstream.clone(),
             device: device.open()?,

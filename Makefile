@@ -73,7 +73,7 @@ hostile: setup
 
 packages:
 	@./scripts/setup run
-	cargo build --release -p haversack-daemon -p haversack-cli
+	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-ublk
 	./scripts/packages
 
 # Takes a minute or two, most of it for a clean Debian.

@@ -83,7 +83,16 @@ fn build() -> Result<PathBuf> {
     let profile = own.ancestors().skip(1).find(|directory| !directory.ends_with("deps"));
     let directory = profile.unwrap_or(Path::new(".")).to_owned();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "haversackd", "--bin", "haversack"]);
+    cargo.current_dir(workspace()).args([
+        "build",
+        "--quiet",
+        "--bin",
+        "haversackd",
+        "--bin",
+        "haversack",
+        "--bin",
+        "haversack-ublk",
+    ]);
     cargo.arg("--target-dir").arg(directory.parent().unwrap_or(&directory));
     if directory.ends_with("release") {
         cargo.arg("--release");

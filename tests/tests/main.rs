@@ -32,4 +32,5 @@ mod shared_base;
 mod simulator;
 mod takeover;
 mod tls;
+mod ublk;
 mod vhost_user;

@@ -233,25 +233,36 @@ fn privileges_are_dropped_and_everything_goes_on() {
     });
 }
 
+/// Checks a unit that is packaged as `packaged` and used as `name`.
+fn is_valid_and_a_sandbox(place: &Place, packaged: &str, name: &str, program: &str) -> Result<()> {
+    let packaged = tools::workspace().join("packaging").join(packaged);
+    let text = std::fs::read_to_string(&packaged).map_err(Error::io("the unit file"))?;
+    let built = tools::own(program)?.get_program().to_string_lossy().into_owned();
+    let unit = place.path(name);
+    std::fs::write(&unit, text.replace(&format!("/usr/bin/{program}"), &built))
+        .map_err(Error::io("the unit"))?;
+    let mut verify = tools::tool("systemd-analyze")?;
+    verify.args(["verify", "--man=no"]).arg(&unit);
+    let output = tools::output(verify)?;
+    check(output.status.success() && output.stderr.is_empty(), format!("systemd says {output:?}"))?;
+    let mut judge = tools::tool("systemd-analyze")?;
+    // In tenths.
+    judge.args(["security", "--offline=true", "--no-pager", "--threshold=20"]).arg(&unit);
+    let output = tools::output(judge)?;
+    let exposure = output.stdout.lines().rfind(|line| line.contains("Overall")).unwrap_or_default();
+    place.say(exposure);
+    check(output.status.success(), format!("systemd says {output:?}"))
+}
+
 #[test]
 fn the_unit_file_is_valid_and_a_sandbox() {
     test("systemd unit", |place| {
-        let packaged = tools::workspace().join("packaging/haversackd.service");
-        let text = std::fs::read_to_string(&packaged).map_err(Error::io("the unit file"))?;
-        let program = tools::own("haversackd")?.get_program().to_string_lossy().into_owned();
-        let unit = place.path("haversackd.service");
-        std::fs::write(&unit, text.replace("/usr/bin/haversackd", &program))
-            .map_err(Error::io("the unit"))?;
-        let mut verify = tools::tool("systemd-analyze")?;
-        verify.args(["verify", "--man=no"]).arg(&unit);
-        let output = tools::output(verify)?;
-        check(output.status.success() && output.stderr.is_empty(), format!("systemd says {output:?}"))?;
-        let mut judge = tools::tool("systemd-analyze")?;
-        // In tenths.
-        judge.args(["security", "--offline=true", "--no-pager", "--threshold=20"]).arg(&unit);
-        let output = tools::output(judge)?;
-        let exposure = output.stdout.lines().rfind(|line| line.contains("Overall")).unwrap_or_default();
-        place.say(exposure);
-        check(output.status.success(), format!("systemd says {output:?}"))
+        is_valid_and_a_sandbox(place, "haversackd.service", "haversackd.service", "haversackd")?;
+        is_valid_and_a_sandbox(
+            place,
+            "haversack-ublk@.service",
+            "haversack-ublk@vm1.service",
+            "haversack-ublk",
+        )
     });
 }

@@ -83,7 +83,7 @@ impl Link {
         }
     }
 
-    /// Returns whether there is no connection, or one that has ended and still has I/O in flight.
+    /// Returns whether there is no connection, or one that has ended.
     pub fn is_down(&self) -> bool {
         self.live.as_ref().is_none_or(|live| live.over.is_some())
     }

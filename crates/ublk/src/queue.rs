@@ -3,7 +3,7 @@
 //! Invariants
 //! - Each request is answered to the kernel once. Without a connection, requests wait, unless the program is to end:
 //!   then they fail, so that the device can be removed.
-//! - Memory is dropped only when no send and no receive is in flight.
+//! - Memory is dropped only when the kernel has no I/O on it: after an error it stays until the program ends.
 
 use std::fs::File;
 use std::io;
@@ -84,13 +84,21 @@ impl Queue {
             self.note_size(&connection);
             self.link.begin(connection);
         }
-        let end = self.serve();
+        let end = self.serve().and_then(|()| self.finish());
+        if end.is_err() {
+            std::mem::forget(self);
+        }
+        end
+    }
+
+    /// Ends the connection and waits for its I/O.
+    fn finish(&mut self) -> Result<(), UblkError> {
         self.link.hang_up("the queue ends");
         while !self.link.is_quiet() {
             self.wait(None)?;
             self.complete()?;
         }
-        end
+        Ok(())
     }
 
     fn serve(&mut self) -> Result<(), UblkError> {
@@ -221,6 +229,15 @@ impl Queue {
         if told != text {
             self.say(text);
             text.clone_into(told);
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // I/O may be in flight. The device stays, and its requests wait for the next server.
+        if std::thread::panicking() {
+            std::process::abort();
         }
     }
 }

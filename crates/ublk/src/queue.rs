@@ -201,7 +201,7 @@ impl Queue {
                     return Some(connection);
                 }
                 Ok(_) => self.say_once(&mut told, "it no longer takes several connections"),
-                Err(UpstreamError::Io(_)) => {}
+                Err(UpstreamError::Io(_) | UpstreamError::Closed) => {}
                 Err(error) => self.say_once(&mut told, &error.to_string()),
             }
         }

@@ -93,7 +93,7 @@ fn negotiate(
     loop {
         let bytes = &mut buffer[..negotiation.wanted_bytes()];
         stream.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => UpstreamError::Nbd(negotiation.closed()),
+            io::ErrorKind::UnexpectedEof => UpstreamError::Closed,
             _ => error.into(),
         })?;
         let step = negotiation.receive(&mut &*bytes, &mut output);

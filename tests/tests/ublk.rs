@@ -36,10 +36,11 @@ fn run(place: &Place, image: &Path) -> Result<[String; 2]> {
         command.args(["-serial", &format!("file:{}", file.display())]);
     }
     let mut guest = Process::start(place, "qemu", &command)?;
-    match guest.wait(LIMIT) {
-        Err(error) if !matches!(error, Error::TimedOut { .. }) => return Err(error),
-        // What it has printed says more than that.
-        _ => {}
+    // What it has printed says more than that it has taken too long.
+    if let Err(error) = guest.wait(LIMIT)
+        && !matches!(error, Error::TimedOut { .. })
+    {
+        return Err(error);
     }
     let text = |path: &PathBuf| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok([text(&files[0]).unwrap_or_default(), text(&files[1]).unwrap_or_default()])

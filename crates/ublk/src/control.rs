@@ -13,6 +13,7 @@ use crate::abi::{
     ANY_DEVICE, CONTROL_PATH, ControlBody, ControlCommand, DeviceInfo, NO_QUEUE, PARAMS_BYTES, Params,
 };
 use crate::error::UblkError;
+use crate::report;
 
 /// The first kernel whose driver knows commands with these numbers, and tells what it can do.
 pub const OLDEST_KERNEL: &str = "6.5";
@@ -72,7 +73,7 @@ impl Control {
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 // A kernel that has taken the command and cannot be waited for leaves no safe way on.
-                eprintln!("haversack-ublk: io_uring: {error}");
+                report::say(format_args!("io_uring: {error}"));
                 std::process::abort();
             }
         }

@@ -15,6 +15,7 @@ use crate::abi::{
 };
 use crate::control::Control;
 use crate::error::UblkError;
+use crate::report;
 
 /// The kernel's list of devices.
 const LIST: &str = "/sys/class/ublk-char";
@@ -155,7 +156,7 @@ impl Device {
         if self.is_new
             && let Err(error) = self.delete(control)
         {
-            eprintln!("haversack-ublk: {error}");
+            report::say(&error);
         }
     }
 }

@@ -12,6 +12,7 @@ mod memory;
 mod outbox;
 mod properties;
 mod queue;
+mod report;
 mod request;
 mod ring;
 mod serve;
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("haversack-ublk: {error}");
+            report::say(&error);
             let is_usage = matches!(error, UblkError::Uri(_) | UblkError::NotLocal { .. });
             ExitCode::from(if is_usage { 2 } else { 1 })
         }

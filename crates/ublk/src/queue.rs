@@ -15,6 +15,7 @@ use crate::abi::RESULT_OK;
 use crate::error::{UblkError, UpstreamError};
 use crate::link::Link;
 use crate::memory::{Buffers, Descriptors};
+use crate::report;
 use crate::request::BlockRequest;
 use crate::ring::{QueueRing, Source};
 use crate::slots::Slots;
@@ -222,7 +223,7 @@ impl Queue {
     }
 
     fn say(&self, text: &str) {
-        eprintln!("haversack-ublk: queue {}: {text}", self.number);
+        report::say(format_args!("queue {}: {text}", self.number));
     }
 
     fn say_once(&self, told: &mut String, text: &str) {

@@ -17,6 +17,7 @@ use crate::error::{UblkError, UpstreamError};
 use crate::flusher;
 use crate::properties::properties;
 use crate::queue::{Queue, Shared};
+use crate::report;
 use crate::request::SECTOR_BYTES;
 use crate::stop::Stop;
 use crate::upstream::{Connection, Pauses, Upstream, takes_several};
@@ -58,7 +59,7 @@ pub fn serve(wishes: &Wishes) -> Result<(), UblkError> {
     let (sender, events) = mpsc::channel();
     watch_signals(Arc::clone(&stop), sender.clone())?;
     if let Err(error) = flusher::become_flusher() {
-        eprintln!("haversack-ublk: the kernel may wait for this program when memory is short: {error}");
+        report::say(format_args!("the kernel may wait for this program when memory is short: {error}"));
     }
     let Some(connection) = first_connection(wishes, &stop)? else { return Ok(()) };
     let device = Device::prepare(&mut control, &plan(wishes, &connection)?)?;
@@ -218,12 +219,12 @@ impl Session {
 
     fn announce(&self, device: &Device) {
         if device.is_taken_over() {
-            eprintln!("haversack-ublk: {} had no server and continues", device.path());
+            report::say(format_args!("{} had no server and continues", device.path()));
         }
-        println!("{}", device.path());
+        report::print(&device.path());
         let status = format!("{} is {}", device.path(), self.shared.upstream.export());
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&status)]) {
-            eprintln!("haversack-ublk: cannot notify systemd: {error}");
+            report::say(format_args!("cannot notify systemd: {error}"));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
@@ -76,5 +77,37 @@ fn clients_agree() {
         clients::compare(&scratch, &source.display().to_string())?;
         daemon.command(&["disk", "flush", "vm2"])?;
         scenario::same_digest(&empty, &image::digest(&source)?)
+    });
+}
+
+/// A client that loses its connection asks for everything again on the next one, and then for something else: nothing that it
+/// asked for on the first may happen after that.
+#[test]
+fn nothing_is_done_any_more_for_a_client_that_has_gone() {
+    const DISK_MIB: u64 = 256;
+    /// In the part of the disk that is discarded last.
+    const WRITTEN_AT: u64 = 250 * MIB;
+    /// The origin discards 8 MiB at a time, and the daemon 32 MiB.
+    const DELAY: Duration = Duration::from_millis(100);
+    test("a client that has gone", |place| {
+        let file = image::zeroes(place, "origin.img", DISK_MIB)?;
+        let delay = format!("delay-zero={}ms", DELAY.as_millis());
+        let words = ["--filter=delay", "file", &file.display().to_string(), &delay];
+        let origin = Nbdkit::start(place, "origin", &words)?;
+        let disk = Disk { mode: "wt".into(), ..Disk::new("vm1", origin.uri()) };
+        let daemon = Haversack::start(place, Settings::new(64, vec![disk]))?;
+        let socket = daemon.socket("nbd.sock");
+
+        let mut first = Connection::open(&socket, "vm1")?;
+        first.send(Command::Trim, 0, (DISK_MIB * MIB) as u32, &[])?;
+        std::thread::sleep(DELAY / 2);
+        drop(first);
+
+        let mut second = Connection::open(&socket, "vm1")?;
+        let (mut written, mut read) = ([0x5a; 4096], [0; 4096]);
+        second.ask(Command::Write, WRITTEN_AT, 4096, &mut written)?;
+        std::thread::sleep(DELAY * (DISK_MIB / 8 + 8) as u32);
+        second.ask(Command::Read, WRITTEN_AT, 4096, &mut read)?;
+        check(read == written, "the write is gone: the discard of the first client went on after it")
     });
 }

@@ -96,8 +96,6 @@ pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub const STATE_DEAD: u16 = 0;
 /// `UBLK_S_DEV_LIVE`: there is a block device with a server.
 pub const STATE_LIVE: u16 = 1;
-/// `UBLK_S_DEV_QUIESCED`: there is a block device whose server is gone.
-pub const STATE_QUIESCED: u16 = 2;
 
 /// `UBLK_IO_OP_READ`
 pub const OP_READ: u8 = 0;

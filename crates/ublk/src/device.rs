@@ -1,17 +1,22 @@
 //! A ublk device: finding the one of a disk, making it, taking it over from a server that is gone, and removing it.
 //!
 //! Invariants
-//! - A device is taken over only for the disk that it was made for: its description has the identity of the URI.
-//! - A device that this program has made and cannot serve is removed; one that it has taken over is left as it was.
+//! - A device is taken over only for the URI that it was made for: its description has the URI's identity.
+//! - A device that never was available is removed by the next server of its URI. Others are removed only by their own server,
+//!   or if the user says so.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
 use crate::abi::{
     ANY_DEVICE, ATTR_READ_ONLY, ControlCommand, DeviceInfo, F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, Params,
-    STATE_DEAD, STATE_LIVE, STATE_QUIESCED,
+    STATE_DEAD, STATE_LIVE,
 };
 use crate::control::Control;
 use crate::error::UblkError;
@@ -21,6 +26,8 @@ use crate::report;
 const LIST: &str = "/sys/class/ublk-char";
 /// How long the kernel takes at most to notice that a server has been killed.
 const MOURNING: Duration = Duration::from_secs(3);
+/// The same if each request of a queue was with the server: the kernel notices when one has timed out.
+const LONG_MOURNING: Duration = Duration::from_secs(40);
 /// How long it takes until a new device has its file.
 const BIRTH: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -173,7 +180,13 @@ pub fn remove(control: &mut Control, number: u32) -> Result<(), UblkError> {
 fn find(control: &mut Control, plan: &Plan) -> Result<Option<u32>, UblkError> {
     for number in numbers(Path::new(LIST)) {
         let Some(info) = control.info(number)? else { continue };
-        if info.server_flags == plan.identity && info.state != STATE_DEAD {
+        if info.server_flags != plan.identity {
+            continue;
+        }
+        if info.state == STATE_DEAD {
+            refuse_if_used(&info)?;
+            control.plain(ControlCommand::DelDev, number)?;
+        } else {
             if let Some(asked) = plan.number.filter(|&asked| asked != number) {
                 return Err(UblkError::OtherDevice { found: number, asked });
             }
@@ -185,12 +198,7 @@ fn find(control: &mut Control, plan: &Plan) -> Result<Option<u32>, UblkError> {
     let Some(number) = plan.number else { return Ok(None) };
     match settled(control, number)? {
         None => Ok(None),
-        Some(info) if info.state == STATE_QUIESCED => Err(UblkError::OtherDisk { device: number }),
-        Some(info) => {
-            refuse_if_used(&info)?;
-            control.plain(ControlCommand::DelDev, number)?;
-            Ok(None)
-        }
+        Some(info) => refuse_if_used(&info).and(Err(UblkError::OtherDisk { device: number })),
     }
 }
 
@@ -199,10 +207,17 @@ fn settled(control: &mut Control, number: u32) -> Result<Option<DeviceInfo>, Ubl
     let start = Instant::now();
     loop {
         match control.info(number)? {
-            Some(info) if info.state == STATE_LIVE && start.elapsed() < MOURNING => std::thread::sleep(PAUSE),
+            Some(info) if info.state == STATE_LIVE && start.elapsed() < time_to_notice(&info) => {
+                std::thread::sleep(PAUSE);
+            }
             info => return Ok(info),
         }
     }
+}
+
+fn time_to_notice(info: &DeviceInfo) -> Duration {
+    let is_dead = kill(Pid::from_raw(info.server_pid), None) == Err(Errno::ESRCH);
+    if is_dead { LONG_MOURNING } else { MOURNING }
 }
 
 /// Fails if a process serves the device, or is about to.

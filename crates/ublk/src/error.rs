@@ -19,7 +19,7 @@ pub enum UblkError {
         crate::control::OLDEST_KERNEL
     )]
     NoDriver { path: &'static str, source: io::Error },
-    #[error("{path}: {source}; expected to be root, with CAP_SYS_ADMIN")]
+    #[error("{path}: {source}; run as root, with CAP_SYS_ADMIN")]
     NotAllowed { path: &'static str, source: io::Error },
     #[error(
         "the ublk driver does not have {missing}; expected that of Linux {} or later",

@@ -48,6 +48,8 @@ pub struct Queue {
     buffers: Buffers,
     descriptors: Descriptors,
     link: Link,
+    /// They grow until the daemon has carried out a request: one that drops each connection is not asked all the time.
+    pauses: Pauses,
     stopping_since: Option<Instant>,
 }
 
@@ -71,6 +73,7 @@ impl Queue {
             buffers,
             descriptors,
             link: Link::new(depth),
+            pauses: Pauses::new(),
             stopping_since: None,
             shared,
         };
@@ -131,6 +134,9 @@ impl Queue {
             self.link.fail_waiting(&mut self.slots);
         }
         while let Some((tag, result)) = self.link.next_result() {
+            if result >= 0 {
+                self.pauses = Pauses::new();
+            }
             self.ring.commit(tag, result, self.buffers.address(tag))?;
         }
         Ok(())
@@ -147,7 +153,10 @@ impl Queue {
                 Source::Command { tag } => self.commanded(tag, result)?,
                 Source::Send => self.link.sent(result),
                 Source::Receive => self.link.received(result, &mut self.slots, &self.buffers),
-                Source::Bell => self.stopping_since = Some(Instant::now()),
+                Source::Bell if self.shared.stop.is_requested() => self.stopping_since = Some(Instant::now()),
+                Source::Bell => {
+                    self.ring.listen(self.shared.stop.bell()).map_err(UblkError::system("io_uring"))?;
+                }
             }
         }
         Ok(())
@@ -193,10 +202,9 @@ impl Queue {
         }
     }
 
-    fn connect(&self) -> Option<Connection> {
-        let (mut pauses, mut told) = (Pauses::new(), String::new());
-        // A daemon that accepts connections and drops them must not keep both sides busy.
-        while !self.shared.stop.wait(pauses.next()) {
+    fn connect(&mut self) -> Option<Connection> {
+        let mut told = String::new();
+        while !self.shared.stop.wait(self.pauses.next()) {
             match self.shared.upstream.connect() {
                 Ok(connection) if self.shared.queues == 1 || takes_several(&connection.connected) => {
                     return Some(connection);
@@ -217,7 +225,7 @@ impl Queue {
             ));
         } else if self.number == 0 && now / 4096 > device / 4096 {
             self.say(&format!(
-                "the disk has {now} bytes now; the device keeps {device} until it is made anew"
+                "the disk has {now} bytes now; the device keeps {device} until it is removed and created again"
             ));
         }
     }

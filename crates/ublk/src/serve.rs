@@ -63,8 +63,7 @@ pub fn serve(wishes: &Wishes) -> Result<(), UblkError> {
     }
     let Some(connection) = first_connection(wishes, &stop)? else { return Ok(()) };
     let device = Device::prepare(&mut control, &plan(wishes, &connection)?)?;
-    let session = Session::start(&device, &wishes.upstream, stop, connection, &sender);
-    let session = session.inspect_err(|_| device.abandon(&mut control))?;
+    let session = Session::start(&device, &wishes.upstream, stop, connection, &sender)?;
     session.run(&mut control, &device, &events)
 }
 
@@ -169,13 +168,10 @@ impl Session {
         device: &Device,
         events: &Receiver<Event>,
     ) -> Result<(), UblkError> {
-        if let Err(error) = self.wait_for_queues(events).and_then(|()| device.start(control)) {
-            if !device.is_taken_over() && device.stop(control).is_ok() {
-                self.join();
-                device.abandon(control);
-            }
-            return Err(error);
-        }
+        // The threads have the device's file open until the program ends, so after an error a new device is left to the
+        // next server of this disk, which removes it.
+        self.wait_for_queues(events)?;
+        device.start(control)?;
         self.announce(device);
         while !self.shared.stop.is_requested() {
             if let Ok(Event::Over(number)) = events.recv() {
@@ -219,7 +215,7 @@ impl Session {
 
     fn announce(&self, device: &Device) {
         if device.is_taken_over() {
-            report::say(format_args!("{} had no server and continues", device.path()));
+            report::say(format_args!("{} taken over; it had no server", device.path()));
         }
         report::print(&device.path());
         let status = format!("{} is {}", device.path(), self.shared.upstream.export());

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_nbd::{
     ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, TransmissionFlags, Transport,
@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{UblkError, UpstreamError};
 
-/// How long the daemon may take for one step of the negotiation.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the daemon may take for the negotiation.
+const PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -59,7 +59,7 @@ impl Upstream {
     }
 
     /// Returns a number for the URI, never 0. It goes into the kernel's description of a device, so that a device is never
-    /// continued with another disk.
+    /// continued with another URI.
     pub fn identity(&self) -> u64 {
         // FNV-1a: the number must be the same in every version of this program.
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -76,12 +76,42 @@ impl Upstream {
         rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
         let mut socket = UnixStream::from(socket);
         socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        let connected = negotiate(&mut socket, ClientNegotiation::new(&self.export, TlsPolicy::Off)?)?;
+        let mut timed = Timed { socket: &mut socket, deadline: Instant::now() + PATIENCE };
+        let connected = negotiate(&mut timed, ClientNegotiation::new(&self.export, TlsPolicy::Off)?)?;
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(None)?;
         Ok(Connection { socket, connected })
+    }
+}
+
+/// A socket that gives up at some time, however many bytes come until then.
+struct Timed<'a> {
+    socket: &'a mut UnixStream,
+    deadline: Instant,
+}
+
+impl Timed<'_> {
+    fn time_left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.time_left()?)?;
+        self.socket.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.time_left()?)?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
     }
 }
 

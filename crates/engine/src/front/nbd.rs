@@ -9,6 +9,8 @@
 //!   received and no request is started.
 //! - Memory for a long payload is allocated as the data arrives, not when the header does.
 //! - A slot is free again when its reply has been sent.
+//! - When the peer of a Unix socket has closed a connection, no request of it starts any more. Those that have started
+//!   precede the requests of any later connection.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -23,6 +25,7 @@ use haversack_nbd::{
     Command, CommandFlags, Errno, Extent, ExtentWriter, MetaContext, MetaContexts, Negotiated, Refusal,
     Replier, ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::budget::Budget;
 use super::payload::Payload;
@@ -228,11 +231,34 @@ impl NbdConnection {
                 return;
             }
         };
+        if self.is_abandoned() {
+            return;
+        }
         match self.filling {
             Some(slot) => self.payload_came(context, slot, bytes),
             None => self.unparsed = 0..bytes,
         }
         self.parse(context);
+    }
+
+    /// Returns whether the peer has closed the connection, and breaks it if so. The peer may send the same requests again on
+    /// another connection, and then others for the same blocks: nothing of this one may start after those.
+    fn is_abandoned(&mut self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let is_gone = poll(&mut polled, Some(&now)).is_ok()
+            && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        if is_gone {
+            (self.closing, self.broken) = (true, true);
+        }
+        is_gone
+    }
+
+    /// Continues with what could not be handled when it was received.
+    fn resume(&mut self, context: &mut ClientContext<'_>) {
+        if self.waiting.is_none() && self.unparsed.is_empty() || !self.is_abandoned() {
+            self.parse(context);
+        }
     }
 
     fn payload_came(&mut self, context: &mut ClientContext<'_>, slot: u32, bytes: usize) {
@@ -437,7 +463,7 @@ impl NbdConnection {
         if result.is_err() {
             (self.closing, self.broken) = (true, true);
         }
-        self.parse(context);
+        self.resume(context);
     }
 
     /// Frees a reply's resources: it has been sent, or never will be.
@@ -514,7 +540,7 @@ impl Client for NbdConnection {
         let waited = self.waiting.is_some();
         let before = *context.socket_bytes;
         if waited && !self.closing {
-            self.parse(context);
+            self.resume(context);
         } else {
             self.send(context);
             self.receive(context);
@@ -545,7 +571,8 @@ impl Client for NbdConnection {
         result: Result<(), RequestError>,
     ) -> Option<Finished> {
         self.in_core -= 1;
-        if result.is_ok() && self.ask(context, number) {
+        let has_parts_left = self.slots[number as usize].left_sectors > 0;
+        if result.is_ok() && !(has_parts_left && self.is_abandoned()) && self.ask(context, number) {
             return None;
         }
         let slot = &self.slots[number as usize];

@@ -84,7 +84,7 @@ pub const COMMIT_AND_FETCH: u32 = encoded(READ_WRITE, 0x21, size_of::<IoBody>())
 /// `UBLK_IO_RES_OK`: a request has come.
 pub const RESULT_OK: i32 = 0;
 
-/// `UBLK_MAX_QUEUE_DEPTH`: the descriptors of each queue begin at a multiple of the space that so many take.
+/// `UBLK_MAX_QUEUE_DEPTH`. The kernel reserves space for this many descriptors per queue, whatever the queue's depth.
 pub const MAX_DEPTH: usize = 4096;
 
 /// `UBLK_F_USER_RECOVERY`: the device stays when its server ends; requests wait for the next server.

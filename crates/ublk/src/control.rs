@@ -72,7 +72,7 @@ impl Control {
             if let Err(error) = waited
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                // A kernel that has taken the command and cannot be waited for leaves no safe way on.
+                // The kernel may still write to the caller's memory, so it must not be freed.
                 report::say(format_args!("io_uring: {error}"));
                 std::process::abort();
             }

@@ -16,7 +16,7 @@ pub enum Operation {
     Flush,
     Discard,
     WriteZeroes,
-    /// The driver has sent what nobody asked for.
+    /// One that the protocol does not have.
     Unknown,
 }
 

@@ -89,12 +89,12 @@ impl QueueRing {
         self.push(&entry.build().user_data(BELL))
     }
 
-    /// Gives the kernel what was pushed.
+    /// Submits the queued entries to the kernel.
     pub fn submit(&mut self) -> io::Result<()> {
         self.uring.submit().map(drop).or_else(passing)
     }
 
-    /// Gives the kernel what was pushed and waits until something completes, or the time is over.
+    /// Submits the queued entries and waits for a completion, at most for this time.
     pub fn wait(&mut self, time: Option<Duration>) -> io::Result<()> {
         let submitter = self.uring.submitter();
         match time {

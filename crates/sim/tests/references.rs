@@ -5,32 +5,25 @@ mod common;
 
 use common::{memory, simulate};
 use haversack_core::CleanerConfig;
+use haversack_latency::WholeTimes;
 use haversack_model::{WriteMode, WriteThroughAck};
-use haversack_sim::latency::distribution::Distribution;
-use haversack_sim::latency::{LatencyModel, StationModel};
 use haversack_sim::{PolicyName, Pool, Replacement, Row, Settings, Sizes, run};
 use haversack_trace::{Access, Op, VolumeNo};
 
-const DEVICE_US: f64 = 10.0;
-const ORIGIN_US: f64 = 1_000.0;
+const DEVICE_US: u32 = 10;
+const ORIGIN_US: u32 = 1_000;
 
 /// A device that does everything at the same time, and an origin that does one thing after the other.
-fn model() -> LatencyModel {
-    let station = |us, servers| StationModel {
-        read: Distribution::Constant(us),
-        write: Distribution::Constant(us),
-        flush: Distribution::Constant(us),
-        servers,
-        bytes_per_second: f64::INFINITY,
-    };
-    LatencyModel {
-        device: station(DEVICE_US, 100),
-        origin: station(ORIGIN_US, 1),
-        network_round_trip_us: 0.0,
-        network_bytes_per_second: f64::INFINITY,
-        host_us: 0.0,
-    }
-}
+const TIMES: WholeTimes = WholeTimes {
+    device_read_us: DEVICE_US,
+    device_write_us: DEVICE_US,
+    device_flush_us: DEVICE_US,
+    device_servers: 100,
+    origin_read_us: ORIGIN_US,
+    origin_write_us: ORIGIN_US,
+    origin_flush_us: ORIGIN_US,
+    origin_servers: 1,
+};
 
 /// An LRU cache of this size in blocks.
 fn lru(mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
@@ -46,7 +39,7 @@ fn lru(mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
         policies: vec![PolicyName::Lru],
         sizes: Sizes::Blocks(vec![blocks]),
         mode,
-        latency: Some(model()),
+        latency: Some(TIMES.model()),
         ..Settings::default()
     };
     let report = simulate(&memory(&accesses, &["v"]), &settings);
@@ -58,17 +51,17 @@ fn means_us(row: &Row) -> (f64, f64) {
     (latency.reads.mean_us, latency.writes.mean_us)
 }
 
-fn is_near(one: f64, other: f64) -> bool {
-    (one - other).abs() <= 0.01 * other.max(1.0)
+fn is_near(one_us: f64, other_us: u32) -> bool {
+    (one_us - f64::from(other_us)).abs() <= 0.01 * f64::from(other_us.max(1))
 }
 
 #[test]
 fn a_dirty_block_that_is_evicted_keeps_the_origin_busy() {
     let written = [(0, Op::Write, 1), (0, Op::Write, 2), (0, Op::Read, 3)];
     let (reads, writes) = means_us(&lru(WriteMode::WriteBack, 1, &written));
-    assert!(is_near(writes, 0.0), "a write does not wait for what it replaces: {writes} us");
+    assert!(is_near(writes, 0), "a write does not wait for what it replaces: {writes} us");
     // Block 1 was read from the cache and written to the origin, then block 2; the read waits for both.
-    assert!(is_near(reads, DEVICE_US + 3.0 * ORIGIN_US), "{reads} us");
+    assert!(is_near(reads, DEVICE_US + 3 * ORIGIN_US), "{reads} us");
     let clean = [(0, Op::Read, 1), (5_000, Op::Read, 2), (10_000, Op::Read, 3)];
     let (reads, _) = means_us(&lru(WriteMode::WriteBack, 1, &clean));
     assert!(is_near(reads, ORIGIN_US), "what is clean is only dropped: {reads} us");
@@ -90,9 +83,9 @@ fn a_write_through_is_answered_by_the_origin_or_by_the_cache() {
     let requests = [(0, Op::Write, 1), (0, Op::Read, 9)];
     let through = |answer| means_us(&lru(WriteMode::WriteThrough(answer), 10, &requests));
     let (reads, writes) = through(WriteThroughAck::Origin);
-    assert!(is_near(writes, ORIGIN_US) && is_near(reads, 2.0 * ORIGIN_US), "{reads} {writes} us");
+    assert!(is_near(writes, ORIGIN_US) && is_near(reads, 2 * ORIGIN_US), "{reads} {writes} us");
     let (reads, writes) = through(WriteThroughAck::Cache);
-    assert!(is_near(writes, 0.0) && is_near(reads, 2.0 * ORIGIN_US), "{reads} {writes} us");
+    assert!(is_near(writes, 0) && is_near(reads, 2 * ORIGIN_US), "{reads} {writes} us");
 }
 
 #[test]

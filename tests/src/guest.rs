@@ -128,10 +128,10 @@ impl Guest {
     /// # Errors
     /// If the migration fails, or the new QEMU cannot be reached.
     pub fn migrate(&mut self, place: &Place, name: &str, disks: &[Attachment]) -> Result<()> {
-        let socket = place.path(format!("{name}-migration.sock"));
-        let channel = format!("unix:{}", socket.display());
-        let mut destination = Qemu::start(place, name, disks, &["-incoming", &channel])?;
-        destination.process.wait_for_file(&socket)?;
+        let channel = format!("unix:{}", place.path(format!("{name}-migration.sock")).display());
+        let destination = Qemu::expect(place, name, disks, &[])?;
+        // With `-incoming` and the channel the socket's file exists before QEMU listens there.
+        destination.watch()?.execute("migrate-incoming", &json!({ "uri": channel }))?;
         let mut monitor = self.qemu.watch()?;
         let told = qmp::migrate(&mut monitor, &channel, PATIENCE)?;
         place.say(&format!(

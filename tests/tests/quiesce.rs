@@ -70,8 +70,10 @@ fn found(place: &Place, is_frozen: bool) -> Result<u64> {
         .args(["--blockdev", &format!("file,node-name=s,filename={}", place.path("snapshot.img").display())]);
     served.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
     served.args(["--export", "nbd,id=s,node-name=s,name=s,writable=on"]);
+    let ready = place.path("snapshot.pid");
+    served.arg("--pidfile").arg(&ready);
     let mut server = Process::start(place, "snapshot", &served)?;
-    server.wait_for_file(&socket)?;
+    server.wait_for_file(&ready)?;
     let disk = Attachment::Nbd { socket, export: "s".into(), reconnect_s: 0 };
     let mut guest = Guest::boot(place, "second", &[disk])?;
     guest.ask("mount vda ext4")?;

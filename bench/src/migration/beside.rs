@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use haversack_e2e::MIB;
+
 use super::processors;
 use super::scene::{Scene, blocks, run_until};
 use super::{Failure, Figure, Options, Size, share};
@@ -23,6 +25,35 @@ const COLD: Duration = Duration::from_secs(60);
 const READS: usize = 8;
 const WRITES: (u64, Duration) = (16, Duration::from_millis(10));
 
+/// What the guests leave of each host's processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guests {
+    /// They compute between their requests, so that processors are idle about half of the time.
+    Moderate,
+    /// Their next request follows the answer to the one before: no processor is ever idle.
+    Saturating,
+}
+
+impl Guests {
+    /// How the VM reads: pauses after a number of requests.
+    fn reads(self) -> Option<(u64, Duration)> {
+        (self == Guests::Moderate).then_some((64, Duration::from_millis(3)))
+    }
+
+    /// How neighbours read.
+    fn neighbours(self) -> Option<(u64, Duration)> {
+        (self == Guests::Moderate).then_some((4, Duration::from_millis(1)))
+    }
+
+    /// What they are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Guests::Moderate => "that leave processors idle half of the time",
+            Guests::Saturating => "that saturate the processors",
+        }
+    }
+}
+
 /// What was measured at the same time.
 struct Beside {
     iops: f64,
@@ -32,27 +63,36 @@ struct Beside {
 struct Outcome {
     before: Beside,
     during: Beside,
+    sent_mib_per_s: f64,
     warm_s: f64,
 }
 
 /// Measures.
-pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figure>, Failure> {
+pub fn run(
+    scene: &Scene<'_>,
+    size: &Size,
+    options: &Options,
+    guests: Guests,
+) -> Result<Vec<Figure>, Failure> {
     for (host, daemon) in scene.daemons.iter().enumerate() {
         processors::give_process(host, daemon.process()?.id())?;
     }
     scene.write(0, 0..blocks(size.cached_mib))?;
     scene.flush(0)?;
     (0..2).try_for_each(|host| scene.fill_neighbour(host))?;
-    let results: Vec<Outcome> =
-        (0..ROUNDS).map(|round| one(scene, size, options, round % 2)).collect::<Result<_, Failure>>()?;
+    let results: Vec<Outcome> = (0..ROUNDS)
+        .map(|round| one(scene, size, options, guests, round % 2))
+        .collect::<Result<_, Failure>>()?;
     let middle = |of: &dyn Fn(&Outcome) -> f64| share(&results.iter().map(of).collect::<Vec<_>>(), 0.5);
     let neighbour =
         |host: usize| middle(&|it| it.during.neighbours_p99_us[host] / it.before.neighbours_p99_us[host]);
     println!(
-        "  without a move: the VM {:.0} requests a second, neighbours' p99 {:.0} and {:.0} us",
+        "guests {}: the VM {:.0} requests a second without a move, neighbours' p99 {:.0} and {:.0} us; {:.1} MiB/s are sent",
+        guests.name(),
         middle(&|it| it.before.iops),
         middle(&|it| it.before.neighbours_p99_us[0]),
         middle(&|it| it.before.neighbours_p99_us[1]),
+        middle(&|it| it.sent_mib_per_s),
     );
     Ok(vec![
         Figure::at_least(
@@ -67,19 +107,28 @@ pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figu
     ])
 }
 
-fn one(scene: &Scene<'_>, size: &Size, options: &Options, from: usize) -> Result<Outcome, Failure> {
-    let before = measure(scene, size, from, || {
+fn one(
+    scene: &Scene<'_>,
+    size: &Size,
+    options: &Options,
+    guests: Guests,
+    from: usize,
+) -> Result<Outcome, Failure> {
+    let before = measure(scene, size, guests, from, || {
         std::thread::sleep(options.round);
         Ok(())
     })?;
     let hits_before = ratio(scene, size, from)?;
-    let during = measure(scene, size, from, || scene.send_ahead(from))?;
+    let (begun, sent_bytes) = (Instant::now(), scene.sent_bytes(from)?);
+    let during = measure(scene, size, guests, from, || scene.send_ahead(from))?;
     let moved = Instant::now();
+    let sent_mib = (scene.sent_bytes(from)? - sent_bytes) as f64 / MIB as f64;
+    let sent_mib_per_s = sent_mib / (moved - begun).as_secs_f64();
     scene.write(1 - from, 0..1)?;
     while ratio(scene, size, 1 - from)? < hits_before * WARM && moved.elapsed() < COLD {}
     let warm_s = (moved.elapsed() - WINDOW.min(moved.elapsed())).as_secs_f64();
     scene.wait_until_moved(from)?;
-    Ok(Outcome { before, during, warm_s })
+    Ok(Outcome { before, during, sent_mib_per_s, warm_s })
 }
 
 /// The share of reads in a window that hit.
@@ -100,6 +149,7 @@ fn ratio(scene: &Scene<'_>, size: &Size, host: usize) -> Result<f64, Failure> {
 fn measure(
     scene: &Scene<'_>,
     size: &Size,
+    guests: Guests,
     from: usize,
     what: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Beside, Failure> {
@@ -113,10 +163,10 @@ fn measure(
         let ends = &ends;
         let neighbour = |host| {
             processors::give_this_thread(host)?;
-            scene.neighbour(host, ends)
+            scene.neighbour(host, guests.neighbours(), ends)
         };
         let neighbours = [from, 1 - from].map(|host| scope.spawn(move || neighbour(host)));
-        let reads = scope.spawn(|| vm(Kind::Read, READS, None));
+        let reads = scope.spawn(|| vm(Kind::Read, READS, guests.reads()));
         let writes = scope.spawn(|| vm(Kind::Write, 1, Some(WRITES)));
         let done = what();
         ends.store(true, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use haversack_e2e::Place;
 
 use crate::table;
+use beside::Guests;
 use scene::{LINK_MBITS, Scene};
 
 /// Why it ends.
@@ -92,15 +93,16 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
     }
     if options.what != "stall" {
-        let (place, places) = places()?;
-        let scene = Scene::start(&place, &places, &BESIDE)?;
-        print(
-            &format!(
-                "beside the VM, its neighbours, and a cache of {} MiB on its way, each host with half of the processors",
-                BESIDE.cached_mib
-            ),
-            beside::run(&scene, &BESIDE, options)?,
+        println!(
+            "the VM, its neighbours, and a cache of {} MiB on its way, each host with half of the processors",
+            BESIDE.cached_mib
         );
+        for guests in [Guests::Moderate, Guests::Saturating] {
+            let (place, places) = places()?;
+            let scene = Scene::start(&place, &places, &BESIDE)?;
+            let figures = beside::run(&scene, &BESIDE, options, guests)?;
+            print(&format!("guests {}", guests.name()), figures);
+        }
     }
     Ok(())
 }

@@ -136,9 +136,14 @@ impl<'a> Scene<'a> {
     }
 
     /// Reads a host's own disk, one request at a time, until told to end. All of it is cached.
-    pub fn neighbour(&self, host: usize, ends: &AtomicBool) -> std::io::Result<Round> {
+    pub fn neighbour(
+        &self,
+        host: usize,
+        burst: Option<(u64, Duration)>,
+        ends: &AtomicBool,
+    ) -> std::io::Result<Round> {
         let mut client = self.neighbour_client(host)?;
-        let load = Load { kind: Kind::Read, depth: 1, blocks: blocks(NEIGHBOUR_MIB), burst: None };
+        let load = Load { kind: Kind::Read, depth: 1, blocks: blocks(NEIGHBOUR_MIB), burst };
         run_until(&mut client, load, ends)
     }
 }

@@ -245,3 +245,27 @@ fn a_disk_does_not_get_the_cache_of_another_image() {
         read_back(&daemon, 13)
     });
 }
+
+/// A disk that was renamed does not read the origin past its own dirty blocks.
+#[test]
+fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
+    test("a disk renamed in the configuration", |place| {
+        let mut daemon = start(place, &["one.img"], false)?;
+        write(&daemon, 14)?;
+        let id = daemon.json(&["disk", "show", "vm1"])?["id"].as_str().unwrap_or_default().to_owned();
+        daemon.kill()?;
+        let before = daemon.settings().disks[0].clone();
+        let renamed = Disk { name: "db1".into(), ..before.clone() };
+        daemon.settings().disks[0] = renamed.clone().unattachable();
+        daemon.start_again()?;
+        daemon.wait_for_log(&["not attached", "dirty bytes of this origin", "'vm1'", id.as_str()])?;
+        daemon.kill()?;
+        place.say("with its id it is the same disk");
+        daemon.settings().disks[0] = renamed.with(&format!("id = \"{id}\""));
+        daemon.start_again()?;
+        let mut client = Connection::open(&daemon.socket("nbd.sock"), "db1")?;
+        let mut data = [0; 4096];
+        client.ask(Command::Read, 0, 4096, &mut data)?;
+        check(data == [14; 4096], "the dirty blocks are gone")
+    });
+}

@@ -6,6 +6,7 @@
 //! - Attaching a configured or remembered disk is retried indefinitely. A disk requested through the API is
 //!   either attached or not when its job ends.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::rbd::watchers;
 use crate::state::RememberedDisk;
-use crate::{settings, system};
+use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -59,50 +60,6 @@ fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     let Ok(snapshot) = backend.snapshot() else { return 0 };
     let found = snapshot.disks.iter().find(|found| found.disk == disk);
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
-}
-
-/// Refuses an origin other than the one whose blocks are cached: those blocks would be read in place of its
-/// own, and the dirty ones written over its data.
-fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
-    let Some(known) = pool.known(id).filter(|known| known.cached_bytes + known.dirty_bytes > 0) else {
-        return Ok(());
-    };
-    let label = pool.backend.disk_labels()?.into_iter().find(|label| label.id.0 == id.0);
-    let Some(label) = label.filter(|label| !label.is_of(&config.origin)) else { return Ok(()) };
-    let name = &config.name;
-    if config.accept_origin_change.as_ref() == Some(name) {
-        tracing::warn!(
-            disk = name,
-            before = label.place,
-            now = config.origin,
-            "attaching with another origin"
-        );
-        return Ok(());
-    }
-    Err(DaemonError::conflict(
-        format!(
-            "disk '{name}' has {} cached bytes, {} of them dirty, of another origin, {}; the origin named now is {}, another \
-             one or another file of that name",
-            known.cached_bytes, known.dirty_bytes, label.place, config.origin
-        ),
-        "name the origin that it had; or forget the disk; or, if it is the same data, repeat its name as \
-         accept_origin_change",
-    ))
-}
-
-/// Refuses to attach a disk read-only whose dirty blocks would never be written back.
-fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
-    let dirty_bytes = pool.known(id).map_or(0, |known| known.dirty_bytes);
-    if !config.read_only || dirty_bytes == 0 {
-        return Ok(());
-    }
-    Err(DaemonError::conflict(
-        format!(
-            "disk '{}' has {dirty_bytes} dirty bytes, which a read-only origin does not take",
-            config.name
-        ),
-        "attach it without read_only, and detach it",
-    ))
 }
 
 /// Stores on flash which origin the disk has, in case its host fails.
@@ -265,8 +222,9 @@ impl Daemon {
         pool.backend.withdraw(disk.id)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
-        refuse_other_origin(pool, &config, disk.id)?;
-        refuse_dirty_read_only(pool, &config, disk.id)?;
+        origin_checks::refuse_other_origin(pool, &config, disk.id)?;
+        origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
+        self.refuse_dirty_of_others(&config)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
@@ -364,6 +322,14 @@ impl Daemon {
                 begun => return Ok(begun?),
             }
         }
+    }
+
+    /// Refuses an origin of which a disk that is not in use has dirty blocks in any pool. That of one in use was refused before.
+    fn refuse_dirty_of_others(&self, config: &DiskConfig) -> Result<()> {
+        let disks = self.disks();
+        let in_use = disks.values().filter(|disk| disk.with(|inner| inner.state != DiskState::Detached));
+        let in_use: HashSet<DiskId> = in_use.map(|disk| disk.id).collect();
+        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_of_others(pool, config, &in_use))
     }
 
     /// Refuses an origin that is a cache device or a staging area, under whatever path.

@@ -29,6 +29,7 @@ mod manage;
 pub mod metrics;
 pub mod nbd_listener;
 pub mod origin;
+mod origin_checks;
 mod overview;
 pub mod policy;
 pub mod pool;

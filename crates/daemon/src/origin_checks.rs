@@ -1,0 +1,87 @@
+//! What the cache devices say about an origin: checks before a disk is attached with it.
+
+use std::collections::HashSet;
+
+use haversack_api::DiskConfig;
+use haversack_model::DiskId;
+
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::pool::Pool;
+
+/// Refuses an origin other than the one whose blocks are cached: those blocks would be read in place of its
+/// own, and the dirty ones written over its data.
+pub(crate) fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+    let Some(known) = pool.known(id).filter(|known| known.cached_bytes + known.dirty_bytes > 0) else {
+        return Ok(());
+    };
+    let label = pool.backend.disk_labels()?.into_iter().find(|label| label.id.0 == id.0);
+    let Some(label) = label.filter(|label| !label.is_of(&config.origin)) else { return Ok(()) };
+    let name = &config.name;
+    if config.accept_origin_change.as_ref() == Some(name) {
+        tracing::warn!(
+            disk = name,
+            before = label.place,
+            now = config.origin,
+            "attaching with another origin"
+        );
+        return Ok(());
+    }
+    Err(DaemonError::conflict(
+        format!(
+            "disk '{name}' has {} cached bytes, {} of them dirty, of another origin, {}; the origin named now is {}, another \
+             one or another file of that name",
+            known.cached_bytes, known.dirty_bytes, label.place, config.origin
+        ),
+        "name the origin that it had; or forget the disk; or, if it is the same data, repeat its name as \
+         accept_origin_change",
+    ))
+}
+
+/// Refuses to attach a disk read-only whose dirty blocks would never be written back.
+pub(crate) fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+    let dirty_bytes = pool.known(id).map_or(0, |known| known.dirty_bytes);
+    if !config.read_only || dirty_bytes == 0 {
+        return Ok(());
+    }
+    Err(DaemonError::conflict(
+        format!(
+            "disk '{}' has {dirty_bytes} dirty bytes, which a read-only origin does not take",
+            config.name
+        ),
+        "attach it without read_only, and detach it",
+    ))
+}
+
+/// Refuses an origin for which a pool has dirty blocks of a disk that is not in use, such as one that was renamed: the guest
+/// would read older data, and those blocks might be written over its writes later.
+pub(crate) fn refuse_dirty_of_others(
+    pool: &Pool,
+    config: &DiskConfig,
+    in_use: &HashSet<DiskId>,
+) -> Result<()> {
+    let dirty: Vec<(DiskId, u64)> = pool
+        .known
+        .locked()
+        .iter()
+        .filter(|(other, known)| known.dirty_bytes > 0 && !in_use.contains(other))
+        .map(|(other, known)| (*other, known.dirty_bytes))
+        .collect();
+    if dirty.is_empty() {
+        return Ok(());
+    }
+    for label in pool.backend.disk_labels()?.iter().filter(|label| label.is_of(&config.origin)) {
+        let Some((other, dirty_bytes)) = dirty.iter().find(|(other, _)| other.0 == label.id.0) else {
+            continue;
+        };
+        return Err(DaemonError::conflict(
+            format!(
+                "pool '{}' has {dirty_bytes} dirty bytes of this origin, {}, for another disk, '{}' with id {other}: disk '{}' \
+                 would not see them",
+                pool.name, config.origin, label.name, config.name
+            ),
+            "use that disk's name, or its id as id, to keep them; or destroy them with 'haversack disk forget ID'",
+        ));
+    }
+    Ok(())
+}

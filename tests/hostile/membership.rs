@@ -258,7 +258,7 @@ fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
         let renamed = Disk { name: "db1".into(), ..before.clone() };
         daemon.settings().disks[0] = renamed.clone().unattachable();
         daemon.start_again()?;
-        daemon.wait_for_log(&["not attached", "dirty bytes of this origin", "'vm1'", id.as_str()])?;
+        daemon.wait_for_log(&["not attached", "dirty bytes of", "of disk 'vm1'", id.as_str()])?;
         daemon.kill()?;
         place.say("with its id it is the same disk");
         daemon.settings().disks[0] = renamed.with(&format!("id = \"{id}\""));
@@ -267,5 +267,52 @@ fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
         let mut data = [0; 4096];
         client.ask(Command::Read, 0, 4096, &mut data)?;
         check(data == [14; 4096], "the dirty blocks are gone")
+    });
+}
+
+/// Nor does one that the configuration has in another pool now, whether its former pool is open or not.
+#[test]
+fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
+    test("a disk in another pool", |place| {
+        let mut daemon = start(place, &["one.img"], false)?;
+        let (first, second) = (daemon.pool(), format!("{}-second", daemon.pool()));
+        let (device, image) =
+            (place.path("two.img").display().to_string(), image::zeroes(place, "vm2.img", 64)?);
+        let mut create = tools::own("haversack")?;
+        create.args(["pool", "create", &second, &device, "--size", "64M"]);
+        tools::run(create)?;
+        let pool = format!("\n[[pool]]\nname = \"{second}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n");
+        let disk = |pool: &str| {
+            format!(
+                "\n[[disk]]\nname = \"vm2\"\npool = \"{pool}\"\norigin = {image:?}\nmode = \"wb\"\n\
+                 cleaner = {{ idle = \"1h\", age = \"1h\" }}\n"
+            )
+        };
+        let attached = pool.clone() + &disk(&second);
+        let is_attached =
+            |daemon: &Haversack| Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached");
+        let restart = |daemon: &mut Haversack, more: &str| -> Result<()> {
+            daemon.kill()?;
+            daemon.settings().more = more.to_owned();
+            daemon.start_again()
+        };
+        restart(&mut daemon, &attached)?;
+        tools::wait_until("vm2", PATIENCE, || is_attached(&daemon))?;
+        let ask = |daemon: &Haversack, command, data: &mut [u8]| -> Result<()> {
+            let mut client = Connection::open(&daemon.socket("nbd.sock"), "vm2")?;
+            client.ask(command, 0, 4096, data)?;
+            client.ask(Command::Flush, 0, 0, &mut [])
+        };
+        ask(&daemon, Command::Write, &mut [15; 4096])?;
+        restart(&mut daemon, &(pool.clone() + &disk(&first)))?;
+        daemon.wait_for_log(&["not attached", &second, "dirty bytes of", "of disk 'vm2'"])?;
+        place.say("refused; now the pool is missing");
+        restart(&mut daemon, &disk(&first))?;
+        daemon.wait_for_log(&["not attached", &second, "which is not open"])?;
+        restart(&mut daemon, &attached)?;
+        tools::wait_until("vm2", PATIENCE, || is_attached(&daemon))?;
+        let mut data = [0; 4096];
+        ask(&daemon, Command::Read, &mut data)?;
+        check(data == [15; 4096], "the dirty block is gone")
     });
 }

@@ -106,6 +106,8 @@ impl Daemon {
     pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
+        // What is remembered of the disk is about to be replaced.
+        self.refuse_dirty_in_closed_pool(&config)?;
         let name = config.name.clone();
         let before = self.disk(&name).ok();
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
@@ -224,7 +226,7 @@ impl Daemon {
         self.refuse_part_of_pool(&config)?;
         origin_checks::refuse_other_origin(pool, &config, disk.id)?;
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
-        self.refuse_dirty_of_others(&config)?;
+        self.refuse_dirty_elsewhere(&config)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
@@ -324,12 +326,39 @@ impl Daemon {
         }
     }
 
-    /// Refuses an origin of which a disk that is not in use has dirty blocks in any pool. That of one in use was refused before.
-    fn refuse_dirty_of_others(&self, config: &DiskConfig) -> Result<()> {
+    /// Refuses an origin of which any pool has dirty blocks that the disk would not see. The origin of another disk in use was
+    /// refused before.
+    fn refuse_dirty_elsewhere(&self, config: &DiskConfig) -> Result<()> {
+        self.refuse_dirty_in_closed_pool(config)?;
         let disks = self.disks();
-        let in_use = disks.values().filter(|disk| disk.with(|inner| inner.state != DiskState::Detached));
-        let in_use: HashSet<DiskId> = in_use.map(|disk| disk.id).collect();
-        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_of_others(pool, config, &in_use))
+        let in_use = disks.values().filter_map(|disk| {
+            disk.with(|inner| {
+                (inner.state != DiskState::Detached).then(|| (inner.config.pool.clone(), disk.id))
+            })
+        });
+        let in_use: HashSet<(String, DiskId)> = in_use.collect();
+        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_elsewhere(pool, config, &in_use))
+    }
+
+    /// Refuses a disk that was attached in another pool which is not open: it may have dirty blocks there.
+    fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig) -> Result<()> {
+        let Some(before) = self.state.disks().remove(&config.name).filter(|before| before.attached) else {
+            return Ok(());
+        };
+        let pool = &before.config.pool;
+        if *pool == config.pool
+            || self.pool(pool).is_ok()
+            || config.accept_loss.as_ref() == Some(&config.name)
+        {
+            return Ok(());
+        }
+        Err(DaemonError::conflict(
+            format!(
+                "disk '{}' was attached in pool '{pool}', which is not open, and may have dirty blocks there",
+                config.name
+            ),
+            "open that pool, and detach the disk there; or, if that pool is lost, repeat the disk's name as accept_loss",
+        ))
     }
 
     /// Refuses an origin that is a cache device or a staging area, under whatever path.

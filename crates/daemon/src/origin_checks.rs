@@ -53,34 +53,28 @@ pub(crate) fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskI
     ))
 }
 
-/// Refuses an origin for which a pool has dirty blocks of a disk that is not in use, such as one that was renamed: the guest
-/// would read older data, and those blocks might be written over its writes later.
-pub(crate) fn refuse_dirty_of_others(
+/// Refuses an origin of which a pool has dirty blocks for a disk that is not in use there, such as one that was renamed or is
+/// attached in another pool now: the guest would read older data, and those blocks might be written over its writes later.
+pub(crate) fn refuse_dirty_elsewhere(
     pool: &Pool,
     config: &DiskConfig,
-    in_use: &HashSet<DiskId>,
+    in_use: &HashSet<(String, DiskId)>,
 ) -> Result<()> {
-    let dirty: Vec<(DiskId, u64)> = pool
-        .known
-        .locked()
-        .iter()
-        .filter(|(other, known)| known.dirty_bytes > 0 && !in_use.contains(other))
-        .map(|(other, known)| (*other, known.dirty_bytes))
-        .collect();
+    let is_in_use = |id: DiskId| in_use.contains(&(pool.name.clone(), id));
+    let known = pool.known.locked().clone();
+    let dirty: Vec<_> =
+        known.iter().filter(|(id, known)| known.dirty_bytes > 0 && !is_in_use(**id)).collect();
     if dirty.is_empty() {
         return Ok(());
     }
     for label in pool.backend.disk_labels()?.iter().filter(|label| label.is_of(&config.origin)) {
-        let Some((other, dirty_bytes)) = dirty.iter().find(|(other, _)| other.0 == label.id.0) else {
-            continue;
-        };
+        let Some((id, known)) = dirty.iter().find(|(id, _)| id.0 == label.id.0) else { continue };
         return Err(DaemonError::conflict(
             format!(
-                "pool '{}' has {dirty_bytes} dirty bytes of this origin, {}, for another disk, '{}' with id {other}: disk '{}' \
-                 would not see them",
-                pool.name, config.origin, label.name, config.name
+                "pool '{}' has {} dirty bytes of {}, which disk '{}' in pool '{}' would not see: they are of disk '{}' with id {id}",
+                pool.name, known.dirty_bytes, config.origin, config.name, config.pool, label.name
             ),
-            "use that disk's name, or its id as id, to keep them; or destroy them with 'haversack disk forget ID'",
+            "attach it in that pool, with that disk's name or id, to keep them; or destroy them with 'haversack disk forget ID'",
         ));
     }
     Ok(())

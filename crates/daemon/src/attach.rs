@@ -106,11 +106,11 @@ impl Daemon {
     pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
-        // What is remembered of the disk is about to be replaced.
-        self.refuse_dirty_in_closed_pool(&config)?;
         let name = config.name.clone();
         let before = self.disk(&name).ok();
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
+        // What is remembered of the disk is about to be replaced.
+        self.refuse_dirty_in_closed_pool(&disk.config(), disk.id)?;
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
@@ -226,7 +226,7 @@ impl Daemon {
         self.refuse_part_of_pool(&config)?;
         origin_checks::refuse_other_origin(pool, &config, disk.id)?;
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
-        self.refuse_dirty_elsewhere(&config)?;
+        self.refuse_dirty_elsewhere(&config, disk.id)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
         let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
@@ -328,8 +328,8 @@ impl Daemon {
 
     /// Refuses an origin of which any pool has dirty blocks that the disk would not see. The origin of another disk in use was
     /// refused before.
-    fn refuse_dirty_elsewhere(&self, config: &DiskConfig) -> Result<()> {
-        self.refuse_dirty_in_closed_pool(config)?;
+    fn refuse_dirty_elsewhere(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
+        self.refuse_dirty_in_closed_pool(config, id)?;
         let disks = self.disks();
         let in_use = disks.values().filter_map(|disk| {
             disk.with(|inner| {
@@ -340,16 +340,15 @@ impl Daemon {
         self.pools().try_for_each(|pool| origin_checks::refuse_dirty_elsewhere(pool, config, &in_use))
     }
 
-    /// Refuses a disk that was attached in another pool which is not open: it may have dirty blocks there.
-    fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig) -> Result<()> {
+    /// Refuses a disk that was attached in another pool which is not open: it may have dirty blocks there. If the disk's pool
+    /// knows it, that is the same pool under another name.
+    fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
         let Some(before) = self.state.disks().remove(&config.name).filter(|before| before.attached) else {
             return Ok(());
         };
         let pool = &before.config.pool;
-        if *pool == config.pool
-            || self.pool(pool).is_ok()
-            || config.accept_loss.as_ref() == Some(&config.name)
-        {
+        let is_accepted = config.accept_loss.as_ref() == Some(&config.name);
+        if is_accepted || self.pool(pool).is_ok() || self.pool(&config.pool)?.known(id).is_some() {
             return Ok(());
         }
         Err(DaemonError::conflict(

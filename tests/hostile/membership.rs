@@ -246,6 +246,20 @@ fn a_disk_does_not_get_the_cache_of_another_image() {
     });
 }
 
+/// Waits until a disk waits to be attached, and checks why.
+fn is_refused(daemon: &Haversack, disk: &str, words: &[&str]) -> Result<()> {
+    let mut shown = serde_json::Value::Null;
+    tools::wait_until("the refusal", PATIENCE, || {
+        shown = daemon.json(&["disk", "show", disk])?;
+        Ok(shown["state"] != "attaching")
+    })?;
+    let error = shown["error"].as_str().unwrap_or_default();
+    check(
+        shown["state"] == "waiting" && words.iter().all(|word| error.contains(word)),
+        format!("{disk}: {shown}"),
+    )
+}
+
 /// A disk that was renamed does not read the origin past its own dirty blocks.
 #[test]
 fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
@@ -258,8 +272,17 @@ fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
         let renamed = Disk { name: "db1".into(), ..before.clone() };
         daemon.settings().disks[0] = renamed.clone().unattachable();
         daemon.start_again()?;
-        daemon.wait_for_log(&["not attached", "dirty bytes of", "of disk 'vm1'", id.as_str()])?;
+        let words = ["dirty bytes of", "of disk 'vm1'", id.as_str()];
+        is_refused(&daemon, "db1", &words)?;
         daemon.kill()?;
+        place.say("nor if another disk has its former name");
+        let other = image::zeroes(place, "other.img", 64)?.display().to_string();
+        daemon.settings().disks.push(Disk { origin: other, ..before }.unattachable());
+        daemon.start_again()?;
+        is_refused(&daemon, "vm1", &["of another origin"])?;
+        is_refused(&daemon, "db1", &words)?;
+        daemon.kill()?;
+        daemon.settings().disks.truncate(1);
         place.say("with its id it is the same disk");
         daemon.settings().disks[0] = renamed.with(&format!("id = \"{id}\""));
         daemon.start_again()?;
@@ -307,10 +330,12 @@ fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
         };
         ask(&daemon, Command::Write, &mut [15; 4096])?;
         restart(&mut daemon, &(pool(&second) + &disk(&first)))?;
-        daemon.wait_for_log(&["not attached", &second, "dirty bytes of", "of disk 'vm2'"])?;
+        is_refused(&daemon, "vm2", &[&second, "dirty bytes of", "of disk 'vm2'"])?;
         place.say("refused; now the pool is missing");
         restart(&mut daemon, &disk(&first))?;
-        daemon.wait_for_log(&["not attached", &second, "which is not open"])?;
+        is_refused(&daemon, "vm2", &[&second, "which is not open"])?;
+        restart(&mut daemon, &disk(&first).replace("\"vm2\"", "\"db2\""))?;
+        is_refused(&daemon, "db2", &["'vm2'", &second, "which is not open"])?;
         let third = format!("{first}-third");
         for right in [attached, pool(&third) + &disk(&third)] {
             restart(&mut daemon, &right)?;

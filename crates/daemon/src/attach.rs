@@ -6,7 +6,6 @@
 //! - Attaching a configured or remembered disk is retried indefinitely. A disk requested through the API is
 //!   either attached or not when its job ends.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +106,7 @@ impl Daemon {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
         let name = config.name.clone();
-        let before = self.disk(&name).ok();
+        let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
         // What is remembered of the disk is about to be replaced.
         self.refuse_dirty_in_closed_pool(&disk.config(), disk.id)?;
@@ -124,16 +123,15 @@ impl Daemon {
         })
     }
 
-    /// Restores the state from before a failed attach.
-    fn undo_attach(&self, name: &str, before: Option<Arc<Disk>>) {
+    /// Restores what was listed and remembered of a disk before a failed attach.
+    fn undo_attach(&self, name: &str, (listed, remembered): (Option<Arc<Disk>>, Option<RememberedDisk>)) {
         self.remove_disk(name);
-        let undone = match before {
-            Some(before) => {
-                self.insert_disk(name, before.clone()).and_then(|()| self.remember(&before, false))
-            }
-            None => self.state.forget(name).map_err(DaemonError::from),
+        let undone = listed.map_or(Ok(()), |disk| self.insert_disk(name, disk));
+        let forgotten = match remembered {
+            Some(remembered) => self.state.remember(remembered),
+            None => self.state.forget(name),
         };
-        if let Err(error) = undone {
+        if let Err(error) = undone.and(forgotten.map_err(DaemonError::from)) {
             tracing::warn!(disk = name, "not attached, retrying at the next start: {error}");
         }
     }
@@ -326,37 +324,41 @@ impl Daemon {
         }
     }
 
-    /// Refuses an origin of which any pool has dirty blocks that the disk would not see. The origin of another disk in use was
-    /// refused before.
+    /// Refuses an origin of which any pool has dirty blocks that the disk would not see.
     fn refuse_dirty_elsewhere(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
         self.refuse_dirty_in_closed_pool(config, id)?;
-        let disks = self.disks();
-        let in_use = disks.values().filter_map(|disk| {
-            disk.with(|inner| {
-                (inner.state != DiskState::Detached).then(|| (inner.config.pool.clone(), disk.id))
-            })
-        });
-        let in_use: HashSet<(String, DiskId)> = in_use.collect();
-        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_elsewhere(pool, config, &in_use))
+        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_elsewhere(pool, config, id))
     }
 
-    /// Refuses a disk that was attached in another pool which is not open: it may have dirty blocks there. If the disk's pool
-    /// knows it, that is the same pool under another name.
+    /// Refuses a disk that was attached in another pool which is not open, under this name or identity or with this origin: it
+    /// may have dirty blocks there. If the disk's pool knows it, that is the same pool under another name.
     fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
-        let Some(before) = self.state.disks().remove(&config.name).filter(|before| before.attached) else {
-            return Ok(());
-        };
-        let pool = &before.config.pool;
-        let is_accepted = config.accept_loss.as_ref() == Some(&config.name);
-        if is_accepted || self.pool(pool).is_ok() || self.pool(&config.pool)?.known(id).is_some() {
+        if config.accept_loss.as_ref() == Some(&config.name) || self.pool(&config.pool)?.known(id).is_some() {
             return Ok(());
         }
+        let store = Store::of(&config.origin);
+        let is_same = |before: &DiskConfig| {
+            before.name == config.name
+                || settings::disk_id(before).is_ok_and(|known| known == id)
+                || Store::of(&before.origin).shared(&store).is_some()
+        };
+        let may_be_dirty = |before: &RememberedDisk| {
+            before.attached && !before.config.read_only && self.pool(&before.config.pool).is_err()
+        };
+        let remembered = self.state.disks();
+        let Some(before) = remembered.values().find(|before| may_be_dirty(before) && is_same(&before.config))
+        else {
+            return Ok(());
+        };
+        let DiskConfig { name, pool, .. } = &before.config;
         Err(DaemonError::conflict(
             format!(
-                "disk '{}' was attached in pool '{pool}', which is not open, and may have dirty blocks there",
+                "disk '{name}' was attached in pool '{pool}', which is not open, and may have dirty blocks there that disk '{}' \
+                 would not see",
                 config.name
             ),
-            "open that pool, and detach the disk there; or, if that pool is lost, repeat the disk's name as accept_loss",
+            "open that pool, and detach the disk there; or, if that pool is lost or was cleaned, repeat the name of the disk to \
+             attach as accept_loss",
         ))
     }
 
@@ -709,6 +711,11 @@ impl Daemon {
             return self.insert_disk(name, Arc::new(detached));
         }
         self.unlock_store(&disk.config(), disk.id);
+        // What is remembered may be of a pool that is not open, in which the disk is dirty.
+        let is_of_other_pool = |disk: &RememberedDisk| disk.attached && disk.config.pool != config.pool;
+        if self.state.disks().get(name).is_some_and(is_of_other_pool) {
+            return Ok(());
+        }
         Ok(self.state.forget(name)?)
     }
 }

@@ -273,11 +273,14 @@ impl Daemon {
             }),
             Err(no_such) => {
                 let by_name = settings::disk_id(&DiskConfig::new(name, "", "")).ok();
-                let known = self.pools().find_map(|pool| {
-                    let ids = pool.known.locked();
-                    let id = ids.keys().find(|id| id.to_string() == name || Some(**id) == by_name).copied();
-                    id.map(|id| (pool.name.clone(), id))
+                // Of several pools that know it, that with its dirty blocks.
+                let known = self.pools().filter_map(|pool| {
+                    let known = pool.known.locked();
+                    let is_named = |id: DiskId| id.to_string() == name || Some(id) == by_name;
+                    let (id, found) = known.iter().find(|(id, _)| is_named(**id))?;
+                    Some((found.dirty_bytes, (pool.name.clone(), *id)))
                 });
+                let known = known.max_by_key(|(dirty_bytes, _)| *dirty_bytes).map(|(_, found)| found);
                 known.ok_or(no_such)
             }
         }

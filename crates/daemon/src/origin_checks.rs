@@ -1,11 +1,11 @@
 //! What the cache devices say about an origin: checks before a disk is attached with it.
 
-use std::collections::HashSet;
-
 use haversack_api::DiskConfig;
+use haversack_engine::label::{self, Label};
 use haversack_model::DiskId;
 
 use crate::error::{DaemonError, Result};
+use crate::exclusive::Store;
 use crate::locked::Locked;
 use crate::pool::Pool;
 
@@ -53,29 +53,34 @@ pub(crate) fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskI
     ))
 }
 
-/// Refuses an origin of which a pool has dirty blocks for a disk that is not in use there, such as one that was renamed or is
+/// Refuses an origin of which a pool has dirty blocks that the disk would not see, since it was renamed, for instance, or is
 /// attached in another pool now: the guest would read older data, and those blocks might be written over its writes later.
-pub(crate) fn refuse_dirty_elsewhere(
-    pool: &Pool,
-    config: &DiskConfig,
-    in_use: &HashSet<(String, DiskId)>,
-) -> Result<()> {
-    let is_in_use = |id: DiskId| in_use.contains(&(pool.name.clone(), id));
+pub(crate) fn refuse_dirty_elsewhere(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+    let is_own = |other: DiskId| pool.name == config.pool && other == id;
     let known = pool.known.locked().clone();
     let dirty: Vec<_> =
-        known.iter().filter(|(id, known)| known.dirty_bytes > 0 && !is_in_use(**id)).collect();
+        known.iter().filter(|(other, known)| known.dirty_bytes > 0 && !is_own(**other)).collect();
     if dirty.is_empty() {
         return Ok(());
     }
-    for label in pool.backend.disk_labels()?.iter().filter(|label| label.is_of(&config.origin)) {
-        let Some((id, known)) = dirty.iter().find(|(id, _)| id.0 == label.id.0) else { continue };
+    let store = Store::of(&config.origin);
+    for label in pool.backend.disk_labels()?.iter().filter(|label| is_of(label, config, &store)) {
+        let Some((other, known)) = dirty.iter().find(|(other, _)| other.0 == label.id.0) else { continue };
         return Err(DaemonError::conflict(
             format!(
-                "pool '{}' has {} dirty bytes of {}, which disk '{}' in pool '{}' would not see: they are of disk '{}' with id {id}",
+                "pool '{}' has {} dirty bytes of {}, which disk '{}' in pool '{}' would not see: they are of disk '{}' with id \
+                 {other}",
                 pool.name, known.dirty_bytes, config.origin, config.name, config.pool, label.name
             ),
             "attach it in that pool, with that disk's name or id, to keep them; or destroy them with 'haversack disk forget ID'",
         ));
     }
     Ok(())
+}
+
+/// Returns whether a label names this origin, however it is written. A file is known by its inode.
+fn is_of(label: &Label, config: &DiskConfig, store: &Store) -> bool {
+    let is_whole = label.place_crc == label::place_crc(&label.place);
+    let names_store = || Store::of(&label.place).shared(store).is_some();
+    label.is_of(&config.origin) || (label.inode == 0 && is_whole && names_store())
 }

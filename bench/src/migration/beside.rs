@@ -25,31 +25,31 @@ const COLD: Duration = Duration::from_secs(60);
 const READS: usize = 8;
 const WRITES: (u64, Duration) = (16, Duration::from_millis(10));
 
-/// What the guests leave of each host's processors.
+/// How the guests on both hosts send their requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guests {
-    /// They compute between their requests, so that processors are idle about half of the time.
-    Moderate,
-    /// Their next request follows the answer to the one before: no processor is ever idle.
+    /// In bursts with pauses, so that the processors are idle some of the time.
+    Pausing,
+    /// Without pauses: the processors are never idle.
     Saturating,
 }
 
 impl Guests {
     /// How the VM reads: pauses after a number of requests.
     fn reads(self) -> Option<(u64, Duration)> {
-        (self == Guests::Moderate).then_some((64, Duration::from_millis(3)))
+        (self == Guests::Pausing).then_some((64, Duration::from_millis(3)))
     }
 
     /// How neighbours read.
     fn neighbours(self) -> Option<(u64, Duration)> {
-        (self == Guests::Moderate).then_some((4, Duration::from_millis(1)))
+        (self == Guests::Pausing).then_some((4, Duration::from_millis(1)))
     }
 
     /// What they are called.
     pub fn name(self) -> &'static str {
         match self {
-            Guests::Moderate => "that leave processors idle half of the time",
-            Guests::Saturating => "that saturate the processors",
+            Guests::Pausing => "that pause",
+            Guests::Saturating => "that never pause",
         }
     }
 }
@@ -87,8 +87,7 @@ pub fn run(
     let neighbour =
         |host: usize| middle(&|it| it.during.neighbours_p99_us[host] / it.before.neighbours_p99_us[host]);
     println!(
-        "guests {}: the VM {:.0} requests a second without a move, neighbours' p99 {:.0} and {:.0} us; {:.1} MiB/s are sent",
-        guests.name(),
+        "  without a move: the VM {:.0} requests a second, neighbours' p99 {:.0} and {:.0} us; in a move {:.1} MiB/s are sent",
         middle(&|it| it.before.iops),
         middle(&|it| it.before.neighbours_p99_us[0]),
         middle(&|it| it.before.neighbours_p99_us[1]),

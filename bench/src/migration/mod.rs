@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
             "the VM, its neighbours, and a cache of {} MiB on its way, each host with half of the processors",
             BESIDE.cached_mib
         );
-        for guests in [Guests::Moderate, Guests::Saturating] {
+        for guests in [Guests::Pausing, Guests::Saturating] {
             let (place, places) = places()?;
             let scene = Scene::start(&place, &places, &BESIDE)?;
             let figures = beside::run(&scene, &BESIDE, options, guests)?;

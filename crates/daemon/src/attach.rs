@@ -324,44 +324,6 @@ impl Daemon {
         }
     }
 
-    /// Refuses an origin of which any pool has dirty blocks that the disk would not see.
-    fn refuse_dirty_elsewhere(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
-        self.refuse_dirty_in_closed_pool(config, id)?;
-        self.pools().try_for_each(|pool| origin_checks::refuse_dirty_elsewhere(pool, config, id))
-    }
-
-    /// Refuses a disk that was attached in another pool which is not open, under this name or identity or with this origin: it
-    /// may have dirty blocks there. If the disk's pool knows it, that is the same pool under another name.
-    fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
-        if config.accept_loss.as_ref() == Some(&config.name) || self.pool(&config.pool)?.known(id).is_some() {
-            return Ok(());
-        }
-        let store = Store::of(&config.origin);
-        let is_same = |before: &DiskConfig| {
-            before.name == config.name
-                || settings::disk_id(before).is_ok_and(|known| known == id)
-                || Store::of(&before.origin).shared(&store).is_some()
-        };
-        let may_be_dirty = |before: &RememberedDisk| {
-            before.attached && !before.config.read_only && self.pool(&before.config.pool).is_err()
-        };
-        let remembered = self.state.disks();
-        let Some(before) = remembered.values().find(|before| may_be_dirty(before) && is_same(&before.config))
-        else {
-            return Ok(());
-        };
-        let DiskConfig { name, pool, .. } = &before.config;
-        Err(DaemonError::conflict(
-            format!(
-                "disk '{name}' was attached in pool '{pool}', which is not open, and may have dirty blocks there that disk '{}' \
-                 would not see",
-                config.name
-            ),
-            "open that pool, and detach the disk there; or, if that pool is lost or was cleaned, repeat the name of the disk to \
-             attach as accept_loss",
-        ))
-    }
-
     /// Refuses an origin that is a cache device or a staging area, under whatever path.
     fn refuse_part_of_pool(&self, config: &DiskConfig) -> Result<()> {
         let store = Store::of(&config.origin);

@@ -1,13 +1,16 @@
-//! What the cache devices say about an origin: checks before a disk is attached with it.
+//! Whether a disk may be attached with its origin, by what pools have of this disk and of others.
 
 use haversack_api::DiskConfig;
 use haversack_engine::label::{self, Label};
 use haversack_model::DiskId;
 
+use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::locked::Locked;
 use crate::pool::Pool;
+use crate::settings;
+use crate::state::RememberedDisk;
 
 /// Refuses an origin other than the one whose blocks are cached: those blocks would be read in place of its
 /// own, and the dirty ones written over its data.
@@ -53,9 +56,49 @@ pub(crate) fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskI
     ))
 }
 
+impl Daemon {
+    /// Refuses an origin of which any pool has dirty blocks that the disk would not see.
+    pub(crate) fn refuse_dirty_elsewhere(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
+        self.refuse_dirty_in_closed_pool(config, id)?;
+        self.pools().try_for_each(|pool| refuse_dirty_in(pool, config, id))
+    }
+
+    /// Refuses a disk that was attached in another pool which is not open, under this name or identity or with this origin: it
+    /// may have dirty blocks there. If the disk's pool knows it, that is the same pool under another name.
+    pub(crate) fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
+        if config.accept_loss.as_ref() == Some(&config.name) || self.pool(&config.pool)?.known(id).is_some() {
+            return Ok(());
+        }
+        let store = Store::of(&config.origin);
+        let is_same = |before: &DiskConfig| {
+            before.name == config.name
+                || settings::disk_id(before).is_ok_and(|known| known == id)
+                || Store::of(&before.origin).shared(&store).is_some()
+        };
+        let may_be_dirty = |before: &RememberedDisk| {
+            before.attached && !before.config.read_only && self.pool(&before.config.pool).is_err()
+        };
+        let remembered = self.state.disks();
+        let Some(before) = remembered.values().find(|before| may_be_dirty(before) && is_same(&before.config))
+        else {
+            return Ok(());
+        };
+        let DiskConfig { name, pool, .. } = &before.config;
+        Err(DaemonError::conflict(
+            format!(
+                "disk '{name}' was attached in pool '{pool}', which is not open, and may have dirty blocks there that disk '{}' \
+                 would not see",
+                config.name
+            ),
+            "open that pool, and detach the disk there; or, if that pool is lost or was cleaned, repeat the name of the disk to \
+             attach as accept_loss",
+        ))
+    }
+}
+
 /// Refuses an origin of which a pool has dirty blocks that the disk would not see, since it was renamed, for instance, or is
 /// attached in another pool now: the guest would read older data, and those blocks might be written over its writes later.
-pub(crate) fn refuse_dirty_elsewhere(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+fn refuse_dirty_in(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
     let is_own = |other: DiskId| pool.name == config.pool && other == id;
     let known = pool.known.locked().clone();
     let dirty: Vec<_> =

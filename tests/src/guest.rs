@@ -246,7 +246,8 @@ impl Qemu {
         command.args(["-m", MEMORY, "-object", &memory]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
-        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        // The guest program starts the second processor, once the disks are mapped.
+        command.args(["-append", "console=ttyS0 quiet panic=-1 maxcpus=1"]);
         command.args(["-serial", &format!("file:{}", console.display())]);
         command.args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())]);
         let monitors = ["qmp", "watch"].map(|kind| place.path(format!("{name}-{kind}.sock")));

@@ -1,5 +1,5 @@
-//! Process 1 of the guest: mounts what the kernel offers, loads the modules of its disks, and answers commands on
-//! the second serial port until it is told `off`.
+//! Process 1 of the guest: mounts what the kernel offers, loads the modules of its disks, starts the other
+//! processors, and answers commands on the second serial port until it is told `off`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -32,11 +32,28 @@ fn start() -> io::Result<File> {
         rustix::mount::mount(kind, target, kind, MountFlags::empty(), None)?;
     }
     files::load_modules(Path::new(MODULES))?;
+    start_processors()?;
     let port = OpenOptions::new().read(true).write(true).open(COMMANDS)?;
     let mut settings = tcgetattr(&port)?;
     settings.make_raw();
     tcsetattr(&port, OptionalActions::Now, &settings)?;
     Ok(port)
+}
+
+/// Starts the processors that the kernel has not started (`maxcpus=1`).
+///
+/// While the drivers map the disks' registers, no other processor runs. QEMU's software emulation tells each processor of a
+/// changed map on its own; one that still uses the former map may write to a wrong register, and QEMU then ends with a
+/// failed assertion in `msix_table_mmio_write`.
+fn start_processors() -> io::Result<()> {
+    for entry in fs::read_dir("/sys/devices/system/cpu")? {
+        let online = entry?.path().join("online");
+        // The first processor has none, and neither have directories of other matters.
+        if online.is_file() && fs::read_to_string(&online)?.trim() == "0" {
+            fs::write(&online, "1")?;
+        }
+    }
+    Ok(())
 }
 
 fn serve(port: File) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Slips with the devices of a pool: some that are not listed, gone, moved, blank, or of another pool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_e2e::connection::{Command, Connection};
@@ -293,57 +293,203 @@ fn a_renamed_disk_does_not_lose_its_dirty_blocks() {
     });
 }
 
+/// A second disk, in a pool that the configuration names besides the first.
+struct Second<'a> {
+    daemon: Haversack<'a>,
+    image: PathBuf,
+}
+
+impl Second<'_> {
+    fn pool(name: &str, device: &Path) -> String {
+        format!("\n[[pool]]\nname = \"{name}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n")
+    }
+
+    /// Nothing is cleaned by itself.
+    fn disk(&self, pool: &str) -> String {
+        format!(
+            "\n[[disk]]\nname = \"vm2\"\npool = \"{pool}\"\norigin = {:?}\nmode = \"wb\"\n\
+             cleaner = {{ idle = \"1h\", age = \"1h\" }}\n",
+            self.image
+        )
+    }
+
+    /// Kills the daemon and starts it with more configuration.
+    fn restart(&mut self, more: &str) -> Result<()> {
+        self.daemon.kill()?;
+        self.daemon.settings().more = more.to_owned();
+        self.daemon.start_again()
+    }
+
+    fn is_attached(&self, name: &str) -> Result<()> {
+        tools::wait_until(name, PATIENCE, || {
+            Ok(self.daemon.json(&["disk", "show", name])?["state"] == "attached")
+        })
+    }
+
+    fn write(&self, value: u8) -> Result<()> {
+        self.write_to("vm2", value)
+    }
+
+    fn write_to(&self, name: &str, value: u8) -> Result<()> {
+        self.is_attached(name)?;
+        let mut client = Connection::open(&self.daemon.socket("nbd.sock"), name)?;
+        client.ask(Command::Write, 0, 4096, &mut [value; 4096])?;
+        client.ask(Command::Flush, 0, 0, &mut [])
+    }
+
+    fn reads(&self, value: u8) -> Result<()> {
+        self.is_attached("vm2")?;
+        let mut data = [0; 4096];
+        let mut client = Connection::open(&self.daemon.socket("nbd.sock"), "vm2")?;
+        client.ask(Command::Read, 0, 4096, &mut data)?;
+        check(data == [value; 4096], format!("block 0 of vm2 is {}, not {value}", data[0]))
+    }
+}
+
+/// Creates a pool on a file.
+fn create(place: &Place, pool: &str, file: &str) -> Result<PathBuf> {
+    let device = place.path(file);
+    let mut create = tools::own("haversack")?;
+    create.args(["pool", "create", pool, "--size", "64M"]).arg(&device);
+    tools::run(create)?;
+    Ok(device)
+}
+
 /// Nor does one that the configuration has in another pool now, whether its former pool is open or not.
 #[test]
 fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
     test("a disk in another pool", |place| {
-        let mut daemon = start(place, &["one.img"], false)?;
+        let (daemon, image) = (start(place, &["one.img"], false)?, image::zeroes(place, "vm2.img", 64)?);
         let (first, second) = (daemon.pool(), format!("{}-second", daemon.pool()));
-        let (device, image) =
-            (place.path("two.img").display().to_string(), image::zeroes(place, "vm2.img", 64)?);
-        let mut create = tools::own("haversack")?;
-        create.args(["pool", "create", &second, &device, "--size", "64M"]);
-        tools::run(create)?;
-        let pool = |name: &str| {
-            format!("\n[[pool]]\nname = \"{name}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n")
-        };
-        let disk = |pool: &str| {
-            format!(
-                "\n[[disk]]\nname = \"vm2\"\npool = \"{pool}\"\norigin = {image:?}\nmode = \"wb\"\n\
-                 cleaner = {{ idle = \"1h\", age = \"1h\" }}\n"
-            )
-        };
-        let attached = pool(&second) + &disk(&second);
-        let is_attached =
-            |daemon: &Haversack| Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached");
-        let restart = |daemon: &mut Haversack, more: &str| -> Result<()> {
-            daemon.kill()?;
-            daemon.settings().more = more.to_owned();
-            daemon.start_again()
-        };
-        restart(&mut daemon, &attached)?;
-        tools::wait_until("vm2", PATIENCE, || is_attached(&daemon))?;
-        let ask = |daemon: &Haversack, command, data: &mut [u8]| -> Result<()> {
-            let mut client = Connection::open(&daemon.socket("nbd.sock"), "vm2")?;
-            client.ask(command, 0, 4096, data)?;
-            client.ask(Command::Flush, 0, 0, &mut [])
-        };
-        ask(&daemon, Command::Write, &mut [15; 4096])?;
-        restart(&mut daemon, &(pool(&second) + &disk(&first)))?;
-        is_refused(&daemon, "vm2", &[&second, "dirty bytes of", "of disk 'vm2'"])?;
+        let device = create(place, &second, "two.img")?;
+        let mut vm2 = Second { daemon, image };
+        let [in_first, in_second] = [&first, &second].map(|pool| vm2.disk(pool));
+        let pool = Second::pool(&second, &device);
+        vm2.restart(&(pool.clone() + &in_second))?;
+        vm2.write(15)?;
+        vm2.restart(&(pool.clone() + &in_first))?;
+        is_refused(&vm2.daemon, "vm2", &[&second, "dirty bytes of", "of disk 'vm2'"])?;
         place.say("refused; now the pool is missing");
-        restart(&mut daemon, &disk(&first))?;
-        is_refused(&daemon, "vm2", &[&second, "which is not open"])?;
-        restart(&mut daemon, &disk(&first).replace("\"vm2\"", "\"db2\""))?;
-        is_refused(&daemon, "db2", &["'vm2'", &second, "which is not open"])?;
+        vm2.restart(&in_first)?;
+        is_refused(&vm2.daemon, "vm2", &[&second, "which is not open"])?;
+        vm2.restart(&in_first.replace("\"vm2\"", "\"db2\""))?;
+        is_refused(&vm2.daemon, "db2", &["'vm2'", &second, "which is not open"])?;
         let third = format!("{first}-third");
-        for right in [attached, pool(&third) + &disk(&third)] {
-            restart(&mut daemon, &right)?;
-            tools::wait_until("vm2", PATIENCE, || is_attached(&daemon))?;
-            let mut data = [0; 4096];
-            ask(&daemon, Command::Read, &mut data)?;
-            check(data == [15; 4096], "the dirty block is gone")?;
+        for right in [pool + &in_second, Second::pool(&third, &device) + &vm2.disk(&third)] {
+            vm2.restart(&right)?;
+            vm2.reads(15)?;
         }
         Ok(())
+    });
+}
+
+/// Which pool may have a disk's dirty blocks is known by the pool's identity, until the disk is detached there or their loss
+/// is accepted.
+#[test]
+fn a_pool_with_dirty_blocks_that_is_not_open_is_remembered() {
+    test("a pool that is not open", |place| {
+        let (daemon, image) = (start(place, &["one.img"], false)?, image::zeroes(place, "vm2.img", 64)?);
+        let (first, second) = (daemon.pool(), format!("{}-second", daemon.pool()));
+        let device = create(place, &second, "two.img")?;
+        let mut vm2 = Second { daemon, image };
+        let [in_first, in_second] = [&first, &second].map(|pool| vm2.disk(pool));
+        place.say("both pools know the disk");
+        vm2.restart(&in_first)?;
+        vm2.write(16)?;
+        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.restart(&(Second::pool(&second, &device) + &in_second))?;
+        vm2.write(17)?;
+        let not_open = [second.as_str(), "which is not open"];
+        vm2.restart(&in_first)?;
+        is_refused(&vm2.daemon, "vm2", &not_open)?;
+        place.say("the user gives up waiting, which does not give up the blocks");
+        vm2.daemon.command(&["disk", "detach", "vm2", "--force"])?;
+        vm2.restart(&in_first)?;
+        is_refused(&vm2.daemon, "vm2", &not_open)?;
+        place.say("another pool has the name of that pool");
+        let other = create(place, &second, "three.img")?;
+        vm2.restart(&(Second::pool(&second, &other) + &in_second))?;
+        is_refused(&vm2.daemon, "vm2", &not_open)?;
+        vm2.restart(&(Second::pool(&second, &device) + &in_second))?;
+        vm2.reads(17)?;
+        place.say("the loss is accepted once, for good");
+        vm2.restart(&(in_first.clone() + "accept_loss = \"vm2\"\n"))?;
+        vm2.reads(16)?;
+        vm2.restart(&in_first)?;
+        vm2.reads(16)
+    });
+}
+
+/// A disk whose writes go to its origin first has nothing to lose in a pool that is gone.
+#[test]
+fn a_write_through_disk_starts_in_a_new_pool() {
+    test("a write-through disk and its closed pool", |place| {
+        let (daemon, image) = (start(place, &["one.img"], false)?, image::zeroes(place, "vm2.img", 64)?);
+        let (first, second) = (daemon.pool(), format!("{}-second", daemon.pool()));
+        let device = create(place, &second, "two.img")?;
+        let mut vm2 = Second { daemon, image };
+        let [in_first, in_second] = [&first, &second].map(|pool| vm2.disk(pool).replace("\"wb\"", "\"wt\""));
+        let with_second = Second::pool(&second, &device) + &in_second;
+        vm2.restart(&with_second)?;
+        vm2.write(18)?;
+        vm2.restart(&in_first)?;
+        vm2.reads(18)?;
+        place.say("it has, once it was in write-back mode");
+        vm2.restart(&with_second)?;
+        vm2.is_attached("vm2")?;
+        vm2.daemon.command(&["disk", "set", "vm2", "--mode", "wb"])?;
+        vm2.write(19)?;
+        vm2.restart(&in_first)?;
+        is_refused(&vm2.daemon, "vm2", &[&second, "which is not open"])
+    });
+}
+
+/// Blocks that a pool has of a disk are not read after the disk was written through another pool, or under another identity.
+#[test]
+fn blocks_from_before_another_use_of_the_origin_are_not_read() {
+    test("blocks from before another use", |place| {
+        let (daemon, image) = (start(place, &["one.img"], false)?, image::zeroes(place, "vm2.img", 64)?);
+        let (first, second) = (daemon.pool(), format!("{}-second", daemon.pool()));
+        let device = create(place, &second, "two.img")?;
+        let pool = Second::pool(&second, &device);
+        let mut vm2 = Second { daemon, image };
+        let [in_first, in_second] = [&first, &second].map(|name| pool.clone() + &vm2.disk(name));
+        let renamed = in_first.replace("\"vm2\"", "\"db2\"");
+        vm2.restart(&in_first)?;
+        vm2.write(20)?;
+        for (value, other, name) in [(21, &in_second, "vm2"), (22, &renamed, "db2")] {
+            place.say(&format!("written as {name} in {}", if name == "vm2" { &second } else { &first }));
+            vm2.daemon.command(&["disk", "detach", "vm2"])?;
+            vm2.restart(other)?;
+            vm2.write_to(name, value)?;
+            vm2.daemon.command(&["disk", "detach", name])?;
+            vm2.restart(&in_first)?;
+            vm2.reads(value)?;
+        }
+        let events = vm2.daemon.command(&["events"])?;
+        check(events.contains("outdated-dropped"), events)
+    });
+}
+
+/// Nor after the image was modified while the disk was detached, such as by restoring a backup.
+#[test]
+fn blocks_from_before_an_image_was_modified_are_not_read() {
+    test("an image modified while its disk was detached", |place| {
+        let mut daemon = start(place, &["one.img"], false)?;
+        let image = daemon.settings().disks[0].origin.clone();
+        write(&daemon, 30)?;
+        daemon.command(&["disk", "detach", "vm1"])?;
+        let pool = daemon.pool();
+        let attach = ["disk", "attach", "vm1", &image, "--pool", &pool];
+        daemon.command(&attach)?;
+        let cached_bytes = daemon.json(&["disk", "show", "vm1"])?["usage"]["usage_bytes"].as_u64();
+        check(cached_bytes >= Some(BLOCKS * 4096), format!("{cached_bytes:?} bytes of an unchanged image"))?;
+        read_back(&daemon, 30)?;
+        daemon.command(&["disk", "detach", "vm1"])?;
+        let size = std::fs::metadata(&image).map_err(Error::io("the image"))?.len();
+        std::fs::write(&image, vec![31; size as usize]).map_err(Error::io("the image"))?;
+        daemon.command(&attach)?;
+        read_back(&daemon, 31)?;
+        check(daemon.command(&["events"])?.contains("outdated-dropped"), "no event")
     });
 }

@@ -27,7 +27,6 @@ use crate::origin::Origin;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::rbd::watchers;
-use crate::state::RememberedDisk;
 use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
@@ -49,7 +48,7 @@ enum Attempt {
     Lasting,
 }
 
-fn wait(job: &StartedJob) -> Result<()> {
+pub(crate) fn wait(job: &StartedJob) -> Result<()> {
     while job.wait_for(Duration::from_secs(1))?.is_none() {}
     Ok(())
 }
@@ -106,34 +105,20 @@ impl Daemon {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
         let name = config.name.clone();
-        let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
+        let listed = self.disk(&name).ok();
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
-        // What is remembered of the disk is about to be replaced.
-        self.refuse_dirty_in_closed_pool(&disk.config(), disk.id)?;
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            // Remembered first: a disk that cannot be remembered is not attached.
-            let end =
-                daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
+            let end = daemon.try_attach(&disk, Attempt::Requested);
             if end.is_err() {
-                daemon.undo_attach(&name, before);
+                daemon.remove_disk(&name);
+                if let Some(Err(error)) = listed.map(|disk| daemon.insert_disk(&name, disk)) {
+                    tracing::warn!(disk = name, "not attached, and not listed until the next start: {error}");
+                }
             }
             end
         })
-    }
-
-    /// Restores what was listed and remembered of a disk before a failed attach.
-    fn undo_attach(&self, name: &str, (listed, remembered): (Option<Arc<Disk>>, Option<RememberedDisk>)) {
-        self.remove_disk(name);
-        let undone = listed.map_or(Ok(()), |disk| self.insert_disk(name, disk));
-        let forgotten = match remembered {
-            Some(remembered) => self.state.remember(remembered),
-            None => self.state.forget(name),
-        };
-        if let Err(error) = undone.and(forgotten.map_err(DaemonError::from)) {
-            tracing::warn!(disk = name, "not attached, retrying at the next start: {error}");
-        }
     }
 
     /// Attaches configured or remembered disks and keeps retrying in the background. Waits for the first
@@ -172,16 +157,11 @@ impl Daemon {
         let name = disk.config().name;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_attach(disk, Attempt::Lasting).and_then(|()| self.remember(disk, true))
-            {
+            let error = match self.try_attach(disk, Attempt::Lasting) {
                 Ok(()) => return,
                 Err(error) => error,
             };
             if !self.has(&name, disk) {
-                return;
-            }
-            if disk.attached().is_ok() {
-                tracing::error!(disk = name, "attached, but cannot save the disk's state: {error}");
                 return;
             }
             tracing::warn!(disk = name, retry_s = pause.as_secs(), "not attached: {error}");
@@ -203,12 +183,6 @@ impl Daemon {
         self.disk(name).is_ok_and(|present| Arc::ptr_eq(&present, disk))
     }
 
-    fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
-        // Losses are accepted only once.
-        let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
-        Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
-    }
-
     /// Makes one attempt to attach.
     fn try_attach(self: &Arc<Self>, disk: &Arc<Disk>, attempt: Attempt) -> Result<()> {
         let config = disk.config();
@@ -226,9 +200,15 @@ impl Daemon {
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
         self.refuse_dirty_elsewhere(&config, disk.id)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
-        let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
+        // Remembered first: a disk that cannot be remembered is not attached.
+        let before = self.state.disks().remove(&config.name);
+        let attached = self
+            .drop_outdated(&config, disk.id, pool)
+            .and_then(|()| self.remember_attached(disk, &config, pool))
+            .and_then(|()| self.attach_locked(disk, &config, pool, &origin, attempt));
         if attached.is_err() {
             self.undo_lock(pool, &config, disk.id, locked);
+            self.remember_as_before(&config.name, before);
         }
         attached
     }
@@ -625,34 +605,11 @@ impl Daemon {
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         self.unlock_store(&disk.config(), disk.id);
+        let remembered = self.remember_detached(disk, pool);
         drop(turn);
         tracing::info!(disk = name, "detached");
         self.events.add("detached", name, "clean blocks stay in the cache");
-        self.remember(disk, false)
-    }
-
-    /// Lists a remembered disk that is not to be attached if its pool still knows it; otherwise forgets it.
-    pub fn know_detached(&self, remembered: RememberedDisk) {
-        let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
-        if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
-            let what = format!(
-                "it was attached in pool '{pool}', which is no longer configured: its dirty data stays there"
-            );
-            tracing::warn!(disk = name, "{what}");
-            self.events.add("left-dirty", &name, what);
-        }
-        let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
-        let is_known =
-            |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
-        let result = match disk {
-            Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
-            // The pool may be in the configuration again at the next start.
-            Ok(disk) if self.pool(&disk.config().pool).is_err() => Ok(()),
-            _ => self.state.forget(&name).map_err(DaemonError::from),
-        };
-        if let Err(error) = result {
-            tracing::warn!(disk = name, "{error}");
-        }
+        remembered
     }
 
     /// Removes a disk that waits to be attached; it stays listed if its pool knows it.
@@ -669,15 +626,10 @@ impl Daemon {
         self.remove_disk(name);
         if is_known {
             let detached = Disk::new(config, disk.by_api, DiskState::Detached)?;
-            self.remember(&detached, false)?;
+            self.remember_given_up(&detached)?;
             return self.insert_disk(name, Arc::new(detached));
         }
         self.unlock_store(&disk.config(), disk.id);
-        // What is remembered may be of a pool that is not open, in which the disk is dirty.
-        let is_of_other_pool = |disk: &RememberedDisk| disk.attached && disk.config.pool != config.pool;
-        if self.state.disks().get(name).is_some_and(is_of_other_pool) {
-            return Ok(());
-        }
-        Ok(self.state.forget(name)?)
+        self.forget_remembered(name, disk.id)
     }
 }

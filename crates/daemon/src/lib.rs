@@ -35,6 +35,7 @@ pub mod policy;
 pub mod pool;
 mod rbd;
 pub mod reload;
+mod remembered;
 pub mod run;
 mod sealed;
 pub mod settings;

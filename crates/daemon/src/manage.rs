@@ -19,7 +19,6 @@ use crate::locked::Locked;
 use crate::policy::News;
 use crate::pool::KnownDisk;
 use crate::settings;
-use crate::state::RememberedDisk;
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
@@ -147,6 +146,7 @@ impl Daemon {
             backend.tune(handle, tuned)?;
         }
         if new.mode != old.mode {
+            self.remember_mode(disk, &new)?;
             control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
@@ -170,11 +170,7 @@ impl Daemon {
             // undone.
             return Ok(());
         }
-        Ok(self.state.remember(RememberedDisk {
-            config: disk.config(),
-            by_api: disk.by_api,
-            attached: true,
-        })?)
+        self.remember_changed(disk)
     }
 
     /// Returns where data of an attached disk is lost.
@@ -234,7 +230,8 @@ impl Daemon {
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
             daemon.state.forget_taken_over(id)?;
-            Ok(daemon.state.forget(&name_too)?)
+            daemon.state.note_clean(id, daemon.pool(&pool_name)?.id)?;
+            daemon.forget_remembered(&name_too, id)
         })
     }
 

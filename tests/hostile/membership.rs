@@ -455,10 +455,15 @@ fn blocks_from_before_another_use_of_the_origin_are_not_read() {
         let mut vm2 = Second { daemon, image };
         let [in_first, in_second] = [&first, &second].map(|name| pool.clone() + &vm2.disk(name));
         let renamed = in_first.replace("\"vm2\"", "\"db2\"");
+        let other_id = in_first.clone() + "id = \"00000000-0000-4000-8000-000000000001\"\n";
         vm2.restart(&in_first)?;
         vm2.write(20)?;
-        for (value, other, name) in [(21, &in_second, "vm2"), (22, &renamed, "db2")] {
-            place.say(&format!("written as {name} in {}", if name == "vm2" { &second } else { &first }));
+        for (value, how, other, name) in [
+            (21, "in another pool", &in_second, "vm2"),
+            (22, "under another name", &renamed, "db2"),
+            (23, "under another identity", &other_id, "vm2"),
+        ] {
+            place.say(&format!("written {how}"));
             vm2.daemon.command(&["disk", "detach", "vm2"])?;
             vm2.restart(other)?;
             vm2.write_to(name, value)?;
@@ -467,7 +472,18 @@ fn blocks_from_before_another_use_of_the_origin_are_not_read() {
             vm2.reads(value)?;
         }
         let events = vm2.daemon.command(&["events"])?;
-        check(events.contains("outdated-dropped"), events)
+        check(events.contains("outdated-dropped"), events)?;
+        place.say("written in another pool, which forgot it, while this one was not open");
+        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.restart(&in_second)?;
+        vm2.write(24)?;
+        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.restart(&vm2.disk(&first))?;
+        vm2.write(25)?;
+        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.command(&["disk", "forget", "vm2"])?;
+        vm2.restart(&in_second)?;
+        vm2.reads(25)
     });
 }
 
@@ -488,8 +504,15 @@ fn blocks_from_before_an_image_was_modified_are_not_read() {
         daemon.command(&["disk", "detach", "vm1"])?;
         let size = std::fs::metadata(&image).map_err(Error::io("the image"))?.len();
         std::fs::write(&image, vec![31; size as usize]).map_err(Error::io("the image"))?;
+        place.say("an attach that fails does not make the old blocks current");
+        let refused = daemon.command(&[&attach[..], &["--vhost-user", "/nowhere/vm1.sock"]].concat());
+        check(refused.is_err(), "attached with a socket in no directory")?;
         daemon.command(&attach)?;
         read_back(&daemon, 31)?;
-        check(daemon.command(&["events"])?.contains("outdated-dropped"), "no event")
+        check(daemon.command(&["events"])?.contains("outdated-dropped"), "no event")?;
+        place.say("nor is the disk smaller, though its image is");
+        daemon.command(&["disk", "detach", "vm1"])?;
+        std::fs::write(&image, vec![32; size as usize / 2]).map_err(Error::io("the image"))?;
+        check(daemon.command(&attach).is_err(), "attached to an image that is too small")
     });
 }

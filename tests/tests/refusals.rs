@@ -199,8 +199,8 @@ fn a_state_file_that_cannot_be_written_is_reported() {
         let mut settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
         let state = place.path("run/state");
         std::fs::create_dir_all(&state).map_err(Error::io("a directory"))?;
-        // A page: what is there cannot be replaced.
-        settings.small = Some((state, "4k".to_owned()));
+        // A page for each of two files: what is there cannot be replaced.
+        settings.small = Some((state, "8k".to_owned()));
         let daemon = Haversack::start(place, settings)?;
         works(&daemon)?;
         let attach = daemon.command(&["disk", "attach", "vm2", &other, "--pool", &daemon.pool()]);

@@ -206,6 +206,7 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
         config: DiskConfig::new(DiskId(id), service.disk_bytes / 512),
         epoch: 1,
         accept_loss: false,
+        is_outdated: false,
         origin: OriginSpec::File { path: service.image_of(number)? },
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(10),

@@ -72,6 +72,8 @@ pub enum Bug {
     KeepLoneCopy,
     /// An attach with a higher ownership epoch keeps the clean blocks.
     KeepOldEpoch,
+    /// An attach keeps clean blocks that the caller knows to be outdated.
+    AttachOutdated,
     /// The record says that a failed device is gone while pages elsewhere list as dirty what it had
     /// overtaken.
     LeaveAtOnce,
@@ -204,6 +206,7 @@ pub const ALL: &[Bug] = &[
     Bug::TrustTornCommit,
     Bug::KeepLoneCopy,
     Bug::KeepOldEpoch,
+    Bug::AttachOutdated,
     Bug::LeaveAtOnce,
     Bug::GiveUpAll,
     Bug::TrustWhatIsLeft,

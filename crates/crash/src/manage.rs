@@ -29,10 +29,15 @@ impl World {
         for _ in 0..8 {
             let d = &self.disks[disk];
             let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
-            let tried = match self.core().attach(now, &config, epoch, false) {
+            let is_outdated = d.is_outdated;
+            let attach = |world: &mut World, accept_loss| match is_outdated {
+                true => world.core().attach_outdated(now, &config, epoch, accept_loss),
+                false => world.core().attach(now, &config, epoch, accept_loss),
+            };
+            let tried = match attach(self, false) {
                 Err(error @ (ManageError::Lost(_) | ManageError::Damaged(_))) if self.unprotected_fault => {
                     self.forgive(disk, matches!(error, ManageError::Lost(_)));
-                    self.core().attach(now, &config, epoch, true)
+                    attach(self, true)
                 }
                 other => other,
             };
@@ -44,6 +49,7 @@ impl World {
                     self.disks[disk].life = Life::Attaching;
                     let job = self.start(job, Job::Attach(disk))?;
                     self.finish(job)?;
+                    self.disks[disk].is_outdated = false;
                     self.note_still_lost(disk);
                     return Ok(());
                 }
@@ -260,7 +266,8 @@ impl World {
         }
     }
 
-    /// Lets another host have the disk, write some of it, and return it under a higher epoch.
+    /// Lets another host have the disk, write some of it, and return it under a higher epoch. Or, if the disk was only detached,
+    /// the epoch may be the same, and this host knows that somebody has written.
     pub fn regain(&mut self, disk: usize) -> Flow {
         self.wait("requests of a released disk", |world| world.requests_of(disk) == 0)?;
         self.disks[disk].origin.settle();
@@ -286,7 +293,10 @@ impl World {
             self.recent.push((disk, first, sectors));
         }
         self.disks[disk].deferred.fill(false);
-        self.disks[disk].epoch += 1;
+        self.disks[disk].is_outdated = self.disks[disk].life == Life::Detached && writes % 2 == 1;
+        if !self.disks[disk].is_outdated {
+            self.disks[disk].epoch += 1;
+        }
         self.disks[disk].handed_over = true;
         self.attach(disk)
     }

@@ -93,6 +93,8 @@ pub struct Disk {
     pub origin_forbidden: bool,
     /// Another host has had the disk since this one held it.
     pub handed_over: bool,
+    /// Others have written its origin while it was detached, and it has not been attached since.
+    pub is_outdated: bool,
     /// The size that requests comply with.
     pub sectors: u64,
     /// A mode that defers origin writes is on, or a change from or to one is in progress.
@@ -411,6 +413,7 @@ fn new_disk(config: &DiskConfig, origin: Store) -> Disk {
         no: None,
         origin_forbidden: false,
         handed_over: false,
+        is_outdated: false,
         sectors: config.sectors,
         deferring: config.mode.defers_origin(),
         deferred: vec![false; config.sectors.div_ceil(8) as usize],

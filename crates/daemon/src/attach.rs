@@ -27,6 +27,7 @@ use crate::origin::Origin;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::rbd::watchers;
+use crate::state::RememberedDisk;
 use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
@@ -48,7 +49,7 @@ enum Attempt {
     Lasting,
 }
 
-pub(crate) fn wait(job: &StartedJob) -> Result<()> {
+fn wait(job: &StartedJob) -> Result<()> {
     while job.wait_for(Duration::from_secs(1))?.is_none() {}
     Ok(())
 }
@@ -105,20 +106,32 @@ impl Daemon {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
         let name = config.name.clone();
-        let listed = self.disk(&name).ok();
+        let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            let end = daemon.try_attach(&disk, Attempt::Requested);
+            // Remembered first: a disk that cannot be remembered is not attached.
+            let end =
+                daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
             if end.is_err() {
-                daemon.remove_disk(&name);
-                if let Some(Err(error)) = listed.map(|disk| daemon.insert_disk(&name, disk)) {
-                    tracing::warn!(disk = name, "not attached, and not listed until the next start: {error}");
-                }
+                daemon.undo_attach(&name, before);
             }
             end
         })
+    }
+
+    /// Restores what was listed and remembered of a disk before a failed attach.
+    fn undo_attach(&self, name: &str, (listed, remembered): (Option<Arc<Disk>>, Option<RememberedDisk>)) {
+        self.remove_disk(name);
+        let undone = listed.map_or(Ok(()), |disk| self.insert_disk(name, disk));
+        let forgotten = match remembered {
+            Some(remembered) => self.state.remember(remembered),
+            None => self.state.forget(name),
+        };
+        if let Err(error) = undone.and(forgotten.map_err(DaemonError::from)) {
+            tracing::warn!(disk = name, "not attached, retrying at the next start: {error}");
+        }
     }
 
     /// Attaches configured or remembered disks and keeps retrying in the background. Waits for the first
@@ -157,11 +170,16 @@ impl Daemon {
         let name = disk.config().name;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_attach(disk, Attempt::Lasting) {
+            let error = match self.try_attach(disk, Attempt::Lasting).and_then(|()| self.remember(disk, true))
+            {
                 Ok(()) => return,
                 Err(error) => error,
             };
             if !self.has(&name, disk) {
+                return;
+            }
+            if disk.attached().is_ok() {
+                tracing::error!(disk = name, "attached, but cannot save the disk's state: {error}");
                 return;
             }
             tracing::warn!(disk = name, retry_s = pause.as_secs(), "not attached: {error}");
@@ -183,6 +201,12 @@ impl Daemon {
         self.disk(name).is_ok_and(|present| Arc::ptr_eq(&present, disk))
     }
 
+    fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
+        // Losses are accepted only once.
+        let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
+        Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
+    }
+
     /// Makes one attempt to attach.
     fn try_attach(self: &Arc<Self>, disk: &Arc<Disk>, attempt: Attempt) -> Result<()> {
         let config = disk.config();
@@ -200,27 +224,39 @@ impl Daemon {
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
         self.refuse_dirty_elsewhere(&config, disk.id)?;
         let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
-        // Remembered first: a disk that cannot be remembered is not attached.
-        let before = self.state.disks().remove(&config.name);
-        let attached = self
-            .drop_outdated(&config, disk.id, pool)
-            .and_then(|()| self.remember_attached(disk, &config, pool))
-            .and_then(|()| self.attach_locked(disk, &config, pool, &origin, attempt));
+        let attached = self.attach_used(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
             self.undo_lock(pool, &config, disk.id, locked);
-            self.remember_as_before(&config.name, before);
         }
         attached
     }
 
-    /// Attaches a disk whose store is this pool's.
-    fn attach_locked(
+    /// Attaches a disk whose store is this pool's. That it uses its origin is on record before it does.
+    fn attach_used(
         self: &Arc<Self>,
         disk: &Disk,
         config: &DiskConfig,
         pool: &Pool,
         origin: &Origin,
         attempt: Attempt,
+    ) -> Result<()> {
+        let is_outdated = self.is_outdated(config, disk.id, pool)?;
+        let before = self.begin_use(config, disk.id, pool, is_outdated)?;
+        let attached = self.attach_locked(disk, config, pool, origin, (attempt, is_outdated));
+        if attached.is_err() && disk.attached().is_err() {
+            self.undo_use(disk.id, pool, before);
+        }
+        attached
+    }
+
+    /// See [`Daemon::attach_used`].
+    fn attach_locked(
+        self: &Arc<Self>,
+        disk: &Disk,
+        config: &DiskConfig,
+        pool: &Pool,
+        origin: &Origin,
+        (attempt, is_outdated): (Attempt, bool),
     ) -> Result<()> {
         let helper = self.start_helper(config, disk.id, origin, attempt)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
@@ -236,15 +272,21 @@ impl Daemon {
             self.sectors(config, known.filter(|_| config.size.is_none() || !is_elsewhere), &spec)?;
         let _seeking = self.seek(disk.id);
         let moves = self.moves(config, disk.id, origin, pool)?;
-        let spec = DiskSpec { moves, ..self.disk_spec(config, spec, sectors)? };
+        let spec = DiskSpec { moves, is_outdated, ..self.disk_spec(config, spec, sectors)? };
         // Noted first when it is not: a crash in between must not leave a note that is not true.
         if moves.is_none() {
             self.state.note_agreed(disk.id, false)?;
         }
         let (handle, job) = self.begin_attach(pool, &spec)?;
         wait(&job)?;
+        if is_outdated && let Err(error) = self.note_dropped(disk.id, pool) {
+            tracing::warn!(
+                disk = config.name,
+                "what is cached will be dropped again at the next start: {error}"
+            );
+        }
         if let Err(error) = self.apply_taken_over(pool, disk.id) {
-            self.detach_again(pool, disk.id, handle, known.is_none())?;
+            self.detach_again(pool, disk.id, handle, known)?;
             return Err(error);
         }
         if moves.is_some()
@@ -262,7 +304,7 @@ impl Daemon {
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
-                self.detach_again(pool, disk.id, handle, known.is_none())?;
+                self.detach_again(pool, disk.id, handle, known)?;
                 return Err(error);
             }
         };
@@ -324,11 +366,21 @@ impl Daemon {
     }
 
     /// Detaches a disk that cannot be served after all, and removes it from its pool if it was new there.
-    fn detach_again(&self, pool: &Pool, id: DiskId, handle: DiskHandle, is_new: bool) -> Result<()> {
+    fn detach_again(
+        &self,
+        pool: &Pool,
+        id: DiskId,
+        handle: DiskHandle,
+        known: Option<KnownDisk>,
+    ) -> Result<()> {
         wait(&pool.backend.detach(handle, true, false)?)?;
-        if is_new {
-            wait(&pool.backend.forget(id, false)?)?;
-            pool.known.locked().remove(&id);
+        match known {
+            // What it had is cached still.
+            Some(known) => drop(pool.known.locked().insert(id, KnownDisk { dirty_bytes: 0, ..known })),
+            None => {
+                wait(&pool.backend.forget(id, false)?)?;
+                pool.known.locked().remove(&id);
+            }
         }
         Ok(())
     }
@@ -448,6 +500,7 @@ impl Daemon {
             config: settings::core_config(config, sectors).map_err(DaemonError::Bad)?,
             epoch: config.epoch,
             accept_loss: config.accept_loss.as_ref() == Some(&config.name),
+            is_outdated: false,
             origin,
             origin_holds_pool: config.origin_holds_pool,
             origin_wait: config.origin_wait.0,
@@ -593,6 +646,9 @@ impl Daemon {
         if let Some(known) = pool.known.locked().get_mut(&disk.id) {
             (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
+        // Before anybody can attach it again.
+        let noted = self.end_use(&disk.config(), disk.id, pool);
+        let remembered = self.remember(disk, false);
         // Whoever attaches it again from now on takes the lock after it was released.
         let turn = self.store_turn(&disk.config(), disk.id);
         let servers = disk.with(|inner| {
@@ -605,11 +661,34 @@ impl Daemon {
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         self.unlock_store(&disk.config(), disk.id);
-        let remembered = self.remember_detached(disk, pool);
         drop(turn);
         tracing::info!(disk = name, "detached");
         self.events.add("detached", name, "clean blocks stay in the cache");
-        remembered
+        noted.and(remembered)
+    }
+
+    /// Lists a remembered disk that is not to be attached if its pool still knows it; otherwise forgets it.
+    pub fn know_detached(&self, remembered: RememberedDisk) {
+        let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
+        if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
+            let what = format!(
+                "it was attached in pool '{pool}', which is no longer configured: its dirty data stays there"
+            );
+            tracing::warn!(disk = name, "{what}");
+            self.events.add("left-dirty", &name, what);
+        }
+        let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
+        let is_known =
+            |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
+        let result = match disk {
+            Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
+            // The pool may be in the configuration again at the next start.
+            Ok(disk) if self.pool(&disk.config().pool).is_err() => Ok(()),
+            _ => self.state.forget(&name).map_err(DaemonError::from),
+        };
+        if let Err(error) = result {
+            tracing::warn!(disk = name, "{error}");
+        }
     }
 
     /// Removes a disk that waits to be attached; it stays listed if its pool knows it.
@@ -626,10 +705,10 @@ impl Daemon {
         self.remove_disk(name);
         if is_known {
             let detached = Disk::new(config, disk.by_api, DiskState::Detached)?;
-            self.remember_given_up(&detached)?;
+            self.remember(&detached, false)?;
             return self.insert_disk(name, Arc::new(detached));
         }
         self.unlock_store(&disk.config(), disk.id);
-        self.forget_remembered(name, disk.id)
+        Ok(self.state.forget(name)?)
     }
 }

@@ -19,6 +19,7 @@ use crate::locked::Locked;
 use crate::policy::News;
 use crate::pool::KnownDisk;
 use crate::settings;
+use crate::state::RememberedDisk;
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
@@ -146,7 +147,7 @@ impl Daemon {
             backend.tune(handle, tuned)?;
         }
         if new.mode != old.mode {
-            self.remember_mode(disk, &new)?;
+            self.note_mode(&new, disk.id)?;
             control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
@@ -170,7 +171,11 @@ impl Daemon {
             // undone.
             return Ok(());
         }
-        self.remember_changed(disk)
+        Ok(self.state.remember(RememberedDisk {
+            config: disk.config(),
+            by_api: disk.by_api,
+            attached: true,
+        })?)
     }
 
     /// Returns where data of an attached disk is lost.
@@ -221,7 +226,9 @@ impl Daemon {
         self.jobs.start(JobKind::Forget, name, move |control| {
             let _turn = turn;
             control.follow(&job)?;
-            daemon.pool(&pool_name)?.known.locked().remove(&id);
+            let pool = daemon.pool(&pool_name)?;
+            pool.known.locked().remove(&id);
+            daemon.forget_use(id, pool)?;
             if let Some(config) = config {
                 daemon.unlock_store(&config, id);
             }
@@ -230,8 +237,7 @@ impl Daemon {
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
             daemon.state.forget_taken_over(id)?;
-            daemon.state.note_clean(id, daemon.pool(&pool_name)?.id)?;
-            daemon.forget_remembered(&name_too, id)
+            Ok(daemon.state.forget(&name_too)?)
         })
     }
 

@@ -9,7 +9,6 @@ use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::locked::Locked;
 use crate::pool::Pool;
-use crate::settings;
 
 /// Refuses an origin other than the one whose blocks are cached: those blocks would be read in place of its
 /// own, and the dirty ones written over its data.
@@ -60,40 +59,6 @@ impl Daemon {
     pub(crate) fn refuse_dirty_elsewhere(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
         self.refuse_dirty_in_closed_pool(config, id)?;
         self.pools().try_for_each(|pool| refuse_dirty_in(pool, config, id))
-    }
-
-    /// Refuses a disk that may have dirty blocks in another pool which is not open, under this name or identity or with this
-    /// origin.
-    fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
-        if config.accept_loss.as_ref() == Some(&config.name) {
-            return Ok(());
-        }
-        let store = Store::of(&config.origin);
-        let is_same = |before: &DiskConfig| {
-            before.name == config.name
-                || settings::disk_id(before).is_ok_and(|known| known == id)
-                || Store::of(&before.origin).shared(&store).is_some()
-        };
-        // If the disk's pool knows it and the identity of its former pool is not recorded, that is the same pool under another
-        // name.
-        let is_renamed = self.pool(&config.pool)?.known(id).is_some();
-        let remembered = self.state.disks();
-        let refused = remembered.values().find_map(|before| {
-            let (pool, pool_id) = self.dirty_in_closed_pool(before)?;
-            let is_open = pool_id.is_none() && is_renamed;
-            (!is_open && is_same(&before.config)).then_some((&before.config.name, pool, pool_id))
-        });
-        let Some((name, pool, pool_id)) = refused else { return Ok(()) };
-        let identity = pool_id.map_or(String::new(), |id| format!(" with id {id}"));
-        Err(DaemonError::conflict(
-            format!(
-                "disk '{name}' was attached in pool '{pool}'{identity}, which is not open, and may have dirty blocks there that \
-                 disk '{}' would not see",
-                config.name
-            ),
-            "open that pool, and detach the disk there; or, if that pool is lost or was cleaned, repeat the name of the disk to \
-             attach as accept_loss",
-        ))
     }
 }
 

@@ -15,10 +15,12 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
-use haversack_model::{ArenaNo, DiskId, HostId, Uuid};
+use haversack_model::{ArenaNo, DiskId, HostId};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::locked::Locked;
+use crate::uses::Uses;
 
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,22 +45,6 @@ pub enum StateError {
     },
 }
 
-/// The pool through which an origin was last used, or last written if another one read it later.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LastUse {
-    /// The pool's name at that time.
-    pub pool: String,
-    /// The pool's identity.
-    pub pool_id: String,
-    /// The identity of the disk that had the origin.
-    pub disk_id: String,
-    /// The pool may have dirty blocks of that disk: it writes back, and was not detached since.
-    pub may_be_dirty: bool,
-    /// When the origin was last modified, in nanoseconds since 1970, if it is a file and the disk was detached.
-    #[serde(default)]
-    pub modified_ns: Option<i64>,
-}
-
 /// A disk that was attached.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RememberedDisk {
@@ -68,20 +54,6 @@ pub struct RememberedDisk {
     pub by_api: bool,
     /// It was attached. At the next start, only disks that were attached through the API are attached again.
     pub attached: bool,
-    /// The last use of its origin. `None` if an earlier version wrote the file, or the disk is attached read-only for the first
-    /// time.
-    #[serde(default)]
-    pub last_use: Option<LastUse>,
-}
-
-impl RememberedDisk {
-    /// Returns the name of the pool that may have dirty blocks of the disk's origin, and that pool's identity if it is recorded.
-    pub fn dirty_pool(&self) -> Option<(&str, Option<&str>)> {
-        match &self.last_use {
-            Some(last) => last.may_be_dirty.then_some((&last.pool, Some(&last.pool_id))),
-            None => (self.attached && !self.config.read_only).then_some((&self.config.pool, None)),
-        }
-    }
 }
 
 /// A disk that another host has taken over by force.
@@ -119,11 +91,38 @@ struct Memory {
 pub struct State {
     path: PathBuf,
     memory: Mutex<Memory>,
+    /// Which pool used which origin last.
+    pub uses: Uses,
 }
 
 fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
     let path = path.to_path_buf();
     move |source| StateError::Io { action, path, source }
+}
+
+/// Reads a file of the state directory; `None` if there is none.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateError> {
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let read = serde_json::from_slice(&bytes);
+            read.map(Some).map_err(|source| StateError::Malformed { path: path.to_path_buf(), source })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at("read", path)(error)),
+    }
+}
+
+/// Replaces a file of the state directory, durably.
+pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), StateError> {
+    let text = serde_json::to_vec_pretty(content).unwrap_or_default();
+    let new = path.with_extension("json.new");
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(true).mode(0o640);
+    let mut file = options.open(&new).map_err(at("create", &new))?;
+    file.write_all(&text).and_then(|()| file.sync_all()).map_err(at("write", &new))?;
+    std::fs::rename(&new, path).map_err(at("replace", path))?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at("make durable", dir))
 }
 
 impl State {
@@ -134,13 +133,9 @@ impl State {
     pub fn open(dir: &Path) -> Result<State, StateError> {
         std::fs::create_dir_all(dir).map_err(at("create", dir))?;
         let path = dir.join("state.json");
-        let memory = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| StateError::Malformed { path: path.clone(), source })?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Memory::default(),
-            Err(e) => return Err(at("read", &path)(e)),
-        };
-        Ok(State { path, memory: Mutex::new(memory) })
+        let memory: Memory = read(&path)?.unwrap_or_default();
+        let uses = Uses::open(dir, memory.disks.values())?;
+        Ok(State { path, memory: Mutex::new(memory), uses })
     }
 
     /// Returns the directory.
@@ -153,22 +148,10 @@ impl State {
         let mut next = memory.clone();
         change(&mut next);
         if next != *memory {
-            self.write(&next)?;
+            replace(&self.path, &next)?;
             *memory = next;
         }
         Ok(())
-    }
-
-    fn write(&self, memory: &Memory) -> Result<(), StateError> {
-        let text = serde_json::to_vec_pretty(memory).unwrap_or_default();
-        let new = self.path.with_extension("json.new");
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o640);
-        let mut file = options.open(&new).map_err(at("create", &new))?;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(at("write", &new))?;
-        std::fs::rename(&new, &self.path).map_err(at("replace", &self.path))?;
-        let dir = self.path.parent().unwrap_or(Path::new("/"));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(at("make durable", dir))
     }
 
     /// Returns whether a disk's ownership on record was agreed on with the other hosts.
@@ -257,33 +240,6 @@ impl State {
         self.change(|memory| drop(memory.disks.insert(disk.config.name.clone(), disk)))
     }
 
-    /// Notes the last use of the origins of disks, those of these names.
-    ///
-    /// # Errors
-    /// See [`StateError`].
-    pub fn note_use(&self, names: &[String], last: &LastUse) -> Result<(), StateError> {
-        self.change(|memory| {
-            for name in names {
-                if let Some(remembered) = memory.disks.get_mut(name) {
-                    remembered.last_use = Some(last.clone());
-                }
-            }
-        })
-    }
-
-    /// Notes that a disk has no dirty blocks in a pool any more, for all that share its origin.
-    ///
-    /// # Errors
-    /// See [`StateError`].
-    pub fn note_clean(&self, disk: DiskId, pool: Uuid) -> Result<(), StateError> {
-        let (disk, pool) = (disk.to_string(), pool.to_string());
-        self.change(|memory| {
-            for last in memory.disks.values_mut().filter_map(|remembered| remembered.last_use.as_mut()) {
-                last.may_be_dirty &= last.disk_id != disk || last.pool_id != pool;
-            }
-        })
-    }
-
     /// Returns a pool's account of flash writes.
     pub fn flash_account(&self, pool: &str) -> Option<Account> {
         self.memory.locked().flash_accounts.get(pool).copied()
@@ -342,51 +298,12 @@ impl State {
 mod tests {
     use super::*;
 
-    fn remembered(last_use: Option<LastUse>) -> RememberedDisk {
-        let config = DiskConfig::new("vm1", "main", "/dev/b");
-        RememberedDisk { config, by_api: true, attached: true, last_use }
-    }
-
-    #[test]
-    fn the_pool_that_may_have_dirty_blocks_is_remembered() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = State::open(dir.path()).unwrap();
-        let [disk, other] = [1, 2].map(|id| DiskId([id; 16]));
-        let [pool, other_pool] = [3, 4].map(|id| Uuid([id; 16]));
-        let last = LastUse {
-            pool: "main".into(),
-            pool_id: pool.to_string(),
-            disk_id: disk.to_string(),
-            may_be_dirty: true,
-            modified_ns: None,
-        };
-        state.remember(remembered(None)).unwrap();
-        state.note_use(&["vm1".into(), "unknown".into()], &last).unwrap();
-        let is_dirty = || State::open(dir.path()).unwrap().disks()["vm1"].dirty_pool().is_some();
-        assert_eq!(State::open(dir.path()).unwrap().disks()["vm1"].last_use, Some(last));
-        state.note_clean(disk, other_pool).unwrap();
-        state.note_clean(other, pool).unwrap();
-        assert!(is_dirty(), "it was another pool, or another disk");
-        state.note_clean(disk, pool).unwrap();
-        assert!(!is_dirty());
-    }
-
-    #[test]
-    fn a_file_of_an_earlier_version_says_where_a_disk_may_be_dirty() {
-        let mut text = serde_json::to_value(remembered(None)).unwrap();
-        text.as_object_mut().unwrap().remove("last_use");
-        let before: RememberedDisk = serde_json::from_value(text).unwrap();
-        assert_eq!(before.dirty_pool(), Some(("main", None)));
-        assert_eq!(RememberedDisk { attached: false, ..before.clone() }.dirty_pool(), None);
-        let config = DiskConfig { read_only: true, ..before.config.clone() };
-        assert_eq!(RememberedDisk { config, ..before }.dirty_pool(), None);
-    }
-
     #[test]
     fn remembered_disks_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(dir.path()).unwrap();
-        let disk = remembered(None);
+        let disk =
+            RememberedDisk { config: DiskConfig::new("vm1", "main", "/dev/b"), by_api: true, attached: true };
         state.remember(disk.clone()).unwrap();
         state.add_lost("main", ArenaNo(1)).unwrap();
         let again = State::open(dir.path()).unwrap();

@@ -146,6 +146,8 @@ pub struct DiskSpec {
     pub epoch: u64,
     /// Attach even if dirty data may be lost; set only when the operator has named the disk.
     pub accept_loss: bool,
+    /// What is cached may be older than the origin: clean blocks are dropped.
+    pub is_outdated: bool,
     /// Where its data is stored.
     pub origin: OriginSpec,
     /// The origin may carry a pool's superblock, because a guest made a pool on its disk.

@@ -97,12 +97,15 @@ impl Reactor {
     }
 
     pub(crate) fn attach(&mut self, spec: DiskSpec, origin: OpenOrigin) -> Result<(DiskHandle, JobId)> {
-        let (config, epoch, accept_loss) = (spec.config.clone(), spec.epoch, spec.accept_loss);
+        let DiskSpec { config, epoch, accept_loss, is_outdated, .. } = spec.clone();
         if self.disks.is_ending(config.id) {
             // Connections of its previous attachment are still ending.
             return Err(ManageError::Busy.into());
         }
-        let (number, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
+        let (number, job) = self.core_call(|core, now| match is_outdated {
+            true => core.attach_outdated(now, &config, epoch, accept_loss),
+            false => core.attach(now, &config, epoch, accept_loss),
+        })?;
         let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
         self.origin(disk, |origin, context| origin.begin(context));
         Ok((disk, job))

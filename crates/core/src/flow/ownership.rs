@@ -3,8 +3,8 @@
 //! Invariants
 //! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
 //! - A release ends only when no request and no I/O of the disk is in flight.
-//! - Cached blocks are kept by an attach only if no other host can have written the origin: the epoch is the
-//!   recorded one, and size, grid and persistence are the same.
+//! - Cached blocks are kept by an attach only if nobody else can have written the origin: the epoch is the
+//!   recorded one, and the caller knows of nothing; and if size, grid and persistence are the same.
 //! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
 //!   accepts the loss.
 
@@ -41,12 +41,38 @@ impl<M: Memory> Call<'_, M> {
         epoch: u64,
         accept_loss: bool,
     ) -> Result<(DiskNo, JobId), ManageError> {
+        self.attach_with(now, config, epoch, accept_loss, false)
+    }
+
+    /// As [`Call::attach`], but drops clean blocks although the epoch is the recorded one: the caller knows that the origin may
+    /// have been written since they were cached.
+    ///
+    /// # Errors
+    /// See [`ManageError`]; nothing was changed in that case.
+    pub fn attach_outdated(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+        accept_loss: bool,
+    ) -> Result<(DiskNo, JobId), ManageError> {
+        self.attach_with(now, config, epoch, accept_loss, true)
+    }
+
+    fn attach_with(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+        accept_loss: bool,
+        is_outdated: bool,
+    ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
         self.running()?;
         let known = self.disks.find(config.id);
         let (disk, void) = match known {
-            Some(disk) => (disk, self.check_attach(disk, config, epoch, accept_loss)?),
+            Some(disk) => (disk, self.check_attach(disk, config, epoch, accept_loss, is_outdated)?),
             None => (self.new_disk(config, epoch, true)?, false),
         };
         if void {
@@ -78,6 +104,7 @@ impl<M: Memory> Call<'_, M> {
         config: &DiskConfig,
         epoch: u64,
         accept_loss: bool,
+        is_outdated: bool,
     ) -> Result<bool, ManageError> {
         self.idle(disk)?;
         self.not_overtaken(disk)?;
@@ -111,7 +138,8 @@ impl<M: Memory> Call<'_, M> {
         }
         let uncertain = d.damage == Damage::Uncertain && !planted(Bug::TrustWhatIsLeft)
             || d.damage == Damage::Lost && planted(Bug::GiveUpAll);
-        let void = newer || geometry || config.sectors != d.sectors || persistence || uncertain;
+        let outdated = is_outdated && !planted(Bug::AttachOutdated);
+        let void = newer || outdated || geometry || config.sectors != d.sectors || persistence || uncertain;
         let dirty_blocks = self.dirty_blocks(disk);
         if void && d.life.is_owned() && !uncertain && dirty_blocks > 0 {
             return Err(ManageError::Dirty { disk: d.id, dirty_blocks });

@@ -5,7 +5,7 @@ use haversack_core::{
     Action, Core, CoreConfig, DiskConfig, Event, IoFailure, JobError, ManageError, Op, OpenOptions,
     PoolError, Rejected, RequestError,
 };
-use haversack_model::{DeviceNo, WriteMode};
+use haversack_model::{DeviceNo, SECTOR_BYTES, WriteMode};
 
 const SECTORS: u64 = 4096;
 
@@ -283,6 +283,30 @@ fn the_recorded_epoch_keeps_the_cache_warm_and_a_higher_one_voids_it() {
         rig.read(disk, 0, 800);
         assert_eq!(rig.stats(disk).read_misses, misses, "epoch {epoch}");
     }
+}
+
+#[test]
+fn what_is_outdated_is_dropped_under_the_recorded_epoch_unless_it_is_dirty() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig { mode: WriteMode::WriteBack, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 800, 1);
+    let now = rig.now;
+    let job = rig.core().detach(now, disk).expect("attached");
+    rig.finish(job);
+    rig.origins.get_mut(&disk).expect("the disk has an origin").bytes[..800 * SECTOR_BYTES].fill(2);
+    let now = rig.now;
+    let (again, job) = rig.core().attach_outdated(now, &config, 1, false).expect("it is clean");
+    rig.finish(job);
+    assert_eq!(again, disk);
+    assert_eq!(rig.read(disk, 0, 800), [2; 800]);
+    assert_eq!(rig.stats(disk).read_misses, 100);
+    rig.write(disk, 0, 8, 3);
+    rig.flush(disk);
+    let mut rig = rig.after_kill(CoreConfig::default());
+    let now = rig.now;
+    let refused = rig.core().attach_outdated(now, &config, 1, false).err();
+    assert_eq!(refused, Some(ManageError::Dirty { disk: config.id, dirty_blocks: 1 }));
 }
 
 #[test]

@@ -91,6 +91,7 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
         config: DiskConfig::new(DiskId([number; 16]), mib * MIB / 512),
         epoch: 1,
         accept_loss: false,
+        is_outdated: false,
         origin,
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(20),

@@ -1,0 +1,271 @@
+//! Whether what a pool has of a disk is current: who used its origin last ([`crate::uses`]).
+//!
+//! Invariants
+//! - Before a disk can have dirty blocks in a pool, it is on record that it may. That is only withdrawn when the disk is
+//!   detached from that pool, which cleans it, or when its blocks there are forgotten, or when the user accepts their loss.
+//! - Clean blocks are dropped when the disk is attached, unless its last use in that pool is on record, and its origin was not
+//!   modified since as far as can be known.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use haversack_api::{DiskConfig, DiskState, Mode};
+use haversack_core::Moved;
+use haversack_model::{DiskId, WriteMode, WriteThroughAck};
+
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::exclusive::Store;
+use crate::origin::Origin;
+use crate::pool::Pool;
+use crate::uses::Use;
+
+/// Returns whether writes to a disk are acknowledged before its origin has them.
+fn writes_back(config: &DiskConfig) -> bool {
+    let writes_back = match config.mode {
+        Mode::Auto => true,
+        Mode::Fixed(mode) => {
+            matches!(mode, WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache))
+        }
+    };
+    writes_back && !config.read_only
+}
+
+/// Returns when an origin was last modified, if it is a regular file.
+fn modified_ns(origin: &str) -> Result<Option<i64>> {
+    let Ok(Origin::File(path)) = Origin::parse(origin) else { return Ok(None) };
+    let file = std::fs::metadata(&path).map_err(|error| {
+        let what = format!("cannot look at origin {}: {error}", path.display());
+        DaemonError::conflict(what, "make the file accessible, and attach the disk again")
+    })?;
+    let ns = || file.mtime().checked_mul(1_000_000_000)?.checked_add(file.mtime_nsec());
+    Ok(if file.is_file() { ns() } else { None })
+}
+
+/// Returns whether a use is of this origin, however that is written.
+fn is_use_of(known: &Use, origin: &str, store: &Store) -> bool {
+    known.origin == origin || Store::without_backing(&known.origin).shared(store).is_some()
+}
+
+/// Returns the position of the use of a disk through a pool.
+fn own(uses: &[Use], id: DiskId, pool: &Pool) -> Option<usize> {
+    let recorded = uses.iter().position(|known| known.is_by(id, pool.id));
+    // From before uses were recorded: the pool's name may have changed since.
+    let is_here = |known: &Use| known.pool == pool.name || pool.known(id).is_some();
+    recorded.or_else(|| {
+        uses.iter().position(|known| known.pool_id.is_none() && known.is_of(id) && is_here(known))
+    })
+}
+
+impl Daemon {
+    /// Returns whether what a pool has of a disk may be older than the disk's origin.
+    ///
+    /// # Errors
+    /// Some of it is dirty, or the origin cannot be looked at.
+    pub(crate) fn is_outdated(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<bool> {
+        // Blocks of a disk that another host has or had are judged by their epoch.
+        if !matches!(pool.backend.recorded_move(id)?, None | Some(Moved::No)) {
+            return Ok(false);
+        }
+        let Some(known) = pool.known(id) else { return Ok(false) };
+        let dirty_bytes = known.dirty_bytes;
+        let uses = self.state.uses.list();
+        let why = match own(&uses, id, pool).map(|at| &uses[at]) {
+            // It was attached, and was current then.
+            Some(_) if dirty_bytes > 0 => return Ok(false),
+            Some(own) if own.is_outdated => "was to be dropped already".into(),
+            Some(own) => {
+                let is_accepted = config.accept_origin_change.as_ref() == Some(&config.name);
+                let is_modified =
+                    own.modified_ns.is_some() && own.modified_ns != modified_ns(&config.origin)?;
+                if is_accepted || !is_modified {
+                    return Ok(false);
+                }
+                "is from before the origin was modified, while the disk was detached".into()
+            }
+            None => {
+                let store = Store::without_backing(&config.origin);
+                let other = uses.iter().find(|known| is_use_of(known, &config.origin, &store));
+                match other {
+                    Some(other) => format!(
+                        "is from before the origin was used in pool '{}' as disk '{}' with id {}",
+                        other.pool, other.name, other.disk_id
+                    ),
+                    None if dirty_bytes > 0 || !self.state.uses.is_complete() => return Ok(false),
+                    None => "is of a use of the origin that is not on record".into(),
+                }
+            }
+        };
+        let what = format!("what pool '{}' has of disk '{}' with id {id} {why}", pool.name, config.name);
+        if dirty_bytes > 0 {
+            return Err(DaemonError::conflict(
+                format!("{what}, and {dirty_bytes} bytes of it are dirty"),
+                "attach it as it was used last; or destroy those blocks with 'haversack disk forget ID'",
+            ));
+        }
+        if known.cached_bytes > 0 {
+            tracing::warn!(disk = config.name, "{what}: {} cached bytes are dropped", known.cached_bytes);
+            self.events.add("outdated-dropped", &config.name, what);
+        }
+        Ok(true)
+    }
+
+    /// Puts on record that a disk is about to use its origin through a pool. Returns the uses that this replaces.
+    pub(crate) fn begin_use(
+        &self,
+        config: &DiskConfig,
+        id: DiskId,
+        pool: &Pool,
+        is_outdated: bool,
+    ) -> Result<Vec<Use>> {
+        let is_dirty = pool.known(id).is_some_and(|known| known.dirty_bytes > 0);
+        let mut new = Use {
+            origin: config.origin.clone(),
+            name: config.name.clone(),
+            disk_id: id.to_string(),
+            pool: pool.name.clone(),
+            pool_id: Some(pool.id.to_string()),
+            // What comes with a disk from another host may be dirty in any mode.
+            may_be_dirty: is_dirty || writes_back(config) || (self.hosts().is_some() && !config.read_only),
+            is_outdated,
+            modified_ns: None,
+        };
+        let ends = self.uses_ended_by(config, id);
+        let replaced = self.state.uses.change(|uses| {
+            let mut replaced = Vec::new();
+            if let Some(at) = own(uses, id, pool) {
+                if config.read_only && !is_outdated {
+                    new.modified_ns = uses[at].modified_ns;
+                }
+                replaced.push(std::mem::replace(&mut uses[at], new.clone()));
+            } else {
+                uses.push(new.clone());
+            }
+            replaced.extend(uses.extract_if(.., |known| *known != new && ends.contains(&key(known))));
+            replaced
+        })?;
+        Ok(replaced)
+    }
+
+    /// Returns the uses that end when a disk uses its origin: those of that origin, if the disk may write it, and those of which
+    /// the loss of dirty blocks is accepted.
+    fn uses_ended_by(&self, config: &DiskConfig, id: DiskId) -> BTreeSet<(String, Option<String>)> {
+        let store = Store::without_backing(&config.origin);
+        // The origins of other disks in use are known to be others.
+        let in_use: BTreeSet<String> = self
+            .disks()
+            .values()
+            .filter(|disk| disk.id != id && disk.with(|inner| inner.state != DiskState::Detached))
+            .map(|disk| disk.id.to_string())
+            .collect();
+        let accepts_loss = config.accept_loss.as_ref() == Some(&config.name);
+        let uses = self.state.uses.list();
+        let ended = uses.iter().filter(|known| {
+            let is_written = !config.read_only
+                && !in_use.contains(&known.disk_id)
+                && is_use_of(known, &config.origin, &store);
+            is_written
+                || (accepts_loss && self.is_dirty_in_closed_pool(known) && is_same(known, config, &store))
+        });
+        ended.map(key).collect()
+    }
+
+    /// Takes back that a disk was about to use its origin, since it was not attached.
+    pub(crate) fn undo_use(&self, id: DiskId, pool: &Pool, replaced: Vec<Use>) {
+        let undone = self.state.uses.change(|uses| {
+            uses.retain(|known| !known.is_by(id, pool.id));
+            uses.extend(replaced);
+        });
+        if let Err(error) = undone {
+            tracing::warn!(%id, "not attached, but on record as if it was: {error}");
+        }
+    }
+
+    /// Notes that outdated blocks of a disk were dropped.
+    pub(crate) fn note_dropped(&self, id: DiskId, pool: &Pool) -> Result<()> {
+        self.change_use(id, pool, |own| own.is_outdated = false)
+    }
+
+    /// Notes that a disk may have dirty blocks from now on, if it may in its new write mode.
+    pub(crate) fn note_mode(&self, new: &DiskConfig, id: DiskId) -> Result<()> {
+        if !writes_back(new) {
+            return Ok(());
+        }
+        self.change_use(id, self.pool(&new.pool)?, |own| own.may_be_dirty = true)
+    }
+
+    /// Notes that a disk was detached: it is clean, unless some of it is for another host.
+    pub(crate) fn end_use(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<()> {
+        let is_for_other = !matches!(pool.backend.recorded_move(id)?, None | Some(Moved::No));
+        // If it cannot be looked at now, it is not known whether it is modified later.
+        let modified_ns = modified_ns(&config.origin).unwrap_or_default();
+        self.change_use(id, pool, |own| {
+            own.may_be_dirty &= is_for_other;
+            own.modified_ns = modified_ns;
+        })
+    }
+
+    /// Forgets the use of a disk through a pool: nothing of it is there any more.
+    pub(crate) fn forget_use(&self, id: DiskId, pool: &Pool) -> Result<()> {
+        Ok(self.state.uses.change(|uses| {
+            if let Some(at) = own(uses, id, pool) {
+                uses.remove(at);
+            }
+        })?)
+    }
+
+    fn change_use(&self, id: DiskId, pool: &Pool, change: impl FnOnce(&mut Use)) -> Result<()> {
+        Ok(self.state.uses.change(|uses| {
+            if let Some(at) = own(uses, id, pool) {
+                change(&mut uses[at]);
+            }
+        })?)
+    }
+
+    /// Returns whether a use may have left dirty blocks in a pool that is not open. What an open one has is known to it.
+    fn is_dirty_in_closed_pool(&self, known: &Use) -> bool {
+        let is_open = || match &known.pool_id {
+            Some(id) => self.pools().any(|pool| pool.id.to_string() == *id),
+            None => self.pool(&known.pool).is_ok(),
+        };
+        known.may_be_dirty && !is_open()
+    }
+
+    /// Refuses a disk that may have dirty blocks in a pool which is not open, under this name or identity or with this origin.
+    pub(crate) fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
+        if config.accept_loss.as_ref() == Some(&config.name) {
+            return Ok(());
+        }
+        let uses = self.state.uses.list();
+        // Without its identity, a pool that knows the disk counts as the one that it was in, under another name.
+        let own = own(&uses, id, self.pool(&config.pool)?);
+        let store = Store::without_backing(&config.origin);
+        let refused = uses.iter().enumerate().find(|(at, known)| {
+            own != Some(*at)
+                && self.is_dirty_in_closed_pool(known)
+                && (known.is_of(id) || is_same(known, config, &store))
+        });
+        let Some((_, Use { name, pool, pool_id, .. })) = refused else { return Ok(()) };
+        let identity = pool_id.as_ref().map_or(String::new(), |id| format!(" with id {id}"));
+        Err(DaemonError::conflict(
+            format!(
+                "disk '{name}' was attached in pool '{pool}'{identity}, which is not open, and may have dirty blocks there that \
+                 disk '{}' would not see",
+                config.name
+            ),
+            "open that pool, and detach the disk there; or, if that pool is lost or was cleaned, repeat the name of the disk to \
+             attach as accept_loss",
+        ))
+    }
+}
+
+/// A use is known by its disk and its pool.
+fn key(known: &Use) -> (String, Option<String>) {
+    (known.disk_id.clone(), known.pool_id.clone())
+}
+
+/// Returns whether a use seems to be by the disk with these settings, or is of its origin.
+fn is_same(known: &Use, config: &DiskConfig, store: &Store) -> bool {
+    let is_of = crate::settings::disk_id(config).is_ok_and(|id| known.is_of(id));
+    known.name == config.name || is_of || is_use_of(known, &config.origin, store)
+}

@@ -416,7 +416,12 @@ fn a_pool_with_dirty_blocks_that_is_not_open_is_remembered() {
         vm2.restart(&(in_first.clone() + "accept_loss = \"vm2\"\n"))?;
         vm2.reads(16)?;
         vm2.restart(&in_first)?;
-        vm2.reads(16)
+        vm2.write(18)?;
+        place.say("after that, the blocks given up do not come back, though the other pool forgets the disk");
+        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.command(&["disk", "forget", "vm2"])?;
+        vm2.restart(&(Second::pool(&second, &device) + &in_second))?;
+        is_refused(&vm2.daemon, "vm2", &["from before", "are dirty"])
     });
 }
 

@@ -6,7 +6,7 @@
 //! - Clean blocks are dropped when the disk is attached, unless its last use in that pool is on record, and its origin was not
 //!   modified since as far as can be known.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
 use haversack_api::{DiskConfig, DiskState, Mode};
@@ -47,17 +47,20 @@ fn is_use_of(known: &Use, origin: &str, store: &Store) -> bool {
     known.origin == origin || Store::without_backing(&known.origin).shared(store).is_some()
 }
 
-/// Returns the position of the use of a disk through a pool.
-fn own(uses: &[Use], id: DiskId, pool: &Pool) -> Option<usize> {
-    let recorded = uses.iter().position(|known| known.is_by(id, pool.id));
-    // From before uses were recorded: the pool's name may have changed since.
-    let is_here = |known: &Use| known.pool == pool.name || pool.known(id).is_some();
-    recorded.or_else(|| {
-        uses.iter().position(|known| known.pool_id.is_none() && known.is_of(id) && is_here(known))
-    })
-}
-
 impl Daemon {
+    /// Returns the position of the use of a disk through a pool.
+    fn own_use(&self, uses: &[Use], id: DiskId, pool: &Pool) -> Option<usize> {
+        let recorded = uses.iter().position(|known| known.is_by(id, pool.id));
+        // From before uses were recorded: a pool that is no longer configured may have got another name.
+        let has_name = |known: &Use| {
+            let is_gone = || matches!(self.pool(&known.pool), Err(DaemonError::NoSuch { .. }));
+            known.pool == pool.name || (pool.known(id).is_some() && is_gone())
+        };
+        recorded.or_else(|| {
+            uses.iter().position(|known| known.pool_id.is_none() && known.is_of(id) && has_name(known))
+        })
+    }
+
     /// Returns whether what a pool has of a disk may be older than the disk's origin.
     ///
     /// # Errors
@@ -70,7 +73,8 @@ impl Daemon {
         let Some(known) = pool.known(id) else { return Ok(false) };
         let dirty_bytes = known.dirty_bytes;
         let uses = self.state.uses.list();
-        let why = match own(&uses, id, pool).map(|at| &uses[at]) {
+        let why = match self.own_use(&uses, id, pool).map(|at| &uses[at]) {
+            Some(own) if own.is_ended => "is from before the origin was used by another disk or pool".into(),
             // It was attached, and was current then.
             Some(_) if dirty_bytes > 0 => return Ok(false),
             Some(own) if own.is_outdated => "was to be dropped already".into(),
@@ -103,10 +107,7 @@ impl Daemon {
                 "attach it as it was used last; or destroy those blocks with 'haversack disk forget ID'",
             ));
         }
-        if known.cached_bytes > 0 {
-            tracing::warn!(disk = config.name, "{what}: {} cached bytes are dropped", known.cached_bytes);
-            self.events.add("outdated-dropped", &config.name, what);
-        }
+        tracing::warn!(disk = config.name, "{what}: {} cached bytes are to be dropped", known.cached_bytes);
         Ok(true)
     }
 
@@ -127,54 +128,75 @@ impl Daemon {
             pool_id: Some(pool.id.to_string()),
             // What comes with a disk from another host may be dirty in any mode.
             may_be_dirty: is_dirty || writes_back(config) || (self.hosts().is_some() && !config.read_only),
+            is_ended: false,
             is_outdated,
             modified_ns: None,
         };
-        let ends = self.uses_ended_by(config, id);
+        let ended = self.uses_ended_by(config, id);
         let replaced = self.state.uses.change(|uses| {
             let mut replaced = Vec::new();
-            if let Some(at) = own(uses, id, pool) {
-                if config.read_only && !is_outdated {
-                    new.modified_ns = uses[at].modified_ns;
+            if let Some(at) = self.own_use(uses, id, pool) {
+                if config.read_only && uses[at].modified_ns.is_some() {
+                    new.modified_ns = modified_ns(&config.origin).unwrap_or_default();
                 }
                 replaced.push(std::mem::replace(&mut uses[at], new.clone()));
             } else {
                 uses.push(new.clone());
             }
-            replaced.extend(uses.extract_if(.., |known| *known != new && ends.contains(&key(known))));
+            for (before, after) in ended {
+                if let Some(known) = uses.iter_mut().find(|known| **known == before) {
+                    replaced.push(std::mem::replace(known, after));
+                }
+            }
             replaced
         })?;
         Ok(replaced)
     }
 
-    /// Returns the uses that end when a disk uses its origin: those of that origin, if the disk may write it, and those of which
-    /// the loss of dirty blocks is accepted.
-    fn uses_ended_by(&self, config: &DiskConfig, id: DiskId) -> BTreeSet<(String, Option<String>)> {
+    /// Returns the uses that a disk ends when it uses its origin, before and after: those of that origin, if the disk may write
+    /// it, and those of which the loss of dirty blocks is accepted.
+    fn uses_ended_by(&self, config: &DiskConfig, id: DiskId) -> Vec<(Use, Use)> {
         let store = Store::without_backing(&config.origin);
         // The origins of other disks in use are known to be others.
-        let in_use: BTreeSet<String> = self
+        let in_use: BTreeMap<String, String> = self
             .disks()
             .values()
             .filter(|disk| disk.id != id && disk.with(|inner| inner.state != DiskState::Detached))
-            .map(|disk| disk.id.to_string())
+            .map(|disk| (disk.id.to_string(), disk.config().origin))
             .collect();
         let accepts_loss = config.accept_loss.as_ref() == Some(&config.name);
-        let uses = self.state.uses.list();
-        let ended = uses.iter().filter(|known| {
+        let own = self.pool(&config.pool).map(|pool| pool.id);
+        let ends = |known: Use| {
+            if own.as_ref().is_ok_and(|pool| known.is_by(id, *pool)) {
+                return None;
+            }
             let is_written = !config.read_only
-                && !in_use.contains(&known.disk_id)
-                && is_use_of(known, &config.origin, &store);
-            is_written
-                || (accepts_loss && self.is_dirty_in_closed_pool(known) && is_same(known, config, &store))
-        });
-        ended.map(key).collect()
+                && in_use.get(&known.disk_id) != Some(&known.origin)
+                && is_use_of(&known, &config.origin, &store);
+            let is_lost =
+                accepts_loss && self.is_dirty_in_closed_pool(&known) && is_same(&known, config, &store);
+            let after = Use {
+                is_ended: known.is_ended || is_written,
+                may_be_dirty: known.may_be_dirty && !is_written && !is_lost,
+                ..known.clone()
+            };
+            (after != known).then_some((known, after))
+        };
+        self.state.uses.list().into_iter().filter_map(ends).collect()
     }
 
     /// Takes back that a disk was about to use its origin, since it was not attached.
     pub(crate) fn undo_use(&self, id: DiskId, pool: &Pool, replaced: Vec<Use>) {
         let undone = self.state.uses.change(|uses| {
             uses.retain(|known| !known.is_by(id, pool.id));
-            uses.extend(replaced);
+            for before in replaced {
+                match uses.iter_mut().find(|known| key(known) == key(&before)) {
+                    None => uses.push(before),
+                    Some(known) if known.is_ended || !known.may_be_dirty => *known = before,
+                    // It is in use again.
+                    Some(_) => {}
+                }
+            }
         });
         if let Err(error) = undone {
             tracing::warn!(%id, "not attached, but on record as if it was: {error}");
@@ -182,8 +204,13 @@ impl Daemon {
     }
 
     /// Notes that outdated blocks of a disk were dropped.
-    pub(crate) fn note_dropped(&self, id: DiskId, pool: &Pool) -> Result<()> {
-        self.change_use(id, pool, |own| own.is_outdated = false)
+    pub(crate) fn note_dropped(&self, name: &str, id: DiskId, pool: &Pool) {
+        let what = format!("what pool '{}' had of it was older than its origin, and was dropped", pool.name);
+        tracing::warn!(disk = name, "{what}");
+        self.events.add("outdated-dropped", name, what);
+        if let Err(error) = self.change_use(id, pool, |own| own.is_outdated = false) {
+            tracing::warn!(disk = name, "what is cached will be dropped again at the next start: {error}");
+        }
     }
 
     /// Notes that a disk may have dirty blocks from now on, if it may in its new write mode.
@@ -196,7 +223,8 @@ impl Daemon {
 
     /// Notes that a disk was detached: it is clean, unless some of it is for another host.
     pub(crate) fn end_use(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<()> {
-        let is_for_other = !matches!(pool.backend.recorded_move(id)?, None | Some(Moved::No));
+        let moved = pool.backend.recorded_move(id)?;
+        let is_for_other = !matches!(moved, None | Some(Moved::No | Moved::Away { .. }));
         // If it cannot be looked at now, it is not known whether it is modified later.
         let modified_ns = modified_ns(&config.origin).unwrap_or_default();
         self.change_use(id, pool, |own| {
@@ -208,7 +236,7 @@ impl Daemon {
     /// Forgets the use of a disk through a pool: nothing of it is there any more.
     pub(crate) fn forget_use(&self, id: DiskId, pool: &Pool) -> Result<()> {
         Ok(self.state.uses.change(|uses| {
-            if let Some(at) = own(uses, id, pool) {
+            if let Some(at) = self.own_use(uses, id, pool) {
                 uses.remove(at);
             }
         })?)
@@ -216,7 +244,7 @@ impl Daemon {
 
     fn change_use(&self, id: DiskId, pool: &Pool, change: impl FnOnce(&mut Use)) -> Result<()> {
         Ok(self.state.uses.change(|uses| {
-            if let Some(at) = own(uses, id, pool) {
+            if let Some(at) = self.own_use(uses, id, pool) {
                 change(&mut uses[at]);
             }
         })?)
@@ -238,7 +266,7 @@ impl Daemon {
         }
         let uses = self.state.uses.list();
         // Without its identity, a pool that knows the disk counts as the one that it was in, under another name.
-        let own = own(&uses, id, self.pool(&config.pool)?);
+        let own = self.own_use(&uses, id, self.pool(&config.pool)?);
         let store = Store::without_backing(&config.origin);
         let refused = uses.iter().enumerate().find(|(at, known)| {
             own != Some(*at)
@@ -260,8 +288,8 @@ impl Daemon {
 }
 
 /// A use is known by its disk and its pool.
-fn key(known: &Use) -> (String, Option<String>) {
-    (known.disk_id.clone(), known.pool_id.clone())
+fn key(known: &Use) -> (&str, Option<&str>) {
+    (&known.disk_id, known.pool_id.as_deref())
 }
 
 /// Returns whether a use seems to be by the disk with these settings, or is of its origin.

@@ -37,6 +37,7 @@ use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
 use crate::{
     bases, budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings,
+    uses,
 };
 
 /// How long the start waits for disks; slower ones continue in the background.
@@ -133,7 +134,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
     give(
         run_as,
-        [history::FILE, events::FILE, learned::DIRECTORY].map(|name| config.daemon.state_dir.join(name)),
+        [history::FILE, events::FILE, learned::DIRECTORY, uses::FILE]
+            .map(|name| config.daemon.state_dir.join(name)),
     )?;
     remove_others_checkpoints(config);
     let (opened_pools, daemon) = open_pools(config, state, run_as)?;

@@ -36,7 +36,10 @@ pub enum StateError {
         source: std::io::Error,
     },
     /// The file's content is invalid.
-    #[error("{path}: {source}; restore it, or remove it if no pool of this host lost all its cache devices")]
+    #[error(
+        "{path}: {source}; restore it, or remove it if no pool of this host lost all its cache devices, and no disk was attached in \
+             a pool that is not open"
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -118,6 +121,8 @@ pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), State
     let new = path.with_extension("json.new");
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(true).mode(0o640);
+    // A start that was killed before it gave up its privileges may have left one that belongs to root.
+    let _ = std::fs::remove_file(&new);
     let mut file = options.open(&new).map_err(at("create", &new))?;
     file.write_all(&text).and_then(|()| file.sync_all()).map_err(at("write", &new))?;
     std::fs::rename(&new, path).map_err(at("replace", path))?;

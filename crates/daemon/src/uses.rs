@@ -1,8 +1,8 @@
 //! Which pool used which origin last, in `<state_dir>/uses.json`.
 //!
 //! Invariants
-//! - A pool's blocks of a disk are current only if a use by that pool and disk is on record: a use that writes the origin
-//!   removes all others of it.
+//! - A pool's blocks of a disk are current only if a use by that pool and disk is on record that has not ended: a use that
+//!   writes the origin ends all others of it. One that has ended stays on record until the pool has nothing of the disk.
 //! - The file is replaced as a whole, and a change is durable when the call returns.
 
 use std::path::{Path, PathBuf};
@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::locked::Locked;
 use crate::settings;
 use crate::state::{self, RememberedDisk, StateError};
+
+/// The name of the file.
+pub const FILE: &str = "uses.json";
 
 /// A use of an origin by a disk, through a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,7 +34,9 @@ pub struct Use {
     /// The pool may have dirty blocks of the disk: writes may be acknowledged before the origin has them, and the disk was not
     /// detached since.
     pub may_be_dirty: bool,
-    /// What the pool has of the disk is older than the origin, and was not dropped yet.
+    /// The origin was used since by another disk or through another pool, which may have written it.
+    pub is_ended: bool,
+    /// What the pool has of the disk is older than the origin, and is being dropped.
     pub is_outdated: bool,
     /// When the origin was last modified, in nanoseconds since 1970, if it is a file and the disk was detached.
     pub modified_ns: Option<i64>,
@@ -58,6 +63,7 @@ impl Use {
             pool: config.pool.clone(),
             pool_id: None,
             may_be_dirty: disk.attached && !config.read_only,
+            is_ended: false,
             is_outdated: false,
             modified_ns: None,
         })
@@ -80,7 +86,7 @@ impl Uses {
         dir: &Path,
         disks: impl IntoIterator<Item = &'a RememberedDisk>,
     ) -> Result<Uses, StateError> {
-        let path = dir.join("uses.json");
+        let path = dir.join(FILE);
         let recorded = state::read(&path)?;
         let is_complete = recorded.is_some();
         let list = recorded.unwrap_or_else(|| disks.into_iter().filter_map(Use::unrecorded).collect());

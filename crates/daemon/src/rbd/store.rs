@@ -13,7 +13,6 @@ use haversack_model::DiskId;
 
 use super::fenced::Marks;
 use super::lock::{self, Holder};
-use super::turns::Turn;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::origin::{BlockDevice, Origin};
@@ -39,12 +38,6 @@ impl Daemon {
         let moves = super::can_move(&config.origin, device);
         let host = self.hosts().filter(|_| moves).map(|hosts| hosts.my_name());
         Holder::new(pool.id, &pool.name, id, &config.name, host)
-    }
-
-    /// Waits until it is a disk's turn to lock its store or to release the lock, where the store has such locks.
-    pub(crate) fn store_turn(&self, config: &DiskConfig, id: DiskId) -> Option<Turn> {
-        let has_locks = !config.read_only && matches!(Origin::parse(&config.origin), Ok(Origin::Helper(_)));
-        has_locks.then(|| self.store_turns.take(id))
     }
 
     /// Locks the store of an origin for a disk's pool, where the store has such locks. `is_requested`: a lock that was taken

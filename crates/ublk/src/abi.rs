@@ -1,7 +1,7 @@
 //! Constants and layouts of the kernel's ublk driver, from Linux' include/uapi/linux/ublk_cmd.h.
 //!
-//! Invariant: every struct has the size and the offsets that the kernel expects; the tests check them. Each is made only
-//! of integers without padding between them, so that its bytes are all initialized.
+//! Invariant: every struct has the size and the offsets that the kernel expects; the tests check them. Each consists only
+//! of integers without padding between them, so all its bytes are initialized.
 
 use std::mem::size_of;
 
@@ -21,21 +21,21 @@ const fn encoded(direction: u32, number: u32, bytes: usize) -> u32 {
 pub enum ControlCommand {
     /// Describes a device.
     GetDevInfo,
-    /// Makes a device.
+    /// Creates a device.
     AddDev,
     /// Removes a device.
     DelDev,
     /// Makes the block device available; waits until all queues fetch requests.
     StartDev,
-    /// Removes the block device; waits until the requests in flight are over.
+    /// Removes the block device; waits until no request is in flight.
     StopDev,
     /// Sets the properties of the block device.
     SetParams,
     /// Returns the properties of the block device.
     GetParams,
-    /// Begins to take over a device whose server is gone.
+    /// Begins the recovery of a device whose server has ended.
     StartUserRecovery,
-    /// Ends that; waits until all queues fetch requests.
+    /// Ends the recovery; waits until all queues fetch requests.
     EndUserRecovery,
     /// Returns what the driver can do.
     GetFeatures,
@@ -81,7 +81,7 @@ pub const FETCH: u32 = encoded(READ_WRITE, 0x20, size_of::<IoBody>());
 /// `UBLK_U_IO_COMMIT_AND_FETCH_REQ`: answer a request, and wait for the next one with its tag.
 pub const COMMIT_AND_FETCH: u32 = encoded(READ_WRITE, 0x21, size_of::<IoBody>());
 
-/// `UBLK_IO_RES_OK`: a request has come.
+/// `UBLK_IO_RES_OK`: there is a request.
 pub const RESULT_OK: i32 = 0;
 
 /// `UBLK_MAX_QUEUE_DEPTH`. The kernel reserves space for this many descriptors per queue, whatever the queue's depth.
@@ -89,7 +89,7 @@ pub const MAX_DEPTH: usize = 4096;
 
 /// `UBLK_F_USER_RECOVERY`: the device stays when its server ends; requests wait for the next server.
 pub const F_USER_RECOVERY: u64 = 1 << 3;
-/// `UBLK_F_USER_RECOVERY_REISSUE`: requests that a dead server had are given to the next one.
+/// `UBLK_F_USER_RECOVERY_REISSUE`: requests that were in progress when the server died are sent to the next one.
 pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 
 /// `UBLK_S_DEV_DEAD`: there is no block device.
@@ -129,7 +129,7 @@ pub const PARAM_DISCARD: u32 = 1 << 1;
 /// How many bytes of [`Params`] the driver takes and returns.
 pub const PARAMS_BYTES: u32 = 60;
 
-/// The queue of commands that are not for a queue.
+/// The queue number of commands that concern no queue.
 pub const NO_QUEUE: u16 = u16::MAX;
 /// The number that asks for any free device number.
 pub const ANY_DEVICE: u32 = u32::MAX;
@@ -149,7 +149,7 @@ pub struct ControlBody {
 }
 
 impl ControlBody {
-    /// Returns its bytes as the 80 of a submission entry.
+    /// Returns its bytes, padded to the 80 bytes of a submission entry.
     pub fn bytes(&self) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[..4].copy_from_slice(&self.device.to_ne_bytes());
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(body.bytes(), memory);
     }
 
-    /// Worked out by hand from the header's `_IOR` and `_IOWR`.
+    /// Calculated by hand from the header's `_IOR` and `_IOWR`.
     #[test]
     fn numbers_are_those_of_the_kernel() {
         assert_eq!(ControlCommand::AddDev.number(), 0xc020_7504);

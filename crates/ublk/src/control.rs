@@ -1,6 +1,6 @@
 //! The driver's control device: one command at a time, each waited for.
 //!
-//! Invariant: memory that a command reads or writes lives until it has completed, because the caller waits for it.
+//! Invariant: memory that a command reads or writes lives until it has completed, because the caller waits for that.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ use crate::abi::{
 use crate::error::UblkError;
 use crate::report;
 
-/// The first kernel whose driver knows commands with these numbers, and tells what it can do.
+/// The first kernel whose driver has commands with these numbers, and reports its features.
 pub const OLDEST_KERNEL: &str = "6.5";
 
 /// See the module documentation.
@@ -38,7 +38,7 @@ impl Control {
         Ok(Self { file, uring })
     }
 
-    /// Carries out a command on memory of `len` bytes, null for none.
+    /// Executes a command on memory of `len` bytes; null for none.
     fn run(
         &mut self,
         command: ControlCommand,
@@ -61,7 +61,7 @@ impl Control {
         // SAFETY: the memory is the caller's, who waits below until the command has completed.
         unsafe { self.uring.submission().push(&entry) }.map_err(io::Error::other)?;
         loop {
-            // The loop ends with the completion alone: until then the kernel may use the memory.
+            // Only the completion ends the loop: until then the kernel may use the memory.
             let waited = self.uring.submit_and_wait(1);
             if let Some(completion) = self.uring.completion().next() {
                 return match completion.result() {
@@ -95,7 +95,7 @@ impl Control {
         })
     }
 
-    /// Returns the flags of what the driver can do.
+    /// Returns the driver's feature flags.
     pub fn features(&mut self) -> Result<u64, UblkError> {
         let mut features = 0_u64;
         self.command(ControlCommand::GetFeatures, ANY_DEVICE, 0, Some(&mut features))?;
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    /// Makes a device as described. Returns what the driver has made of that.
+    /// Creates a device as described. Returns the description as the driver has changed it.
     pub fn add(&mut self, mut info: DeviceInfo) -> Result<DeviceInfo, UblkError> {
         self.command(ControlCommand::AddDev, info.device, 0, Some(&mut info))?;
         Ok(info)
@@ -130,7 +130,7 @@ impl Control {
         Ok(params)
     }
 
-    /// Carries out a command without memory; some take the process that serves the device.
+    /// Executes a command without memory; some take the id of the process that serves the device.
     pub fn plain(&mut self, command: ControlCommand, device: u32) -> Result<(), UblkError> {
         let data = match command {
             ControlCommand::StartDev | ControlCommand::EndUserRecovery => u64::from(std::process::id()),

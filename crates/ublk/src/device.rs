@@ -1,7 +1,7 @@
-//! A ublk device: finding the one of a disk, making it, taking it over from a server that is gone, and removing it.
+//! A ublk device: finding the one of a disk, creating it, taking it over from a server that has ended, and removing it.
 //!
 //! Invariants
-//! - A device is taken over only for the URI that it was made for: its description has the URI's identity.
+//! - A device is taken over only for the URI that it was created for: its description has the URI's identity.
 //! - A device that never was available is removed by the next server of its URI. Others are removed only by their own server,
 //!   or if the user says so.
 
@@ -26,18 +26,18 @@ use crate::report;
 const LIST: &str = "/sys/class/ublk-char";
 /// How long the kernel takes at most to notice that a server has been killed.
 const MOURNING: Duration = Duration::from_secs(3);
-/// The same if each request of a queue was with the server: the kernel notices when one has timed out.
+/// The same if the server had each request of a queue: the kernel notices when one has timed out.
 const LONG_MOURNING: Duration = Duration::from_secs(40);
 /// How long it takes until a new device has its file.
 const BIRTH: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a new device is made of, and what one that is taken over must not exceed.
+/// The properties of a new device, and limits for one that is taken over.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The name of the disk.
     pub export: String,
-    /// Whether the daemon takes several connections.
+    /// Whether the daemon accepts several connections.
     pub takes_several: bool,
     /// Whether the user wants no writes.
     pub is_read_only: bool,
@@ -60,7 +60,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes a device, or takes over the one that this disk has.
+    /// Creates a device, or takes over the one that this disk has.
     pub fn prepare(control: &mut Control, plan: &Plan) -> Result<Self, UblkError> {
         let needed = F_USER_RECOVERY | F_USER_RECOVERY_REISSUE;
         if control.features()? & needed != needed {
@@ -92,7 +92,7 @@ impl Device {
         }
     }
 
-    /// Takes over a device. What could prevent that is found before the driver is told: it takes no second attempt.
+    /// Takes over a device. Whatever could prevent that is checked first: the driver accepts no second attempt.
     fn take_over(control: &mut Control, plan: &Plan, number: u32) -> Result<Self, UblkError> {
         let info = control.info(number)?.ok_or(UblkError::NoDevice { device: number })?;
         let params = control.properties(number)?;
@@ -109,7 +109,7 @@ impl Device {
             return Err(UblkError::Writable { device: number });
         }
         let start = Instant::now();
-        // The driver lets nobody in before the files of the dead process are closed.
+        // The driver accepts nobody before the files of the dead process are closed.
         while let Err(error) = control.plain(ControlCommand::StartUserRecovery, number) {
             let is_busy = matches!(&error, UblkError::Command { source, .. } if source.raw_os_error() == Some(libc::EBUSY));
             if !is_busy || start.elapsed() > MOURNING {
@@ -132,7 +132,7 @@ impl Device {
         }
     }
 
-    /// Returns whether it was there before.
+    /// Returns whether it existed before.
     pub fn is_taken_over(&self) -> bool {
         !self.is_new
     }
@@ -148,7 +148,7 @@ impl Device {
         control.plain(command, self.info.device)
     }
 
-    /// Removes the block device. The queues, which must still be served, are over then.
+    /// Removes the block device. The queues, which must still be served, end then.
     pub fn stop(&self, control: &mut Control) -> Result<(), UblkError> {
         control.plain(ControlCommand::StopDev, self.info.device)
     }

@@ -68,7 +68,7 @@ pub enum UpstreamError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Nbd(#[from] ClientError),
-    /// The daemon is about to end, or has just begun.
+    /// The daemon is stopping or starting.
     #[error("it closed the connection during negotiation")]
     Closed,
     #[error("the server asks for TLS, which was not offered")]

@@ -1,10 +1,10 @@
-//! A queue's connection to the daemon: what of the waiting requests is sent next, and what received bytes mean. The I/O
-//! itself is the queue's.
+//! A queue's connection to the daemon: which waiting requests are sent next, and what received bytes mean. The queue
+//! does the I/O.
 //!
 //! Invariants
-//! - A connection that is over has its requests given back to the slots only when no send and no receive is in flight, so
-//!   that late bytes never meet the memory of another request.
-//! - Nothing is allocated per request: results, headers and input have their place from the start.
+//! - The requests of a connection that has ended return to the slots only when no send and no receive is in flight, so
+//!   late bytes never reach the memory of another request.
+//! - Nothing is allocated per request: memory for results, headers and input is reserved at the start.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,10 +19,10 @@ use crate::slots::Slots;
 use crate::upstream::Connection;
 
 const INPUT_BYTES: usize = 128 << 10;
-/// From how many bytes on the rest of a read is received in its place, without a copy.
+/// If at least this many bytes of a read are missing, they are received directly into its buffer, without a copy.
 const DIRECT_BYTES: usize = 8 << 10;
 
-/// The rest of a read that comes next.
+/// The part of a read that is received next.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     tag: u16,
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Begins with a new connection. The one before must be gone.
+    /// Begins with a new connection. There must be no other.
     pub fn begin(&mut self, connection: Connection) {
         debug_assert!(self.live.is_none());
         let session = ClientSession::new(&connection.connected, usize::from(self.depth));
@@ -78,7 +78,7 @@ impl Link {
     pub fn hang_up(&mut self, why: &str) {
         if let Some(live) = self.live.as_mut().filter(|live| live.over.is_none()) {
             live.over = Some(why.to_owned());
-            // A peer that has gone already is no failure.
+            // It is no failure if the peer has closed the connection already.
             let _ = live.socket.shutdown(Shutdown::Both);
         }
     }
@@ -93,7 +93,7 @@ impl Link {
         self.live.as_ref().is_none_or(|live| !live.is_sending && !live.is_receiving)
     }
 
-    /// Drops a connection that is over and quiet, and returns why it ended.
+    /// Drops a connection that has ended and has no I/O in flight, and returns why it ended.
     pub fn take_over(&mut self) -> Option<String> {
         let is_gone = self.live.as_ref().is_some_and(|live| live.over.is_some()) && self.is_quiet();
         if is_gone { self.live.take()?.over } else { None }

@@ -29,13 +29,13 @@ use control::Control;
 use error::UblkError;
 use serve::Wishes;
 
-/// Queues of a device, if the user does not say how many.
+/// The default number of queues.
 const MOST_QUEUES: u16 = 4;
 
-/// Makes a disk of the Haversack daemon a block device of this host, /dev/ublkbN, until it is stopped with SIGTERM or
+/// Serves a disk of the Haversack daemon as a block device of this host, /dev/ublkbN, until it is stopped with SIGTERM or
 /// SIGINT.
 ///
-/// Prints the device's path when it can be used. Needs root and the kernel's ublk driver.
+/// Prints the device's path when it can be used. Requires root and the kernel's ublk driver.
 #[derive(Parser)]
 #[command(name = "haversack-ublk", version)]
 struct Arguments {

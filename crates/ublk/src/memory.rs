@@ -29,20 +29,20 @@ impl Mapping {
     /// Returns the address of a part.
     fn part(&self, at: usize, bytes: usize) -> *mut u8 {
         assert!(at <= self.bytes && bytes <= self.bytes - at, "{bytes} bytes at {at} of {}", self.bytes);
-        // SAFETY: inside, or one past the end of, the mapping, as just checked.
+        // SAFETY: inside the mapping or one past its end, as just checked.
         unsafe { self.start.as_ptr().add(at) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and its owner is gone; a queue drops its memory only when no I/O on it is in flight.
+        // SAFETY: this is the whole mapping, and its owner is being dropped; a queue drops its memory only when no I/O on it is in flight.
         // A failure would only leave the memory mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// The buffers of a queue, of equal size, on whole pages. A page takes memory from its first use on.
+/// The buffers of a queue, of equal size, on whole pages. A page uses memory from its first use on.
 #[derive(Debug)]
 pub struct Buffers {
     mapping: Mapping,

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - What the message points to is not changed between `message` and the completion of its send.
-//! - Bytes leave in the order in which they were put in; what was cut short continues where it ended.
+//! - Bytes are sent in the order in which they were added; after a short send, the rest follows.
 
 use haversack_nbd::REQUEST_BYTES;
 
@@ -40,7 +40,7 @@ impl Outbox {
         self.requests == 0
     }
 
-    /// Puts in a request, whose data, if there is any, must stay in place until it is sent.
+    /// Adds a request, whose data, if there is any, must stay in place until it is sent.
     pub fn push(&mut self, head: [u8; REQUEST_BYTES], data: Option<libc::iovec>) {
         let place = &mut self.heads[self.requests];
         *place = head;
@@ -62,7 +62,7 @@ impl Outbox {
         let mut bytes = bytes;
         while let Some(iovec) = self.iovecs.get_mut(self.next) {
             let part = bytes.min(iovec.iov_len);
-            // An address inside of what the iovec describes, or one past its end; the kernel alone uses it.
+            // An address inside the iovec, or one past its end; only the kernel uses it.
             iovec.iov_base = iovec.iov_base.wrapping_byte_add(part);
             iovec.iov_len -= part;
             bytes -= part;

@@ -74,7 +74,7 @@ fn attributes(flags: F, is_read_only: bool) -> u32 {
     }
     if flags.contains(F::SEND_FLUSH) {
         attributes |= abi::ATTR_VOLATILE_CACHE;
-        // The kernel uses it only with a volatile cache, and else makes it a write and a flush.
+        // The kernel uses it only with a volatile cache; without FUA it sends a write and a flush.
         if flags.contains(F::SEND_FUA) {
             attributes |= abi::ATTR_FUA;
         }

@@ -1,7 +1,7 @@
-//! One queue of a device: a thread with a ring, which carries requests from the kernel to the daemon and answers back.
+//! One queue of a device: a thread with a ring, which passes requests from the kernel to the daemon, and answers back.
 //!
 //! Invariants
-//! - Each request is answered to the kernel once. Without a connection, requests wait, unless the program is to end:
+//! - Each request is answered to the kernel once. Without a connection, requests wait, unless the program is about to end:
 //!   then they fail, so that the device can be removed.
 //! - Memory is dropped only when the kernel has no I/O on it: after an error it stays until the program ends.
 
@@ -22,7 +22,7 @@ use crate::slots::Slots;
 use crate::stop::Stop;
 use crate::upstream::{Connection, Pauses, Upstream, takes_several};
 
-/// How long the daemon may take to answer when the program is to end.
+/// How long the daemon may take to answer when the program is about to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What all queues of a device have in common.
@@ -48,13 +48,13 @@ pub struct Queue {
     buffers: Buffers,
     descriptors: Descriptors,
     link: Link,
-    /// They grow until the daemon has carried out a request: one that drops each connection is not asked all the time.
+    /// They grow until the daemon has executed a request, so one that drops each connection is not asked all the time.
     pauses: Pauses,
     stopping_since: Option<Instant>,
 }
 
 impl Queue {
-    /// Makes a queue and asks for requests. The caller's thread must be the one that runs it.
+    /// Creates a queue and asks for requests. The caller's thread must be the one that runs it.
     pub fn start(number: u16, shared: Arc<Shared>) -> Result<Self, UblkError> {
         let (device, depth) = (shared.device.as_fd(), shared.depth);
         let mut ring = QueueRing::new(device, number, depth).map_err(UblkError::system("io_uring"))?;
@@ -180,7 +180,7 @@ impl Queue {
         }
     }
 
-    /// Gets a new connection when the old one is over, however long it takes; none if the program is to end.
+    /// Opens a new connection when the old one has ended, however long it takes; none if the program is about to end.
     fn keep_connected(&mut self) {
         if !self.link.is_down() || !self.link.is_quiet() {
             return;

@@ -1,4 +1,4 @@
-//! What the program says. Nobody need listen: a device is served on although the terminal is gone.
+//! What the program says. Errors are ignored: a device is served although the terminal is closed.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -7,7 +7,7 @@ use crate::abi::{self, Descriptor};
 /// The kernel's unit of addresses.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Operation {
     #[default]
@@ -16,7 +16,7 @@ pub enum Operation {
     Flush,
     Discard,
     WriteZeroes,
-    /// One that the protocol does not have.
+    /// An operation that the protocol does not have.
     Unknown,
 }
 
@@ -26,9 +26,9 @@ pub struct BlockRequest {
     pub operation: Operation,
     pub offset_bytes: u64,
     pub bytes: u32,
-    /// The data is to be durable before the answer.
+    /// The data must be durable before the answer.
     pub is_durable: bool,
-    /// Zeroes are to take space.
+    /// Zeroes must occupy space.
     pub keeps_space: bool,
 }
 

@@ -21,7 +21,7 @@ const BELL: u64 = 3 << 32;
 /// What has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The driver has a request with this tag, or gives it no more.
+    /// The driver has a request with this tag, or will give it no more requests.
     Command { tag: u16 },
     /// Bytes were sent.
     Send,
@@ -39,7 +39,7 @@ pub struct QueueRing {
 }
 
 impl QueueRing {
-    /// Makes the ring of a queue of a device, whose descriptor must outlive it.
+    /// Creates the ring of a queue of a device, whose descriptor must outlive it.
     pub fn new(device: BorrowedFd<'_>, queue: u16, depth: u16) -> io::Result<Self> {
         // Every tag has one command in flight; a send, a receive and the bell come on top.
         let entries = (u32::from(depth) + 4).next_power_of_two();
@@ -121,7 +121,7 @@ impl QueueRing {
     }
 }
 
-/// Passes over errors after which the same call may succeed.
+/// Ignores errors after which the same call may succeed.
 fn passing(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME) => Ok(()),

@@ -1,4 +1,4 @@
-//! The life of the program: connect, make the device, serve it until a signal comes, remove it.
+//! The life of the program: connect, create the device, serve it until a signal arrives, remove it.
 //!
 //! Invariant: from the moment that the block device can be used, only a signal removes it. After any error it stays, and
 //! its requests wait for the next server.
@@ -38,11 +38,11 @@ enum Event {
     Signal,
     /// A queue asks for requests.
     Ready,
-    /// The thread of this queue is over.
+    /// The thread of this queue has ended.
     Over(usize),
 }
 
-/// Says that a thread is over, however it ends.
+/// Reports that a thread has ended, whatever the cause.
 struct Farewell(usize, Sender<Event>);
 
 impl Drop for Farewell {
@@ -67,7 +67,7 @@ pub fn serve(wishes: &Wishes) -> Result<(), UblkError> {
     session.run(&mut control, &device, &events)
 }
 
-/// Has SIGTERM and SIGINT stop the program. No thread that is started later gets them.
+/// Makes SIGTERM and SIGINT stop the program. No thread that is started later receives them.
 fn watch_signals(stop: Arc<Stop>, events: Sender<Event>) -> Result<(), UblkError> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -84,7 +84,7 @@ fn watch_signals(stop: Arc<Stop>, events: Sender<Event>) -> Result<(), UblkError
     Ok(())
 }
 
-/// Connects, for as long as the user wants to wait. Returns none if the program is to end.
+/// Connects, for as long as the user wants to wait. Returns none if the program is about to end.
 fn first_connection(wishes: &Wishes, stop: &Stop) -> Result<Option<Connection>, UblkError> {
     let (start, mut pauses) = (Instant::now(), Pauses::new());
     loop {
@@ -208,7 +208,7 @@ impl Session {
     /// Waits for all threads, and closes the device.
     fn join(self) {
         for thread in self.threads {
-            // The kernel gives no more requests: what a thread complains of now has no consequence.
+            // The kernel gives no more requests: errors of a thread have no consequence now.
             let _ = thread.join();
         }
     }

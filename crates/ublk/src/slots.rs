@@ -34,7 +34,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Makes the slots of a queue of this depth, all idle. A session has as many slots as the queue.
+    /// Creates the slots of a queue of this depth, all idle. A session has as many slots as the queue.
     pub fn new(depth: u16) -> Self {
         let count = usize::from(depth);
         Self {
@@ -103,7 +103,7 @@ impl Slots {
         Some(tag)
     }
 
-    /// The connection is over: what was sent on it waits again, before what has come later. Returns how many were sent.
+    /// The connection has ended: what was sent on it waits again, before what came later. Returns how many were sent.
     /// Their order does not matter: the kernel has no order of requests in flight.
     pub fn connection_lost(&mut self) -> usize {
         let mut count = 0;

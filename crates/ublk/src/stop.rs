@@ -1,4 +1,4 @@
-//! How the queues learn that the program is to end.
+//! How the queues learn that the program is about to end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// Whether the program is to end, and a bell that rings from then on.
+/// Whether the program is about to end, and a bell that rings from then on.
 #[derive(Debug)]
 pub struct Stop {
     is_requested: AtomicBool,
@@ -30,12 +30,12 @@ impl Stop {
         self.is_requested.load(Ordering::Acquire)
     }
 
-    /// Returns a descriptor that can be read from when the program is to end. Nobody reads from it.
+    /// Returns a descriptor that can be read from when the program is about to end. Nobody reads from it.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Waits for some time. Returns whether the program is to end.
+    /// Waits for some time. Returns whether the program is about to end.
     pub fn wait(&self, time: Duration) -> bool {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
         // An interrupted wait is a short one.

@@ -223,14 +223,41 @@ impl Daemon {
 
     /// Notes that a disk was detached: it is clean, unless some of it is for another host.
     pub(crate) fn end_use(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<()> {
-        let moved = pool.backend.recorded_move(id)?;
-        let is_for_other = !matches!(moved, None | Some(Moved::No | Moved::Away { .. }));
+        let is_for_other =
+            matches!(pool.backend.recorded_move(id)?, Some(Moved::Peer { .. } | Moved::Depends { .. }));
         // If it cannot be looked at now, it is not known whether it is modified later.
         let modified_ns = modified_ns(&config.origin).unwrap_or_default();
         self.change_use(id, pool, |own| {
             own.may_be_dirty &= is_for_other;
             own.modified_ns = modified_ns;
         })
+    }
+
+    /// Notes that detached disks are clean, of which other hosts have fetched the last dirty blocks.
+    pub(crate) fn note_drained(&self) {
+        let disks = self.disks().into_values();
+        let detached = disks.filter(|disk| disk.with(|inner| inner.state) == DiskState::Detached);
+        let detached: BTreeMap<String, DiskId> =
+            detached.map(|disk| (disk.id.to_string(), disk.id)).collect();
+        for known in self.state.uses.list().iter().filter(|known| known.may_be_dirty) {
+            let (Some(id), Some(pool)) = (detached.get(&known.disk_id), self.pool_of(known)) else {
+                continue;
+            };
+            let moved = pool.backend.recorded_move(*id);
+            if matches!(moved, Ok(Some(Moved::Away { .. } | Moved::Overtaken { .. })))
+                && let Err(error) = self.change_use(*id, pool, |own| own.may_be_dirty = false)
+            {
+                tracing::warn!(disk = known.name, "cannot record that it is clean: {error}");
+            }
+        }
+    }
+
+    /// Returns the pool of a use, if it is open.
+    fn pool_of(&self, known: &Use) -> Option<&Pool> {
+        match &known.pool_id {
+            Some(id) => self.pools().find(|pool| pool.id.to_string() == *id),
+            None => self.pool(&known.pool).ok(),
+        }
     }
 
     /// Forgets the use of a disk through a pool: nothing of it is there any more.
@@ -252,11 +279,7 @@ impl Daemon {
 
     /// Returns whether a use may have left dirty blocks in a pool that is not open. What an open one has is known to it.
     fn is_dirty_in_closed_pool(&self, known: &Use) -> bool {
-        let is_open = || match &known.pool_id {
-            Some(id) => self.pools().any(|pool| pool.id.to_string() == *id),
-            None => self.pool(&known.pool).is_ok(),
-        };
-        known.may_be_dirty && !is_open()
+        known.may_be_dirty && self.pool_of(known).is_none()
     }
 
     /// Refuses a disk that may have dirty blocks in a pool which is not open, under this name or identity or with this origin.

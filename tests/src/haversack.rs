@@ -227,7 +227,9 @@ impl<'a> Haversack<'a> {
             command = tools::in_network(&command, network)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
-        process.wait_for(PATIENCE, || Ok(self.disks_are_there()))?;
+        // Its disks say that it answers; without any it must be asked.
+        let answers = || !self.settings.disks.is_empty() || self.command(&["disk", "list"]).is_ok();
+        process.wait_for(PATIENCE, || Ok(answers() && self.disks_are_there()))?;
         self.process = Some(process);
         Ok(())
     }

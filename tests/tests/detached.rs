@@ -36,6 +36,14 @@ fn refused<T>(result: Result<T>) -> Result<String> {
     }
 }
 
+/// Returns whether a host has on record that its pool may have dirty blocks of the disk.
+fn may_be_dirty(host: &Haversack<'_>) -> Result<bool> {
+    let text = std::fs::read_to_string(host.socket("state/uses.json")).map_err(Error::io("the uses"))?;
+    let uses: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| Error::Check(format!("the uses: {error}")))?;
+    Ok(uses[0]["may_be_dirty"] == true)
+}
+
 fn start<'a>(hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haversack<'a>; 2]> {
     let settings = |me| {
         let more = hosts.tables(me).replace("[migration]\n", &format!("[migration]\n{more}\n"));
@@ -145,7 +153,10 @@ fn a_disk_is_detached_when_its_blocks_have_come_from_where_it_was() {
         check(state(&beta, "vm1")? == "arriving", "it was not detached")?;
         alpha.process()?.resume()?;
         drop(guest);
+        alpha.detach("vm1")?;
+        check(may_be_dirty(&alpha)?, "alpha has dirty blocks for beta, and has not recorded that")?;
         beta.detach("vm1")?;
+        wait_until("alpha's record", PATIENCE, || may_be_dirty(&alpha).map(|is_dirty| !is_dirty))?;
         for block in 0..BLOCKS {
             let expected = if block == 0 { 2 } else { 1 };
             check(

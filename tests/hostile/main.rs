@@ -20,6 +20,7 @@ mod slips;
 mod staging;
 mod storm;
 mod tls;
+mod uses;
 mod vhost_user;
 
 /// How long a random attack goes on.

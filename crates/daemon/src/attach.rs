@@ -211,7 +211,7 @@ impl Daemon {
     fn try_attach(self: &Arc<Self>, disk: &Arc<Disk>, attempt: Attempt) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
-        let _turn = self.store_turns.take(disk.id);
+        let _turn = self.disk_turns.take(disk.id);
         if !self.has(&config.name, disk) {
             let what = format!("disk '{}' was detached before it could be attached", config.name);
             return Err(DaemonError::conflict(what, "attach it again"));
@@ -652,7 +652,7 @@ impl Daemon {
         let noted = self.end_use(&disk.config(), disk.id, pool);
         let remembered = self.remember(disk, false);
         // Whoever attaches it again from now on takes the lock after it was released.
-        let turn = self.store_turns.take(disk.id);
+        let turn = self.disk_turns.take(disk.id);
         let servers = disk.with(|inner| {
             (inner.state, inner.handle) = (DiskState::Detached, None);
             self.policy.post(&pool.name, name, News::Detached);
@@ -697,7 +697,7 @@ impl Daemon {
     fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
         let config = disk.config();
         // An attempt to attach it may be under way.
-        let _turn = self.store_turns.take(disk.id);
+        let _turn = self.disk_turns.take(disk.id);
         if !self.has(name, disk) || disk.with(|inner| inner.state != DiskState::Waiting) {
             let what = format!("disk '{name}' is no longer waiting to be attached");
             return Err(DaemonError::conflict(what, "see 'haversack disk show', and try again"));

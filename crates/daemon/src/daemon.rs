@@ -30,9 +30,9 @@ use crate::jobs::Jobs;
 use crate::locked::Locked;
 use crate::policy::Policy;
 use crate::pool::Pool;
-use crate::rbd::turns::Turns;
 use crate::settings;
 use crate::state::State;
+use crate::turns::Turns;
 
 /// See the module documentation.
 pub struct Daemon {
@@ -51,8 +51,8 @@ pub struct Daemon {
     pub history: History,
     /// Held while what admission has learned is written.
     pub(crate) learned_writing: Mutex<()>,
-    /// Whose turn it is to lock a disk's store.
-    pub(crate) store_turns: Turns,
+    /// Whose turn it is to attach a disk, to give it up or to forget it.
+    pub(crate) disk_turns: Turns,
     /// Management jobs.
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
@@ -168,7 +168,7 @@ impl Daemon {
             events: EventLog::default(),
             history: History::default(),
             learned_writing: Mutex::default(),
-            store_turns: Turns::default(),
+            disk_turns: Turns::default(),
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),

@@ -132,7 +132,7 @@ impl Daemon {
             is_outdated,
             modified_ns: None,
         };
-        let ended = self.uses_ended_by(config, id);
+        let ended = self.uses_ended_by(config, id, pool);
         let replaced = self.state.uses.change(|uses| {
             let mut replaced = Vec::new();
             if let Some(at) = self.own_use(uses, id, pool) {
@@ -155,7 +155,7 @@ impl Daemon {
 
     /// Returns the uses that a disk ends when it uses its origin, before and after: those of that origin, if the disk may write
     /// it, and those of which the loss of dirty blocks is accepted.
-    fn uses_ended_by(&self, config: &DiskConfig, id: DiskId) -> Vec<(Use, Use)> {
+    fn uses_ended_by(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Vec<(Use, Use)> {
         let store = Store::without_backing(&config.origin);
         // The origins of other disks in use are known to be others.
         let in_use: BTreeMap<String, String> = self
@@ -165,16 +165,15 @@ impl Daemon {
             .map(|disk| (disk.id.to_string(), disk.config().origin))
             .collect();
         let accepts_loss = config.accept_loss.as_ref() == Some(&config.name);
-        let own = self.pool(&config.pool).map(|pool| pool.id);
         let ends = |known: Use| {
-            if own.as_ref().is_ok_and(|pool| known.is_by(id, *pool)) {
+            if known.is_by(id, pool.id) {
                 return None;
             }
             let is_written = !config.read_only
                 && in_use.get(&known.disk_id) != Some(&known.origin)
                 && is_use_of(&known, &config.origin, &store);
             let is_lost =
-                accepts_loss && self.is_dirty_in_closed_pool(&known) && is_same(&known, config, &store);
+                accepts_loss && self.is_dirty_in_closed_pool(&known) && is_same(&known, config, id, &store);
             let after = Use {
                 is_ended: known.is_ended || is_written,
                 may_be_dirty: known.may_be_dirty && !is_written && !is_lost,
@@ -292,9 +291,7 @@ impl Daemon {
         let own = self.own_use(&uses, id, self.pool(&config.pool)?);
         let store = Store::without_backing(&config.origin);
         let refused = uses.iter().enumerate().find(|(at, known)| {
-            own != Some(*at)
-                && self.is_dirty_in_closed_pool(known)
-                && (known.is_of(id) || is_same(known, config, &store))
+            own != Some(*at) && self.is_dirty_in_closed_pool(known) && is_same(known, config, id, &store)
         });
         let Some((_, Use { name, pool, pool_id, .. })) = refused else { return Ok(()) };
         let identity = pool_id.as_ref().map_or(String::new(), |id| format!(" with id {id}"));
@@ -315,8 +312,7 @@ fn key(known: &Use) -> (&str, Option<&str>) {
     (&known.disk_id, known.pool_id.as_deref())
 }
 
-/// Returns whether a use seems to be by the disk with these settings, or is of its origin.
-fn is_same(known: &Use, config: &DiskConfig, store: &Store) -> bool {
-    let is_of = crate::settings::disk_id(config).is_ok_and(|id| known.is_of(id));
-    known.name == config.name || is_of || is_use_of(known, &config.origin, store)
+/// Returns whether a use is by this disk, or one of its name, or is of its origin.
+fn is_same(known: &Use, config: &DiskConfig, id: DiskId, store: &Store) -> bool {
+    known.is_of(id) || known.name == config.name || is_use_of(known, &config.origin, store)
 }

@@ -43,4 +43,5 @@ pub mod state;
 pub mod status;
 pub mod system;
 pub mod tls;
+mod turns;
 pub mod uses;

@@ -207,7 +207,7 @@ impl Daemon {
             Err(DaemonError::NoSuch { .. }) if self.noted(name).is_some() => return self.forget_note(name),
             found => found?,
         };
-        let turn = self.store_turns.take_within(id, TURN_TIME).ok_or_else(|| {
+        let turn = self.disk_turns.take_within(id, TURN_TIME).ok_or_else(|| {
             let what = format!("disk '{name}' is being attached or detached");
             DaemonError::conflict(what, "wait for that, and try again")
         })?;

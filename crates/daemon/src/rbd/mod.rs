@@ -13,7 +13,6 @@ mod own;
 mod rados;
 mod register;
 mod store;
-pub(crate) mod turns;
 pub mod watchers;
 
 use std::io::Read;

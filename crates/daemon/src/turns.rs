@@ -1,8 +1,8 @@
-//! Whose turn it is to lock a disk's store or to release the lock.
+//! Whose turn it is to attach a disk, to give it up or to forget it.
 //!
 //! Invariant
-//! - One at a time per disk: an attach holds its turn from before the lock is taken until the disk is attached, or the lock
-//!   released again. So nobody releases a lock that another one has just found.
+//! - One at a time per disk: an attach holds its turn from before the store is locked and its use recorded until the disk is
+//!   attached, or both are undone. So nobody undoes what another one has just found.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use haversack_model::DiskId;
 
 use crate::locked::Locked;
 
-/// The disks whose locks are being taken or released.
+/// The disks that are being attached, given up or forgotten.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Arc<(Mutex<HashSet<DiskId>>, Condvar)>);
 

@@ -13,7 +13,7 @@ use haversack_api::{DiskConfig, DiskState, Mode};
 use haversack_core::Moved;
 use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, DiskInner};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::origin::Origin;
@@ -158,30 +158,31 @@ impl Daemon {
     fn uses_ended_by(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Vec<(Use, Use)> {
         let store = Store::without_backing(&config.origin);
         // The origins of other disks in use are known to be others.
-        let in_use: BTreeMap<String, String> = self
-            .disks()
-            .values()
-            .filter(|disk| disk.id != id && disk.with(|inner| inner.state != DiskState::Detached))
-            .map(|disk| (disk.id.to_string(), disk.config().origin))
+        let disks = self.disks().into_values().filter(|disk| disk.id != id);
+        let in_use: BTreeMap<String, String> = disks
+            .filter_map(|disk| {
+                let is_in_use = |inner: &DiskInner| inner.state != DiskState::Detached;
+                let origin = disk.with(|inner| is_in_use(inner).then(|| inner.config.origin.clone()))?;
+                Some((disk.id.to_string(), origin))
+            })
             .collect();
         let accepts_loss = config.accept_loss.as_ref() == Some(&config.name);
-        let ends = |known: Use| {
+        let ends = |known: &Use| {
             if known.is_by(id, pool.id) {
                 return None;
             }
             let is_written = !config.read_only
                 && in_use.get(&known.disk_id) != Some(&known.origin)
-                && is_use_of(&known, &config.origin, &store);
+                && is_use_of(known, &config.origin, &store);
             let is_lost =
-                accepts_loss && self.is_dirty_in_closed_pool(&known) && is_same(&known, config, id, &store);
-            let after = Use {
-                is_ended: known.is_ended || is_written,
-                may_be_dirty: known.may_be_dirty && !is_written && !is_lost,
-                ..known.clone()
-            };
-            (after != known).then_some((known, after))
+                accepts_loss && self.is_dirty_in_closed_pool(known) && is_same(known, config, id, &store);
+            if !is_written && !is_lost {
+                return None;
+            }
+            let after = Use { is_ended: known.is_ended || is_written, may_be_dirty: false, ..known.clone() };
+            Some((known.clone(), after))
         };
-        self.state.uses.list().into_iter().filter_map(ends).collect()
+        self.state.uses.list().iter().filter_map(ends).collect()
     }
 
     /// Takes back that a disk was about to use its origin, since it was not attached.

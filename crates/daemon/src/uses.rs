@@ -6,7 +6,7 @@
 //! - The file is replaced as a whole, and a change is durable when the call returns.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use haversack_model::{DiskId, Uuid};
 use serde::{Deserialize, Serialize};
@@ -74,7 +74,7 @@ impl Use {
 pub struct Uses {
     path: PathBuf,
     is_complete: bool,
-    list: Mutex<Vec<Use>>,
+    list: Mutex<Arc<Vec<Use>>>,
 }
 
 impl Uses {
@@ -90,7 +90,7 @@ impl Uses {
         let recorded = state::read(&path)?;
         let is_complete = recorded.is_some();
         let list = recorded.unwrap_or_else(|| disks.into_iter().filter_map(Use::unrecorded).collect());
-        Ok(Uses { path, is_complete, list: Mutex::new(list) })
+        Ok(Uses { path, is_complete, list: Mutex::new(Arc::new(list)) })
     }
 
     /// Returns whether all uses since the first start are on record, as far as they matter. Otherwise uses were not recorded
@@ -99,8 +99,8 @@ impl Uses {
         self.is_complete
     }
 
-    /// Returns the uses.
-    pub fn list(&self) -> Vec<Use> {
+    /// Returns the uses as they are now.
+    pub fn list(&self) -> Arc<Vec<Use>> {
         self.list.locked().clone()
     }
 
@@ -110,12 +110,12 @@ impl Uses {
     /// The file cannot be written; nothing has changed then.
     pub fn change<T>(&self, change: impl FnOnce(&mut Vec<Use>) -> T) -> Result<T, StateError> {
         let mut list = self.list.locked();
-        let mut next = list.clone();
+        let mut next = list.to_vec();
         let returned = change(&mut next);
         next.sort_by(|a, b| (&a.disk_id, &a.pool_id).cmp(&(&b.disk_id, &b.pool_id)));
-        if next != *list {
+        if next != **list {
             state::replace(&self.path, &next)?;
-            *list = next;
+            *list = Arc::new(next);
         }
         Ok(returned)
     }

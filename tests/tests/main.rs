@@ -19,6 +19,7 @@ mod migration;
 mod monitoring;
 mod nbd;
 mod network;
+mod order;
 mod origins;
 mod outages;
 mod policy;

@@ -229,6 +229,18 @@ impl FromStr for Admission {
     }
 }
 
+/// The order in which dirty blocks are written back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "arguments", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum CleanOrder {
+    /// The oldest first, in long runs of neighbours.
+    #[default]
+    Age,
+    /// The order of the guest's flushes: at any moment the origin is as a flush left it, plus some later writes.
+    Flush,
+}
+
 /// When dirty blocks are written back. Settings that are not given have their defaults, or in a change stay as they
 /// are.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -259,6 +271,10 @@ pub struct CleanerSettings {
     #[cfg_attr(feature = "arguments", arg(long = "clean-rate"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<Size>,
+    /// The order in which blocks are cleaned.
+    #[cfg_attr(feature = "arguments", arg(long = "clean-order"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<CleanOrder>,
 }
 
 impl CleanerSettings {
@@ -272,6 +288,7 @@ impl CleanerSettings {
             age: change.age.or(self.age),
             idle: change.idle.or(self.idle),
             rate_limit: change.rate_limit.or(self.rate_limit),
+            order: change.order.or(self.order),
         }
     }
 }

@@ -15,7 +15,8 @@ mod status;
 mod units;
 
 pub use disk::{
-    Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls, Persistence, Target,
+    Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls,
+    Persistence, Target,
 };
 pub use migration::{
     ExpectDisk, HostStatus, LastKnown, Method, MigrationState, MigrationStatus, OwnDisk, StartMigration,

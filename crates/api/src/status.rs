@@ -273,6 +273,10 @@ pub struct Usage {
     /// How long the origin has lacked the longest dirty block, in microseconds, or since the pool was opened if that is
     /// less.
     pub oldest_dirty_us: u64,
+    /// With `order = "flush"`: whether the origin is as a flush of the guest left it, plus some later writes. It is not
+    /// known after a start, a move or a change of cache devices, until what was dirty then is written back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_in_order: Option<bool>,
     /// Segments owned by the disk.
     pub segments: u64,
 }

@@ -149,6 +149,7 @@ mod tests {
         ("clean-age", "--clean-age 9s", Works, Works),
         ("clean-idle", "--clean-idle 9s", Works, Works),
         ("clean-rate", "--clean-rate 9MiB", Works, Works),
+        ("clean-order", "--clean-order flush", Works, Works),
         ("restart-every", "--restart-every 9s", Works, Refused),
         ("restart", "--restart kill --restart-every 9s", Works, Refused),
         ("latency", "--latency", Works, Shown),

@@ -172,6 +172,12 @@ pub fn disk(d: &DiskStatus) -> String {
         ),
     );
     row("dirty for", format!("{:.1} s", d.usage.oldest_dirty_us as f64 / 1e6));
+    if let Some(in_order) = d.usage.origin_in_order {
+        row(
+            "origin",
+            if in_order { "as a flush left it" } else { "not known to be as a flush left it" }.into(),
+        );
+    }
     let r = &d.requests;
     row("[requests]", String::new());
     row("reads", r.reads.to_string());

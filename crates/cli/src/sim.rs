@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use haversack_api::{Admission, CleanerSettings, Mode, PolicySettings, Size, Span};
 use haversack_control::endurance::Endurance;
-use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
+use haversack_core::{AdmissionConfig, Persistence};
 use haversack_policy::admission::StagingKind;
 use haversack_policy::{AdmissionRule, Config};
 use haversack_sim::latency::LatencyModel;
@@ -357,7 +357,6 @@ impl PoolArguments {
 
     pub(crate) fn settings(&self) -> Pool {
         let blocks = |size: Size| size.0 / haversack_model::BLOCK_BYTES as u64;
-        let default = CleanerConfig::default();
         Pool {
             devices: self.devices,
             redundancy: self.redundancy,
@@ -380,16 +379,7 @@ impl PoolArguments {
                 Some(_) => AdmissionConfig::Always,
             },
             sequential_cutoff_bytes: self.sequential_cutoff.map_or(0, |size| size.0),
-            cleaner: CleanerConfig {
-                low_watermark: self.cleaning.low_watermark.unwrap_or(default.low_watermark),
-                high_watermark: self.cleaning.high_watermark.unwrap_or(default.high_watermark),
-                dirty_limit: self.cleaning.dirty_limit.unwrap_or(default.dirty_limit),
-                age_us: self.cleaning.age.map_or(default.age_us, Span::as_micros),
-                idle_us: self.cleaning.idle.map_or(default.idle_us, Span::as_micros),
-                rate_limit_blocks: self.cleaning.rate_limit.map_or(0, |rate| {
-                    rate.0.div_ceil(haversack_model::BLOCK_BYTES as u64).min(u64::from(u32::MAX)) as u32
-                }),
-            },
+            cleaner: haversack_control::disk::cleaner(self.cleaning),
             phase: self.phase.unwrap_or(0),
             endurance: self.endurance,
             burst_us: self.burst.as_micros(),

@@ -1,7 +1,9 @@
 //! Converts a disk's settings, as users write them, into those of the core and into the wishes that decisions
 //! respect: the same in the daemon and in the simulator.
 
-use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Span, Target, WindowSetting};
+use haversack_api::{
+    Admission, CleanOrder, CleanerSettings, DiskConfig, Persistence, Size, Span, Target, WindowSetting,
+};
 use haversack_core as core;
 use haversack_model::{BLOCK_BYTES, DiskId};
 use haversack_policy::{AdmissionRule, OwnWindow};
@@ -98,6 +100,11 @@ pub fn cleaner(settings: CleanerSettings) -> core::CleanerConfig {
         age_us: settings.age.map_or(default.age_us, Span::as_micros),
         idle_us: settings.idle.map_or(default.idle_us, Span::as_micros),
         rate_limit_blocks: settings.rate_limit.map_or(default.rate_limit_blocks, blocks),
+        order: match settings.order {
+            None => default.order,
+            Some(CleanOrder::Age) => core::CleanOrder::Age,
+            Some(CleanOrder::Flush) => core::CleanOrder::Flush,
+        },
     }
 }
 

@@ -120,6 +120,13 @@ pub enum Bug {
     ForgetChange,
     /// Copies count as arrived as soon as they are sent.
     TrustSent,
+    /// The cleaner of a disk whose blocks are cleaned in order writes newer groups beside the oldest.
+    CleanOutOfOrder,
+    /// A version that the guest has flushed is replaced by a newer one before it is clean, although blocks are
+    /// cleaned in order.
+    CommitOutOfOrder,
+    /// A write past the cache does not wait for what was flushed before it, although blocks are cleaned in order.
+    AroundOutOfOrder,
     /// A disk counts as frozen while blocks of it are staged.
     FreezeStaged,
     /// A disk counts as frozen before what it committed is durable.
@@ -227,6 +234,9 @@ pub const ALL: &[Bug] = &[
     Bug::PrepareNothing,
     Bug::KeepStopName,
     Bug::TrustCheckpoint,
+    Bug::CleanOutOfOrder,
+    Bug::CommitOutOfOrder,
+    Bug::AroundOutOfOrder,
 ];
 
 /// Mistakes of migration, that the simulator of two hosts must catch.

@@ -42,6 +42,17 @@ pub struct PoolConfig {
 /// number: 256 MiB.
 pub const PREPARED_AT_FORMAT: u32 = 256;
 
+/// The order in which dirty blocks are cleaned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CleanOrder {
+    /// Those that have been dirty for longest come first, but in large runs of neighbours.
+    #[default]
+    Age,
+    /// What the guest wrote after a flush reaches the origin only after everything that it wrote before. See
+    /// `flow/clean/order.rs`.
+    Flush,
+}
+
 /// When dirty blocks are cleaned.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CleanerConfig {
@@ -61,6 +72,8 @@ pub struct CleanerConfig {
     /// all cleaning that can wait, including requested cleaning. It does not apply where something waits: a
     /// guest that is held back, a need for space, a detach, or a disk when no cache device is left.
     pub rate_limit_blocks: u32,
+    /// In which order.
+    pub order: CleanOrder,
 }
 
 impl Default for CleanerConfig {
@@ -72,6 +85,7 @@ impl Default for CleanerConfig {
             age_us: 30_000_000,
             idle_us: 5_000_000,
             rate_limit_blocks: 0,
+            order: CleanOrder::Age,
         }
     }
 }

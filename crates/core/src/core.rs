@@ -224,6 +224,7 @@ impl Core {
             mirrored_blocks: space.mirrors,
             overtaken_blocks: space.pending,
             oldest_dirty_us: oldest.map_or(0, |since| self.now.saturating_sub(since)),
+            origin_in_order: self.is_origin_in_order(disk),
             segments: space.segments.len() as u64,
         })
     }
@@ -400,7 +401,8 @@ impl Core {
 
     /// Unlocks a block, and wakes the requests that wait for it and a job of the disk.
     pub(crate) fn unlock(&mut self, disk: DiskNo, block: BlockNo) {
-        if self.disk(disk).job.is_some() {
+        let d = self.disk(disk);
+        if d.job.is_some() || d.cleaner.is_order_wanted() {
             self.queue(disk);
         }
         if !self.locks.unlock(disk, block) {

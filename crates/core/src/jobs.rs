@@ -104,6 +104,11 @@ impl Job {
         }
     }
 
+    /// Whether the job gives the disk to another host.
+    pub fn hands_over(&self) -> bool {
+        matches!(self.kind, JobKind::Freeze | JobKind::HandOver)
+    }
+
     /// Whether the job needs everything staged to be committed.
     pub fn commits(&self) -> bool {
         match self.kind {

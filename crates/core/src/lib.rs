@@ -56,8 +56,8 @@ pub use haversack_admission::{Figures as AdmissionFigures, Malformed as Malforme
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use base::{BaseBlocks, SharingId};
 pub use config::{
-    AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
-    MAX_REQUEST_SECTORS, PREPARED_AT_FORMAT, Persistence, PoolConfig, StagingKind, Target, Tuning,
+    AdmissionConfig, CleanOrder, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS,
+    MAX_DISKS, MAX_REQUEST_SECTORS, PREPARED_AT_FORMAT, Persistence, PoolConfig, StagingKind, Target, Tuning,
 };
 pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};

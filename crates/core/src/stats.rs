@@ -87,6 +87,9 @@ pub struct DiskUsage {
     pub overtaken_blocks: u64,
     /// How long the origin has lacked the disk's longest dirty block, or since the pool was opened if that is less.
     pub oldest_dirty_us: Micros,
+    /// Whether the origin is as a flush of the guest left it, plus some later writes, if blocks are cleaned in the
+    /// order of the guest's flushes.
+    pub origin_in_order: Option<bool>,
     /// Segments it owns.
     pub segments: u64,
 }

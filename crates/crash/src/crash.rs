@@ -30,6 +30,7 @@ impl World {
         loop {
             self.give_up_unfinished()?;
             let memory = self.crash(kind);
+            self.check_order()?;
             self.damage();
             let nested = if self.rng.one_in(4) { self.rng.range(1, 3) } else { 0 };
             self.open(memory, nested)?;

@@ -17,6 +17,7 @@ pub mod manage;
 pub mod media;
 pub mod memory;
 pub mod oracle;
+mod order;
 pub mod pattern;
 pub mod plan;
 pub mod remains;

@@ -8,6 +8,8 @@
 //! - The list of a sector is never empty, and holds every version that any legal history could return.
 //! - What has been read stays: each observation removes the alternatives that had ended before it began.
 
+mod order;
+
 use haversack_model::SECTOR_BYTES;
 
 use crate::pattern::{self, Content, Version};
@@ -37,6 +39,8 @@ struct Write {
     sectors: u32,
     start: Tick,
     end: Tick,
+    /// It was acknowledged, and no power cut came before a flush.
+    acknowledged: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +78,10 @@ struct Disk {
     /// The content that the disk began with is another disk's: that disk and the write that made it.
     began_as: Option<(u16, Version)>,
     first: Version,
+    /// Beginnings and ends of flushes that were acknowledged.
+    flushes: Vec<(Tick, Tick)>,
+    /// When others last changed the origin, or a loss was accepted.
+    ordered_since: Tick,
 }
 
 /// The oracle.
@@ -89,7 +97,15 @@ pub struct Oracle {
 
 impl Default for Oracle {
     fn default() -> Self {
-        let wild = Write { disk: u16::MAX, zero: false, sector: 0, sectors: 0, start: 0, end: 0 };
+        let wild = Write {
+            disk: u16::MAX,
+            zero: false,
+            sector: 0,
+            sectors: 0,
+            start: 0,
+            end: 0,
+            acknowledged: true,
+        };
         Oracle {
             clock: 1,
             last_cut: 0,
@@ -108,7 +124,16 @@ impl Oracle {
         let zero = self.old_version(disk, true);
         let first = if blank { zero } else { self.old_version(disk, false) };
         let sectors = (0..sectors).map(|_| Sector { sole: first, ..Sector::default() }).collect();
-        self.disks.push(Disk { sectors, open: Vec::new(), reads: Vec::new(), zero, began_as: None, first });
+        self.disks.push(Disk {
+            sectors,
+            open: Vec::new(),
+            reads: Vec::new(),
+            zero,
+            began_as: None,
+            first,
+            flushes: Vec::new(),
+            ordered_since: 0,
+        });
         (!blank).then_some(first)
     }
 
@@ -129,7 +154,7 @@ impl Oracle {
     }
 
     fn old_version(&mut self, disk: u16, zero: bool) -> Version {
-        self.writes.push(Write { disk, zero, sector: 0, sectors: 0, start: 0, end: 0 });
+        self.writes.push(Write { disk, zero, sector: 0, sectors: 0, start: 0, end: 0, acknowledged: true });
         (self.writes.len() - 1) as Version
     }
 
@@ -146,7 +171,8 @@ impl Oracle {
     /// Assigns a version to a write that is about to be submitted; `zero` for discard and write-zeroes.
     pub fn new_version(&mut self, disk: usize, sector: u64, sectors: u32, zero: bool) -> Version {
         let start = self.tick();
-        self.writes.push(Write { disk: disk as u16, zero, sector, sectors, start, end: NEVER });
+        let disk = disk as u16;
+        self.writes.push(Write { disk, zero, sector, sectors, start, end: NEVER, acknowledged: false });
         (self.writes.len() - 1) as Version
     }
 
@@ -176,6 +202,7 @@ impl Oracle {
         if outcome == Outcome::Unknown {
             return;
         }
+        self.writes[version as usize].acknowledged = true;
         let write = &self.writes[version as usize];
         let (start, disk) = (write.start, &mut self.disks[write.disk as usize]);
         let oldest_read = disk.reads.iter().copied().min().unwrap_or(now);
@@ -201,6 +228,7 @@ impl Oracle {
     pub fn end_flush(&mut self, disk: usize, start: Tick) {
         let now = self.tick();
         let disk = &mut self.disks[disk];
+        disk.flushes.push((start, now));
         let oldest_read = disk.reads.iter().copied().min().unwrap_or(now);
         let sectors = &mut disk.sectors;
         disk.open.retain(|at| {
@@ -373,6 +401,7 @@ impl Oracle {
         }
         if power {
             self.last_cut = now;
+            self.lose_unflushed();
         }
         for disk in &mut self.disks {
             disk.reads.clear();
@@ -469,13 +498,16 @@ impl Oracle {
 
     /// Changes the disk's size; new sectors are zero.
     pub fn resize(&mut self, disk: usize, sectors: u64) {
+        let now = self.tick();
         let disk = &mut self.disks[disk];
+        disk.ordered_since = now;
         let zero = disk.zero;
         disk.open.retain(|at| u64::from(*at) < sectors);
         disk.sectors.resize_with(sectors as usize, || Sector { sole: zero, ..Sector::default() });
     }
 
     fn set(&mut self, disk: usize, at: u64, version: Version) {
+        self.disks[disk].ordered_since = self.clock;
         let sector = &mut self.disks[disk].sectors[at as usize];
         sector.sole = version;
         sector.more.clear();

@@ -1,7 +1,7 @@
 //! The parameters of a run, derived from its seed: pool, disks, sizes, faults.
 
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Persistence, StagingKind, Target,
+    AdmissionConfig, CleanOrder, CleanerConfig, CoreConfig, DiskConfig, Persistence, StagingKind, Target,
 };
 use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
@@ -93,6 +93,9 @@ pub struct Plan {
     pub faults: Faults,
     /// Management calls per thousand steps.
     pub manage_permille: u64,
+    /// Blocks of some disks are cleaned in the order of their guests' flushes, and no device comes or goes, which would
+    /// suspend that.
+    pub ordered: bool,
 }
 
 /// Returns the identity of the simulator's disk with that index.
@@ -117,6 +120,7 @@ pub fn cleaner(rng: &mut Random) -> CleanerConfig {
         age_us: rng.pick(&[2_000, 50_000, 1_000_000, 30_000_000]),
         idle_us: rng.pick(&[5_000, 200_000, 5_000_000]),
         rate_limit_blocks: rng.pick(&[0, 0, 0, 2_000, 50_000]),
+        order: CleanOrder::Age,
     }
 }
 
@@ -226,6 +230,7 @@ impl Plan {
             origin_latency: rng.pick(&[100, 1_000, 5_000]),
             faults,
             manage_permille: rng.pick(&[0, 5, 20, 60]),
+            ordered: false,
         }
     }
 
@@ -290,6 +295,20 @@ impl Plan {
         self.made = Some(Made { from, disks, cluster_sectors: rng.pick(&[1, 8, 16, 128]), seed: rng.bits() });
     }
 
+    /// Blocks of most disks are cleaned in the order of their guests' flushes.
+    pub fn ordering(&mut self, rng: &mut Random) {
+        self.ordered = true;
+        self.faults = Faults { outages: self.faults.outages, ..Faults::default() };
+        for disk in &mut self.disks {
+            if rng.percent(80) {
+                disk.cleaner.order = CleanOrder::Flush;
+            }
+            if disk.persistence != Persistence::None && rng.percent(70) {
+                disk.mode = WriteMode::WriteBack;
+            }
+        }
+    }
+
     /// Every admission filter is the learning one. Draws nothing.
     pub fn learning(&mut self) {
         self.learned = true;
@@ -340,6 +359,7 @@ impl Plan {
                 ..Faults::default()
             },
             manage_permille: 0,
+            ordered: false,
         };
         for disk in &mut plan.disks {
             disk.sectors = 1024;

@@ -28,6 +28,9 @@ const RUNS_THAT_PREPARE: u64 = 3;
 /// One run in this many has disks that share blocks with their base.
 const RUNS_WITH_BASES: u64 = 5;
 
+/// One run in this many has disks whose blocks are cleaned in the order of their guests' flushes.
+const RUNS_IN_ORDER: u64 = 6;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -37,7 +40,7 @@ pub struct Options {
     pub script_percent: u64,
     /// Every admission filter is the learning one; apart from that a seed draws what it always draws.
     pub learned: bool,
-    /// No run has bases or leaves checkpoints; apart from that a seed draws what it always draws.
+    /// No run has bases, leaves checkpoints or cleans in order; apart from that a seed draws what it always draws.
     pub plain: bool,
 }
 
@@ -174,6 +177,10 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled(seed.rotate_left(8));
     if apart.one_in(RUNS_WITH_BASES) && !options.plain {
         plan.basing(&mut apart);
+    }
+    let mut apart = Random::scrambled(seed.rotate_left(56));
+    if apart.one_in(RUNS_IN_ORDER) && losses.is_none() && damages.is_none() && !options.plain {
+        plan.ordering(&mut apart);
     }
     if options.learned {
         plan.learning();

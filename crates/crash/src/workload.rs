@@ -1,6 +1,6 @@
 //! Random work: what guests and operators do between two crashes.
 
-use haversack_core::{AdmissionConfig, Op, Persistence};
+use haversack_core::{AdmissionConfig, CleanerConfig, Op, Persistence};
 use haversack_model::WriteMode;
 
 use crate::plan;
@@ -80,7 +80,8 @@ impl World {
         self.crash_after(ios, kind);
         let steps = self.rng.pick(&[20, 100, 400, 1000]);
         let busy = self.rng.pick(&[30, 60, 90]);
-        for _ in 0..steps {
+        for step in 0..steps {
+            self.look_at_order(step)?;
             if self.rng.below(1000) < self.plan.manage_permille {
                 self.manage_something()?;
             }
@@ -249,7 +250,8 @@ impl World {
                 self.disks[disk].config.admission = admission;
             }
             8 => {
-                let cleaner = plan::cleaner(&mut self.rng);
+                let order = self.disks[disk].config.cleaner.order;
+                let cleaner = CleanerConfig { order, ..plan::cleaner(&mut self.rng) };
                 let set = self.core().set_cleaner(now, no, cleaner);
                 self.accepted(set, "set_cleaner")?;
                 self.disks[disk].config.cleaner = cleaner;
@@ -280,8 +282,8 @@ impl World {
                     self.resize(disk, size)?;
                 }
             }
-            19 | 20 if self.devices.len() < 8 => self.add_device()?,
-            21 | 22 => self.remove_device()?,
+            19 | 20 if self.devices.len() < 8 && !self.plan.ordered => self.add_device()?,
+            21 | 22 if !self.plan.ordered => self.remove_device()?,
             23 if self.rng.one_in(3) => {
                 self.heal();
                 self.drain()?;

@@ -9,9 +9,17 @@ use haversack_crash::twin;
 
 const MOST_POINTS: u64 = 200_000;
 
-/// Mistakes that only runs with bases or checkpoints can have.
-const OF_SOME_RUNS: [Bug; 5] =
-    [Bug::ShareWritten, Bug::ShareDirty, Bug::ShareOldAnswer, Bug::KeepStopName, Bug::TrustCheckpoint];
+/// Mistakes that only runs with bases or checkpoints, or that clean in order, can have.
+const OF_SOME_RUNS: [Bug; 8] = [
+    Bug::ShareWritten,
+    Bug::ShareDirty,
+    Bug::ShareOldAnswer,
+    Bug::KeepStopName,
+    Bug::TrustCheckpoint,
+    Bug::CleanOutOfOrder,
+    Bug::CommitOutOfOrder,
+    Bug::AroundOutOfOrder,
+];
 
 /// Seeds that have caught rare mistakes: they are tried first.
 const KEPT_SEEDS: [(Bug, u64); 2] = [(Bug::LossUnrecorded, 778), (Bug::TrustCheckpoint, 601)];

@@ -175,6 +175,7 @@ fn usage(usage: &DiskUsage) -> Usage {
         dirty_bytes: usage.dirty_blocks * BLOCK,
         mirrored_bytes: usage.mirrored_blocks * BLOCK,
         oldest_dirty_us: usage.oldest_dirty_us,
+        origin_in_order: usage.origin_in_order,
         segments: usage.segments,
     }
 }

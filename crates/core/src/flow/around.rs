@@ -6,7 +6,8 @@
 //! - no other I/O or commit of them is in flight;
 //! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
 //! - no durable page lists one as dirty (the page is rewritten first), with the same exception;
-//! - the region is durably marked in the write-intent bitmap.
+//! - the region is durably marked in the write-intent bitmap;
+//! - where blocks are cleaned in order, everything that the guest has flushed is clean (`clean/order.rs`).
 //!
 //! Then the blocks are locked and leave the cache, and the origin is written. For zeroes over dirty blocks,
 //! the origin is zeroed and flushed first; then the dirty entries are dropped and their pages rewritten. So
@@ -138,6 +139,10 @@ impl<M: Memory> Call<'_, M> {
         let Some(mut application) = self.apply_for_write(disk, BlockNo(blocks.start)) else {
             return Err(Park::Around);
         };
+        if self.waits_for_order(disk) {
+            self.want_order(disk);
+            return Err(Park::Around);
+        }
         let mut wait = false;
         for block in blocks.map(BlockNo) {
             if self.locks.get(disk, block).is_some() {

@@ -1,8 +1,9 @@
 //! The cleaner: writes dirty blocks back to the origin.
 //!
 //! A disk has one round at a time: pick blocks (first those that others wait for, then those dirty for
-//! longest, with their dirty neighbours), read and verify them, write them in block order with neighbours
-//! merged, flush the origin, and only then mark them clean.
+//! longest, with their dirty neighbours; or in the order of the guest's flushes, see `clean/order.rs`), read and
+//! verify them, write them in block order with neighbours merged, flush the origin, and only then mark them
+//! clean.
 //!
 //! Invariants
 //! - A block is written to the origin only when the written version is durable in the cache. Otherwise a
@@ -15,6 +16,7 @@
 //! - The rate limit holds unless something waits for the cleaner.
 
 pub(crate) mod cleaner;
+pub(crate) mod order;
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
@@ -93,6 +95,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
+        self.update_order(disk);
         let d = self.disk(disk);
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
@@ -164,7 +167,8 @@ impl<M: Memory> Call<'_, M> {
             || idle
             || aged;
         d.cleaner.round = ROUND;
-        if d.cleaner.space_needed || !d.cleaner.requested.is_empty() || detaches {
+        let waits = d.cleaner.space_needed || d.cleaner.is_order_wanted();
+        if waits || !d.cleaner.requested.is_empty() || detaches {
             return true;
         }
         if !due {
@@ -183,21 +187,10 @@ impl<M: Memory> Call<'_, M> {
     fn pick(&mut self, disk: DiskNo) {
         let room = (self.frames.left() / 2).min(self.disk(disk).cleaner.round);
         let mut unflushed = false;
-        while self.disk(disk).cleaner.blocks.len() < room {
-            let Some(block) = self.disk_mut(disk).cleaner.requested.pop_front() else { break };
-            if !self.pick_block(disk, block, &mut unflushed) {
-                // It is checked again after the commit or flush that it needs.
-                self.disk_mut(disk).cleaner.requested.push_front(block);
-                break;
-            }
-        }
-        let (mut tried, mut next) = (0, self.store.longest_dirty(disk, None));
-        while let Some(segment) = next
-            && tried < SEGMENTS_TRIED
-            && self.disk(disk).cleaner.blocks.len() < room
-        {
-            tried += usize::from(self.pick_segment(disk, segment, room, &mut unflushed));
-            next = self.store.longest_dirty(disk, next);
+        if self.disk(disk).cleaner.order.is_some() {
+            self.pick_in_order(disk, room, &mut unflushed);
+        } else {
+            self.pick_by_age(disk, room, &mut unflushed);
         }
         if unflushed {
             let seq = self.disk(disk).last_commit_seq;
@@ -208,6 +201,25 @@ impl<M: Memory> Call<'_, M> {
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
         cleaner.space_needed &= cleaner.blocks.is_empty();
+    }
+
+    fn pick_by_age(&mut self, disk: DiskNo, room: usize, unflushed: &mut bool) {
+        while self.disk(disk).cleaner.blocks.len() < room {
+            let Some(block) = self.disk_mut(disk).cleaner.requested.pop_front() else { break };
+            if !self.pick_block(disk, block, unflushed) {
+                // It is checked again after the commit or flush that it needs.
+                self.disk_mut(disk).cleaner.requested.push_front(block);
+                break;
+            }
+        }
+        let (mut tried, mut next) = (0, self.store.longest_dirty(disk, None));
+        while let Some(segment) = next
+            && tried < SEGMENTS_TRIED
+            && self.disk(disk).cleaner.blocks.len() < room
+        {
+            tried += usize::from(self.pick_segment(disk, segment, room, unflushed));
+            next = self.store.longest_dirty(disk, next);
+        }
     }
 
     /// Picks blocks from a segment. Returns false if it has none that the cleaner could ever write.
@@ -236,8 +248,10 @@ impl<M: Memory> Call<'_, M> {
         if !self.needs_cleaning(disk, slot) || is_in_use {
             return false;
         }
-        // A newer version is about to replace it, unless that one waits for the space that this one takes.
-        if !self.disk(disk).cleaner.space_needed && versions.is_staged_dirty() {
+        // A newer version is about to replace it, unless that one waits for the space that this one takes, or for
+        // this one.
+        let cleaner = &self.disk(disk).cleaner;
+        if !cleaner.space_needed && cleaner.order.is_none() && versions.is_staged_dirty() {
             return false;
         }
         if !self.is_cleanable(slot.seq()) {

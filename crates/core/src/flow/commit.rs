@@ -18,6 +18,7 @@
 //!   that the device is gone, recovery treats a single copy as a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
 //!   committed.
+//! - Where blocks are cleaned in order, a version is not committed while it is held by that order (`clean/order.rs`).
 //! - A disk has at most [`MOST_BATCHES`] commits in flight, unless a flush waits for its blocks.
 
 pub(crate) mod batches;
@@ -65,6 +66,7 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Starts the batches that are due.
     pub(crate) fn drive_commit(&mut self, disk: DiskNo) {
+        self.update_order(disk);
         if self.store.usable_devices().next().is_none() {
             self.drop_clean_staged(disk);
             return;
@@ -141,6 +143,7 @@ impl<M: Memory> Call<'_, M> {
         let mut kind = None;
         let mut merges = [None; 16];
         let mut merge_count = 0;
+        let mut is_held = false;
         for frame in self.staging.waiting(disk) {
             let staged = self.staging.get(frame);
             if staged.merging || self.locks.get(disk, staged.block) == Some(LockKind::Around) {
@@ -152,6 +155,10 @@ impl<M: Memory> Call<'_, M> {
             let versions = self.resolve_waiting(frame);
             // If this version landed before the older one, a kill would leave only the older one staged.
             if self.commit_in_flight(versions.commit_seq()) {
+                continue;
+            }
+            if self.is_held_by_order(disk, &versions) {
+                is_held = true;
                 continue;
             }
             if let Some((slot_no, slot)) = versions.flash
@@ -172,6 +179,9 @@ impl<M: Memory> Call<'_, M> {
             }
         }
         self.batches.picked_frames = picked;
+        if is_held {
+            self.want_order(disk);
+        }
         for (frame, slot_no) in merges.into_iter().flatten() {
             self.start_merge(disk, frame, slot_no);
         }

@@ -165,6 +165,9 @@ impl<M: Memory> Call<'_, M> {
         }
         let d = self.disk_mut(disk);
         d.flush.waiting = waiting;
+        if let Some(order) = d.cleaner.order.as_mut().filter(|_| !failed) {
+            order.end_group(d.last_commit_seq);
+        }
         if heals {
             self.heal(disk);
             self.change_record();

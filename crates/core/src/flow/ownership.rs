@@ -199,6 +199,7 @@ impl<M: Memory> Call<'_, M> {
         (d.monitor, d.base) = (None, None);
         d.last_request_us = now;
         self.staging.drop_all_data(disk);
+        self.change_order(disk);
         self.change_target(disk, config.target);
         self.change_admission(disk, config.admission);
     }

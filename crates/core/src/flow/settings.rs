@@ -82,6 +82,7 @@ impl<M: Memory> Call<'_, M> {
         self.attached(disk)?;
         config.check().map_err(ManageError::BadConfig)?;
         self.disk_mut(disk).tuning = config.tuning();
+        self.change_order(disk);
         self.wake_dirty(disk);
         self.queue(disk);
         self.settle();
@@ -103,6 +104,8 @@ impl<M: Memory> Call<'_, M> {
         let tried = DiskConfig { cleaner: config, ..DiskConfig::new(d.id, d.sectors) };
         tried.check().map_err(ManageError::BadConfig)?;
         self.disk_mut(disk).tuning.cleaner = config;
+        self.change_order(disk);
+        self.wake_around(disk);
         self.wake_dirty(disk);
         self.queue(disk);
         self.settle();

@@ -66,6 +66,10 @@ impl<M: Memory> Call<'_, M> {
             self.disk_mut(disk).cleaner.space_needed = true;
             return Some(Park::Dirty);
         }
+        if self.must_wait_for_order(disk, &versions) {
+            self.want_order(disk);
+            return Some(Park::Dirty);
+        }
         let mask = self.part(number, block);
         let inside = self.disk(disk).inside(block);
         if mask != inside && versions.lost != 0 {

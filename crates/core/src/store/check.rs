@@ -53,6 +53,7 @@ impl Store {
             let has = |number: &&SegmentNo| self.segments[**number].dirty > 0;
             assert_eq!(dirty.len(), self.disks[disk].segments.iter().filter(has).count());
             assert!(dirty.iter().all(|number| self.segments[*number].owner == disk.0));
+            self.check_order(disk, &dirty);
         }
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);

@@ -63,6 +63,7 @@ impl Store {
 
     /// Records the time at which a slot became dirty. Its segment does not count it as dirty yet.
     pub(super) fn note_dirty(&mut self, number: SlotNo, since_us: Micros) {
+        self.put_in_order(number);
         let at = number.segment();
         let segment = &mut self.segments[at];
         let times = self.dirty_times[at].get_or_insert_with(|| {
@@ -81,6 +82,7 @@ impl Store {
 
     /// Notes that a slot is not dirty any more. Its segment does not count it as dirty any more.
     pub(super) fn note_not_dirty(&mut self, number: SlotNo) {
+        self.take_out_of_order(number);
         let at = number.segment();
         let segment = &self.segments[at];
         if segment.dirty == 0 {

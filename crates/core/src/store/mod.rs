@@ -19,6 +19,7 @@ pub(crate) mod checkpoint;
 pub mod common;
 mod crowding;
 mod dirty;
+mod dirty_order;
 pub mod ghost;
 pub mod index;
 mod pages;
@@ -45,6 +46,7 @@ use crate::table::Table;
 use aging::Aging;
 use common::Common;
 use dirty::{DirtySegments, DirtyTimes};
+use dirty_order::DirtyOrder;
 use ghost::Ghosts;
 use index::Index;
 use reclaim::Reclaim;
@@ -114,6 +116,8 @@ pub struct DiskSpace {
     free_lists: FreeLists,
     /// Its segments with dirty blocks, the longest dirty first.
     dirty_segments: DirtySegments,
+    /// Its dirty slots, if they are cleaned in order.
+    dirty_order: Option<DirtyOrder>,
     /// Batches with blocks on probation, oldest first: segment and sequence number.
     filled: VecDeque<(SegmentNo, u64)>,
     /// Index in `segments` of the main hand of replacement.
@@ -706,7 +710,9 @@ impl Store {
             .iter()
             .map(|d| {
                 let listed = d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4;
-                size_of::<DiskSpace>() + listed + d.dirty_segments.len() * (24 + size_of::<DirtyTimes>())
+                let ordered = d.dirty_order.as_ref().map_or(0, |order| order.len() * 24);
+                let dirty_bytes = d.dirty_segments.len() * (24 + size_of::<DirtyTimes>()) + ordered;
+                size_of::<DiskSpace>() + listed + dirty_bytes
             })
             .sum();
         self.slots.bytes()

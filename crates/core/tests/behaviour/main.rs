@@ -18,6 +18,7 @@ mod modes;
 mod monitor;
 mod offline;
 mod on_record;
+mod order;
 mod origin_away;
 mod overflow;
 mod prepare;

@@ -124,6 +124,20 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
             out.sample(name, &[("pool", &s.pool.name), ("disk", &disk.name)], age_s);
         }
     }
+    let name = "haversack_disk_origin_in_order";
+    let help = "Whether the origin is as a flush of the guest left it, for disks with order = \"flush\".";
+    out.head(name, "gauge", help);
+    for s in seen {
+        for disk in s.disks() {
+            if let Some(in_order) = disk.usage.origin_in_order {
+                out.sample(
+                    name,
+                    &[("pool", &s.pool.name), ("disk", &disk.name)],
+                    f64::from(u8::from(in_order)),
+                );
+            }
+        }
+    }
 }
 
 /// Writes what the disks have written to flash.

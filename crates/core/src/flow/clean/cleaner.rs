@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use haversack_model::{BlockNo, Micros, WriteMode, WriteThroughAck};
 
+use super::order::Order;
 use crate::action::JobError;
 use crate::memory::FrameNo;
 use crate::origin_gate::permit::CleaningFrom;
@@ -65,6 +66,8 @@ pub(crate) struct Cleaner {
     pub(super) requested: VecDeque<BlockNo>,
     /// Something waits for clean blocks.
     pub space_needed: bool,
+    /// The order of the guest's flushes, if blocks are cleaned in it.
+    pub order: Option<Box<Order>>,
     /// Everything should be cleaned.
     pub all: bool,
     /// No staged block became dirty before this time.
@@ -105,6 +108,11 @@ impl Cleaner {
         (self.all, self.done_blocks, self.failures, self.last_failure) = (true, 0, 0, None);
     }
 
+    /// Whether something waits until all ended groups are clean.
+    pub fn is_order_wanted(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.is_wanted)
+    }
+
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }
@@ -134,6 +142,7 @@ impl Cleaner {
         self.all
             || self.overdue
             || !self.requested.is_empty()
+            || self.is_order_wanted()
             || mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
     }
 }

@@ -7,9 +7,9 @@ mod storage;
 use std::collections::HashMap;
 
 use haversack_core::{
-    Action, Call, CheckpointSource, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event,
-    HeapMemory, IoFailure, IoId, IoPurpose, JobError, JobId, Memory, MemoryCheckpoint, Op, OpenOptions,
-    OpenReport, Payloads, Piece, Rejected, Request, RequestError, RequestTag, Target, Unsaved,
+    Action, Call, CheckpointSource, CleanOrder, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats,
+    DiskUsage, Event, HeapMemory, IoFailure, IoId, IoPurpose, JobError, JobId, Memory, MemoryCheckpoint, Op,
+    OpenOptions, OpenReport, Payloads, Piece, Rejected, Request, RequestError, RequestTag, Target, Unsaved,
 };
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid, WriteMode};
 
@@ -41,6 +41,7 @@ pub const LAZY: CleanerConfig = CleanerConfig {
     age_us: 1 << 40,
     idle_us: 1 << 40,
     rate_limit_blocks: 0,
+    order: CleanOrder::Age,
 };
 
 /// What an origin contains at first.

@@ -16,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test docs
+.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -30,6 +30,7 @@ help:
 	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
 	@echo "make packages    a Debian package and an RPM, in target/packages; make packages-test installs and removes them"
+	@echo "make ansible-test as root: has the Ansible role set up a clean Debian with the package and systemd"
 	@echo "make docs        the documentation as a site, in target/docs"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
@@ -79,6 +80,10 @@ packages:
 # Takes a minute or two, most of it for a clean Debian.
 packages-test: packages
 	./scripts/packages-test
+
+# Takes some minutes, most of them for a clean Debian and for Ansible.
+ansible-test: packages
+	./scripts/ansible-test
 
 docs:
 	@mdbook --version >/dev/null 2>&1 || cargo install mdbook --locked

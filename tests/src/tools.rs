@@ -40,6 +40,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
+    ("ansible-playbook", "ansible-core"),
     ("promtool", "prometheus"),
     ("chromium", "chromium"),
 ];

@@ -2,6 +2,7 @@
 //!
 //! `cargo test --release -p haversack-e2e --test all NAME` runs those whose names contain NAME.
 
+mod ansible;
 mod checkpoint;
 mod command_line;
 mod controller;
@@ -23,6 +24,7 @@ mod order;
 mod origins;
 mod outages;
 mod policy;
+mod proxmox;
 mod quiesce;
 mod rbd_hosts;
 mod reattach;

@@ -174,7 +174,7 @@ pub fn disk(d: &DiskStatus) -> String {
     row("dirty for", format!("{:.1} s", d.usage.oldest_dirty_us as f64 / 1e6));
     if let Some(in_order) = d.usage.origin_in_order {
         row(
-            "origin",
+            "origin order",
             if in_order { "as a flush left it" } else { "not known to be as a flush left it" }.into(),
         );
     }

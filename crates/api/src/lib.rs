@@ -30,6 +30,7 @@ pub use policy::{
 pub use status::{
     AddDevice, BaseStatus, BlockCounters, DeviceStatus, DiskState, DiskStatus, EnduranceStatus, ErrorBody,
     ErrorCounters, Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind,
-    LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, Status, SteppedStatus, Usage,
+    LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, SandboxStatus, Status,
+    SteppedStatus, Usage,
 };
 pub use units::{Size, Span, WindowSetting};

@@ -16,10 +16,25 @@ pub struct Status {
     pub version: String,
     /// Seconds since it was started.
     pub uptime_s: u64,
+    /// What the daemon may open; not set if it may open whatever its user may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxStatus>,
     /// The pools.
     pub pools: Vec<PoolStatus>,
     /// The disks, attached or not.
     pub disks: Vec<DiskStatus>,
+}
+
+/// How the daemon is confined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SandboxStatus {
+    /// The version of Landlock that enforces it.
+    pub landlock: u32,
+    /// The configured paths: what origins may be, besides those of configured disks.
+    pub paths: Vec<String>,
+    /// What this kernel's version cannot restrict, though newer ones can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unrestricted: Vec<String>,
 }
 
 /// State of a pool.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use haversack_api::{DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, Size, Status};
+use haversack_api::{
+    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, SandboxStatus, Size, Status,
+};
 
 use crate::policy::measured_rows;
 
@@ -238,9 +240,22 @@ fn latencies(row: &mut impl FnMut(&str, String), name: &str, by_kind: &LatencyBy
     }
 }
 
+/// Formats how the daemon is confined.
+fn sandbox(sandbox: Option<&SandboxStatus>) -> String {
+    let Some(sandbox) = sandbox else { return "sandbox: none\n".into() };
+    let paths = if sandbox.paths.is_empty() { "nothing else".into() } else { sandbox.paths.join(", ") };
+    let mut out = format!("sandbox: configured disks and {paths} (Landlock version {})\n", sandbox.landlock);
+    if !sandbox.unrestricted.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "  this kernel does not restrict {}", sandbox.unrestricted.join(", "));
+    }
+    out
+}
+
 /// Formats a tree of pools and disks, followed by each disk's sections.
 pub fn status(status: &Status) -> String {
     let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
+    out += &sandbox(status.sandbox.as_ref());
     for p in &status.pools {
         out += &pool(p);
         for d in status.disks.iter().filter(|d| d.pool == p.name) {

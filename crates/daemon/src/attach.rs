@@ -20,13 +20,14 @@ use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::{self, Store};
-use crate::helper::{self, CONFIRM_EVERY, Helper, HelperSpec};
+use crate::helper::{self, CONFIRM_EVERY, Helper, HelperError, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::rbd::watchers;
+use crate::sandbox::SandboxError;
 use crate::state::RememberedDisk;
 use crate::{origin_checks, settings, system};
 
@@ -105,6 +106,7 @@ impl Daemon {
     pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
+        self.refuse_outside(&config)?;
         let name = config.name.clone();
         let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
@@ -219,6 +221,7 @@ impl Daemon {
         // From now on the disk is used here, or about to be.
         pool.backend.withdraw(disk.id)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
+        self.refuse_outside(&config)?;
         self.refuse_part_of_pool(&config)?;
         origin_checks::refuse_other_origin(pool, &config, disk.id)?;
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
@@ -348,6 +351,11 @@ impl Daemon {
         }
     }
 
+    /// Refuses what the process cannot open because it is confined.
+    fn refuse_outside(&self, config: &DiskConfig) -> Result<()> {
+        Ok(self.sandbox().map_or(Ok(()), |sandbox| sandbox.check_disk(config))?)
+    }
+
     /// Refuses an origin that is a cache device or a staging area, under whatever path.
     fn refuse_part_of_pool(&self, config: &DiskConfig) -> Result<()> {
         let store = Store::of(&config.origin);
@@ -424,11 +432,12 @@ impl Daemon {
             read_only: config.read_only,
             tells_depth: config.base.is_some(),
             run_as: self.run_as,
+            confined_to: self.sandbox().map(|sandbox| sandbox.helper_rules(device)),
             gate: self.gate(config, id, device)?,
             confirm_every: CONFIRM_EVERY,
         };
         let uri = spec.uri();
-        let helper = Helper::start(spec)?;
+        let helper = Helper::start(spec).map_err(|error| self.explain_helper(error))?;
         if !config.read_only {
             let after_crash =
                 attempt == Attempt::Lasting && self.started.elapsed() < watchers::FORGOTTEN_AFTER;
@@ -436,6 +445,18 @@ impl Daemon {
             watchers::refuse_other_clients(device, &holder, after_crash)?;
         }
         Ok(Some((helper, uri)))
+    }
+
+    /// Says what a helper may have been refused: a backing file is named in its image only.
+    fn explain_helper(&self, error: HelperError) -> DaemonError {
+        match &error {
+            HelperError::Ended { last_line, .. }
+                if self.sandbox().is_some() && last_line.contains("Permission denied") =>
+            {
+                SandboxError::Denied { what: error.to_string() }.into()
+            }
+            _ => error.into(),
+        }
     }
 
     /// Returns the size to attach with: the recorded one, else the configured one, else the origin's.

@@ -22,6 +22,7 @@ use toml::Spanned;
 
 use crate::control::config::{AccessConfig, ApiConfig};
 use crate::hosts::config::{HostConfig, MigrationConfig};
+use crate::sandbox::SandboxConfig;
 use crate::{exclusive, settings};
 
 /// A configuration that cannot be used.
@@ -66,6 +67,8 @@ pub struct Config {
     pub api: Option<ApiConfig>,
     /// Who has which role; if not set, anyone who can open the control socket can do everything.
     pub access: Option<AccessConfig>,
+    /// What the daemon may open; whatever its user may, if not set.
+    pub sandbox: Option<SandboxConfig>,
     /// The pools.
     #[serde(default, rename = "pool")]
     pub pools: Vec<PoolConfig>,
@@ -307,6 +310,7 @@ struct Places {
     daemon: Option<Spanned<IgnoredAny>>,
     api: Option<Spanned<IgnoredAny>>,
     access: Option<Spanned<IgnoredAny>>,
+    sandbox: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     migration: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
@@ -320,9 +324,10 @@ struct Places {
 
 impl Places {
     fn ends_with_disk(&self) -> bool {
-        let others = [&self.daemon, &self.api, &self.access, &self.nbd, &self.migration, &self.policy];
-        let others = others
+        let tables = [&self.daemon, &self.api, &self.access, &self.sandbox, &self.nbd, &self.migration];
+        let others = tables
             .into_iter()
+            .chain([&self.policy])
             .flatten()
             .chain(&self.pool)
             .chain(&self.host)
@@ -403,6 +408,9 @@ impl Config {
         }
         if let Some(access) = &self.access {
             access.check(self.api.as_ref()).map_err(|what| (start(&places.access), what))?;
+        }
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.check().map_err(|what| (start(&places.sandbox), what))?;
         }
         if let Some(nbd) = &self.nbd {
             nbd.check(&mut taken).map_err(|what| (start(&places.nbd), what))?;
@@ -679,6 +687,9 @@ mod tests {
             (disk("[access.reader]\ngroups = []"), 9, "reader"),
             (disk("[access.admins]\ncertificates = [\"ops.example\"]"), 9, "client_ca"),
             (disk("[access.admins]\ncertificates = [\"o ps\"]"), 10, "expected a DNS name"),
+            (disk("[sandbox]\npaths = [\"images\"]"), 9, "absolute path"),
+            (disk("[sandbox]\npaths = [\"/\"]"), 9, "leave [sandbox] out"),
+            (disk("[sandbox]\npath = [\"/a\"]"), 10, "paths"),
             (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),

@@ -30,6 +30,7 @@ use crate::jobs::Jobs;
 use crate::locked::Locked;
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::sandbox::Sandbox;
 use crate::settings;
 use crate::state::State;
 use crate::turns::Turns;
@@ -65,6 +66,7 @@ pub struct Daemon {
     pub(crate) base_attempts: Attempts,
     /// The other hosts, if disks move between hosts.
     hosts: OnceLock<Arc<Hosts>>,
+    sandbox: OnceLock<Sandbox>,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -174,6 +176,7 @@ impl Daemon {
             closed: ClosedPools::default(),
             base_attempts: Attempts::default(),
             hosts: OnceLock::new(),
+            sandbox: OnceLock::new(),
             pools,
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -184,6 +187,17 @@ impl Daemon {
     pub fn set_hosts(&self, hosts: Arc<Hosts>) {
         // Later calls have no effect.
         let _ = self.hosts.set(hosts);
+    }
+
+    /// Sets how the process is confined. Called once, before disks are attached.
+    pub fn set_sandbox(&self, sandbox: Sandbox) {
+        // Later calls have no effect.
+        let _ = self.sandbox.set(sandbox);
+    }
+
+    /// Returns how the process is confined, if it is.
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        self.sandbox.get()
     }
 
     /// Returns the other hosts, if disks move between hosts.

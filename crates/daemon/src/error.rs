@@ -9,6 +9,7 @@ use haversack_policy::PolicyError;
 use crate::helper::HelperError;
 use crate::rbd::lock::LockError;
 use crate::rbd::watchers::WatchError;
+use crate::sandbox::SandboxError;
 use crate::state::StateError;
 use crate::system::SystemError;
 
@@ -92,6 +93,9 @@ pub enum DaemonError {
     /// The origin cannot be locked.
     #[error(transparent)]
     Locked(#[from] LockError),
+    /// A path is outside of the sandbox.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
@@ -162,6 +166,11 @@ impl DaemonError {
             | DaemonError::Watched(WatchError::Unknown { .. }) => {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
+            DaemonError::Sandbox(_) => (
+                422,
+                "sandbox",
+                "change [sandbox] of haversackd.toml and restart the daemon, or give another path",
+            ),
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
             DaemonError::History(_) => {
                 (500, "state", "remove the file 'history' from the state directory, and restart")

@@ -122,6 +122,11 @@ impl Store {
         self.local_exports.iter().any(|own| own.name == export.name && is_same(&own.socket, &export.socket))
     }
 
+    /// Returns its files and devices.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// Returns whether the store uses a file or device, or one that shares storage with it.
     pub fn uses(&self, path: &Path) -> bool {
         self.files.iter().any(|file| is_same(file, path))

@@ -29,6 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use haversack_engine::socket::{SocketError, remove_stale};
+use haversack_sandbox::{Rules, SandboxError, confine_child};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -85,6 +86,9 @@ pub enum HelperError {
         /// The disk.
         disk: String,
     },
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// Its lock file cannot be used.
     #[error("{}: cannot lock it for a helper: {source}", .path.display())]
     Lock {
@@ -139,6 +143,8 @@ pub struct HelperSpec {
     pub tells_depth: bool,
     /// User and group to run as; the daemon's if not set.
     pub run_as: Option<(u32, u32)>,
+    /// What it may open, if the daemon is confined; what the daemon may, if not set.
+    pub confined_to: Option<Rules>,
     /// What decides whether it may be used; it always may if not set.
     pub gate: Option<Arc<dyn Gate>>,
     /// How often that is confirmed: [`CONFIRM_EVERY`].
@@ -217,6 +223,9 @@ impl HelperSpec {
             command.uid(user).gid(group);
         }
         crate::system::end_with_parent(&mut command, Signal::SIGTERM);
+        if let Some(rules) = &self.confined_to {
+            confine_child(&mut command, &[rules])?;
+        }
         let child =
             command.spawn().map_err(|source| HelperError::Start { program: self.program.clone(), source })?;
         lock.leave_to(child.id());
@@ -477,6 +486,7 @@ mod tests {
             read_only: false,
             tells_depth: false,
             run_as: None,
+            confined_to: None,
             gate: None,
             confirm_every: CONFIRM_EVERY,
         }

@@ -37,6 +37,7 @@ pub mod pool;
 mod rbd;
 pub mod reload;
 pub mod run;
+pub mod sandbox;
 mod sealed;
 pub mod settings;
 pub mod state;

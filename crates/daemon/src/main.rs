@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use haversack_daemon::config::Config;
 use haversack_daemon::run;
+use haversack_daemon::sandbox::SandboxConfig;
 
 /// The Haversack daemon: a flash cache for the disks of virtual machines.
 #[derive(Parser)]
@@ -34,6 +35,11 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
+        // The rest of the sandbox is left out: it would look into the pools' devices.
+        if let Some(Err(error)) = config.sandbox.as_ref().map(SandboxConfig::rules) {
+            eprintln!("haversackd: {}: {error}", arguments.config.display());
+            return ExitCode::from(2);
+        }
         println!(
             "{}: {}, {}",
             arguments.config.display(),

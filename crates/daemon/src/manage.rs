@@ -298,6 +298,7 @@ impl Daemon {
         if !path.is_absolute() {
             return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
         }
+        self.sandbox().map_or(Ok(()), |sandbox| sandbox.check_added_device(path))?;
         for (name, disk) in self.disks() {
             if Store::of(&disk.config().origin).uses(path) {
                 let what = format!("{} is the origin of disk '{name}'", path.display());

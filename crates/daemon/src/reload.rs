@@ -127,6 +127,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         (fixed(&old.daemon) != fixed(&new.daemon), "[daemon] has changed"),
         (old.api != new.api, "[api] has changed"),
         (old.access != new.access, "[access] has changed"),
+        (old.sandbox != new.sandbox, "[sandbox] has changed"),
         (old.nbd != new.nbd, "[nbd] has changed"),
         (old.migration != new.migration, "[migration] has changed"),
         (old.hosts != new.hosts, "[[host]] has changed"),

@@ -1,10 +1,11 @@
 //! The daemon's lifecycle: start, signals, stop.
 //!
-//! Order of the start: directories, pools, sockets, disks, dropping privileges, policy, then READY. A disk that
+//! Order of the start: directories, the sandbox, pools, sockets, disks, dropping privileges, policy, then READY. A disk that
 //! cannot be attached, or a pool that cannot be opened while others can, does not delay the start: it is
 //! retried in the background.
 //!
 //! Invariants
+//! - The process is confined before there are threads: others would not be.
 //! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
 //! - The watchdog is fed only while every reactor responds.
 
@@ -33,6 +34,7 @@ use crate::daemon::Daemon;
 use crate::error::DaemonError;
 use crate::hosts::{self, Hosts, guests, incarnation};
 use crate::locked::Locked;
+use crate::sandbox::{Sandbox, SandboxError};
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
 use crate::{
@@ -95,6 +97,9 @@ pub enum RunError {
     /// See [`ListenError`].
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// See [`SandboxError`].
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// See [`DaemonError`].
     #[error(transparent)]
     Daemon(#[from] DaemonError),
@@ -138,7 +143,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
             .map(|name| config.daemon.state_dir.join(name)),
     )?;
     remove_others_checkpoints(config);
-    let (opened_pools, daemon) = open_pools(config, state, run_as)?;
+    let sandbox = Sandbox::enter(config_path, config)?;
+    let (opened_pools, daemon) = open_pools(config, state, run_as, sandbox)?;
     let (listeners, control_socket) =
         control::bind(config, user.as_ref().map_or_else(Uid::effective, |user| user.uid))?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
@@ -247,10 +253,11 @@ fn open_pools(
     config: &Config,
     state: State,
     run_as: Option<(u32, u32)>,
+    sandbox: Option<Sandbox>,
 ) -> Result<(OpenPools, Arc<Daemon>), RunError> {
     let (mut opened_pools, mut pools, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &config.pools {
-        match open_pool(pool, &state) {
+        match open_pool(pool, &state, sandbox.as_ref()) {
             Ok((opened, report)) => {
                 let backend: Arc<dyn Backend> = Arc::new(opened.handle());
                 pools.push((pool.name.clone(), backend, report));
@@ -263,6 +270,9 @@ fn open_pools(
         return Err(failed.swap_remove(0).1);
     }
     let daemon = Daemon::new(config.daemon.clone(), state, pools, run_as);
+    if let Some(sandbox) = sandbox {
+        daemon.set_sandbox(sandbox);
+    }
     daemon.closed.set(failed.iter().map(|(pool, error)| (pool.name.clone(), error.to_string())));
     for pool in daemon.pools() {
         pool::watch(&daemon, &pool.name)?;
@@ -273,21 +283,30 @@ fn open_pools(
         tracing::error!(pool = pool.name, "cannot open the pool, its disks wait: {error}");
         daemon.events.add("pool-failed", &pool.name, error.to_string());
         let config = pool.clone();
-        let open =
-            move |daemon: &Daemon| open_pool(&config, &daemon.state).map_err(|error| error.to_string());
+        let open = move |daemon: &Daemon| {
+            open_pool(&config, &daemon.state, daemon.sandbox()).map_err(|error| error.to_string())
+        };
         closed::keep_opening(&daemon, &opened_pools, &pool.name, open);
     }
     Ok((opened_pools, daemon))
 }
 
-fn open_pool(pool: &PoolConfig, state: &State) -> Result<(OpenPool, OpenReport), RunError> {
+fn open_pool(
+    pool: &PoolConfig,
+    state: &State,
+    sandbox: Option<&Sandbox>,
+) -> Result<(OpenPool, OpenReport), RunError> {
     let void_arenas = state.lost_arenas(&pool.name);
     if !void_arenas.is_empty() {
         tracing::warn!(pool = pool.name, "all cache devices were lost: cached blocks are invalid");
     }
     let begin = Instant::now();
     let opened = OpenPool::start(&pool_settings(pool, state.dir(), void_arenas)?);
-    let (opened, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
+    let (opened, report) = opened.map_err(|source| {
+        // That a device has come after the start tells more than that it cannot be opened.
+        let outside = sandbox.and_then(|sandbox| sandbox.check_pool(&pool.name, &pool.devices).err());
+        outside.map_or_else(|| RunError::Pool { pool: pool.name.clone(), source }, RunError::Sandbox)
+    })?;
     if report.checkpoint == CheckpointUse::Loaded {
         let ms = begin.elapsed().as_millis();
         tracing::info!(pool = pool.name, "opened from the checkpoint of a clean stop in {ms} ms");

@@ -17,6 +17,7 @@ use crate::error::{DaemonError, Result};
 use crate::helper::Helper;
 use crate::locked::Locked;
 use crate::pool::{KnownDisk, Pool, left_dirty};
+use crate::sandbox::Sandbox;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -39,6 +40,7 @@ impl Daemon {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.started.elapsed().as_secs(),
+            sandbox: self.sandbox().map(Sandbox::status),
             pools,
             disks,
         }

@@ -135,6 +135,20 @@ fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String
     Ok(candidates)
 }
 
+/// Returns where the devices of a pool are or should be: those that are listed, without patterns, and those that are found now.
+pub(crate) fn places(name: &str, listed: &[PathBuf]) -> Vec<PathBuf> {
+    let listed_paths = listed.iter().filter(|path| !is_pattern(path)).map(|path| Faults::of(path).0);
+    let mut places: Vec<PathBuf> = listed_paths.collect();
+    // Why they are not found is told when the pool is opened.
+    let found = assemble(name, listed).map(|assembly| assembly.devices.devices).unwrap_or_default();
+    for device in found {
+        if !places.contains(&device.path) {
+            places.push(device.path);
+        }
+    }
+    places
+}
+
 fn is_pattern(path: &Path) -> bool {
     path.to_string_lossy().contains(['*', '?', '['])
 }

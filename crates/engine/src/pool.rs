@@ -7,6 +7,7 @@ pub use haversack_core::offline::{CheckReport, DiskReport};
 use haversack_core::{Media, OriginMedia, PREPARED_AT_FORMAT, PoolConfig};
 use haversack_model::{ArenaId, ArenaNo, DiskId, Uuid};
 
+use crate::assembly;
 use crate::config::OriginSpec;
 use crate::error::{EngineError, Result, at};
 use crate::extents;
@@ -71,6 +72,12 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, shape: Shape) -> Result
         }
     }
     Ok(id)
+}
+
+/// Returns where the devices of a pool are or should be: those that are listed, except patterns, and those that are found as when
+/// it is opened. It must not be open.
+pub fn places(name: &str, listed: &[PathBuf]) -> Vec<PathBuf> {
+    assembly::places(name, listed)
 }
 
 /// Returns the identity of the pool that a device carries.

@@ -58,17 +58,21 @@ impl FencePrograms {
         }
     }
 
+    /// Returns all programs.
+    pub fn all(&self) -> impl Iterator<Item = &Path> {
+        let (one, by_origin) = match self {
+            FencePrograms::All(program) => (Some(program), None),
+            FencePrograms::ByOrigin(programs) => (None, Some(programs.values())),
+        };
+        one.into_iter().chain(by_origin.into_iter().flatten()).map(PathBuf::as_path)
+    }
+
     /// Checks that the programs can be run.
     ///
     /// # Errors
     /// What cannot, and why.
     pub fn check(&self) -> Result<(), String> {
-        match self {
-            FencePrograms::All(program) => check_program(program),
-            FencePrograms::ByOrigin(programs) => {
-                programs.values().try_for_each(|program| check_program(program))
-            }
-        }
+        self.all().try_for_each(check_program)
     }
 }
 

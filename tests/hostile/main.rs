@@ -16,6 +16,7 @@ mod origin_ends;
 mod origins;
 mod pools;
 mod roles;
+mod sandbox;
 mod slips;
 mod staging;
 mod storm;

@@ -166,11 +166,7 @@ impl DaemonError {
             | DaemonError::Watched(WatchError::Unknown { .. }) => {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
-            DaemonError::Sandbox(_) => (
-                422,
-                "sandbox",
-                "change [sandbox] of haversackd.toml and restart the daemon, or give another path",
-            ),
+            DaemonError::Sandbox(_) => (422, "sandbox", "or give another path"),
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
             DaemonError::History(_) => {
                 (500, "state", "remove the file 'history' from the state directory, and restart")

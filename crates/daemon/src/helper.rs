@@ -13,6 +13,7 @@
 //! - A helper that its gate has not confirmed for half a day is stopped.
 //! - A helper that answers every request that it is shutting down is replaced like one that has died, and so only if its gate
 //!   admits the next one: its client was cut off from the store, and stays so.
+//! - In a daemon that is confined, a helper is confined further before it runs (see [`crate::sandbox`]).
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
 mod gate;

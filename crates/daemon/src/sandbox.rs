@@ -314,7 +314,7 @@ mod tests {
 
         /// A disk with an origin in which `PLACE` stands for the place.
         fn disk(&self, origin: &str) -> DiskConfig {
-            DiskConfig::new("vm2", "main", origin.replace("PLACE", self.path.to_str().unwrap()))
+            DiskConfig::new("vm2", "main", &origin.replace("PLACE", self.path.to_str().unwrap()))
         }
     }
 

@@ -396,7 +396,7 @@ origin = "PLACE/elsewhere/late.img"
         sandbox.check_added_device(&place.path.join("images/second")).unwrap();
         sandbox.check_added_device(&place.path.join("elsewhere/second")).unwrap_err();
         sandbox.check_pool("main", &place.config.pools[0].devices).unwrap();
-        sandbox.check_pool("main", &[place.path.join("elsewhere/a")]).unwrap_err();
+        sandbox.check_pool("main", std::slice::from_ref(&place.path.join("elsewhere/a"))).unwrap_err();
     }
 
     #[test]
@@ -436,7 +436,7 @@ origin = "PLACE/elsewhere/late.img"
         let place = Place::new(TABLE);
         let sandbox = place.sandbox();
         let late = place.path.join("elsewhere/late.img");
-        assert_eq!(sandbox.missing, [late.clone()]);
+        assert_eq!(sandbox.missing, std::slice::from_ref(&late));
         fs::write(&late, "").unwrap();
         sandbox.check_disk(&place.disk("PLACE/elsewhere/late.img")).unwrap_err();
         place.sandbox().check_disk(&place.disk("PLACE/elsewhere/late.img")).unwrap();

@@ -289,7 +289,7 @@ pub struct Usage {
     /// less.
     pub oldest_dirty_us: u64,
     /// With `order = "flush"`: whether the origin is as a flush of the guest left it, plus some later writes. It is not
-    /// known after a start, a move or a change of cache devices, until what was dirty then is written back.
+    /// known after a start, a move, a change of cache devices or a loss, until what was dirty then is written back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_in_order: Option<bool>,
     /// Segments owned by the disk.

@@ -37,6 +37,8 @@ pub struct Staged {
     pub dirty: bool,
     /// Sectors outside the mask are lost.
     pub poisoned: bool,
+    /// It is as on flash, and staged to get other copies there.
+    pub restaged: bool,
     /// It enters flash as protected.
     pub protected: bool,
     /// Hits while staged.
@@ -73,6 +75,7 @@ impl Staged {
             mask: 0,
             dirty: false,
             poisoned: false,
+            restaged: false,
             protected: false,
             hits: 0,
             committing: false,

@@ -29,8 +29,9 @@ impl World {
     pub fn crash_and_recover(&mut self, mut kind: CrashKind) -> Flow {
         loop {
             self.give_up_unfinished()?;
+            let in_order = self.disks_in_order();
             let memory = self.crash(kind);
-            self.check_order()?;
+            self.check_order(&in_order)?;
             self.damage();
             let nested = if self.rng.one_in(4) { self.rng.range(1, 3) } else { 0 };
             self.open(memory, nested)?;

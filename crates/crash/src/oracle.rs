@@ -82,6 +82,8 @@ struct Disk {
     flushes: Vec<(Tick, Tick)>,
     /// When others last changed the origin, or a loss was accepted.
     ordered_since: Tick,
+    /// Its size was changed, so that zeroes need not have been written.
+    is_resized: bool,
 }
 
 /// The oracle.
@@ -133,6 +135,7 @@ impl Oracle {
             first,
             flushes: Vec::new(),
             ordered_since: 0,
+            is_resized: false,
         });
         (!blank).then_some(first)
     }
@@ -500,7 +503,7 @@ impl Oracle {
     pub fn resize(&mut self, disk: usize, sectors: u64) {
         let now = self.tick();
         let disk = &mut self.disks[disk];
-        disk.ordered_since = now;
+        (disk.ordered_since, disk.is_resized) = (now, true);
         let zero = disk.zero;
         disk.open.retain(|at| u64::from(*at) < sectors);
         disk.sectors.resize_with(sectors as usize, || Sector { sole: zero, ..Sector::default() });

@@ -3,40 +3,42 @@
 use haversack_core::CleanOrder;
 use haversack_model::SECTOR_BYTES;
 
-use crate::device::Store;
-use crate::pattern::{self, Content};
+use crate::pattern;
 use crate::world::{Flow, Stop, World};
 
 /// An origin is looked at once in this many steps.
-const STEPS_BETWEEN_LOOKS: u64 = 256;
+const STEPS_BETWEEN_LOOKS: u64 = 64;
 
 impl World {
     /// Looks at the origins now and then.
     pub(crate) fn look_at_order(&mut self, step: u64) -> Flow {
-        if self.plan.ordered && step.is_multiple_of(STEPS_BETWEEN_LOOKS) {
-            self.check_order()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Checks the origins of all such disks, as they are and as a power cut would leave them.
-    pub(crate) fn check_order(&self) -> Flow {
-        for (place, disk) in self.disks.iter().enumerate() {
-            if disk.config.cleaner.order != CleanOrder::Flush || !self.plan.ordered {
-                continue;
-            }
-            for read in [Store::read, Store::read_durable] {
-                let contents = contents(&disk.origin, disk.sectors, read);
-                self.oracle.check_order(place, &contents).map_err(Stop::Violation)?;
-            }
+        if self.plan.ordered && step % STEPS_BETWEEN_LOOKS == STEPS_BETWEEN_LOOKS / 2 {
+            return self.check_order(&self.disks_in_order());
         }
         Ok(())
     }
-}
 
-fn contents(origin: &Store, sectors: u64, read: impl Fn(&Store, u64, &mut [u8])) -> Vec<Content> {
-    let mut bytes = vec![0; sectors as usize * SECTOR_BYTES];
-    read(origin, 0, &mut bytes);
-    bytes.chunks_exact(SECTOR_BYTES).map(pattern::recognise).collect()
+    /// Returns the disks whose origins must be in order: those of which the core says so, or all if nothing happens that
+    /// would disturb it.
+    pub(crate) fn disks_in_order(&self) -> Vec<usize> {
+        let ordered = |place: &usize| self.disks[*place].config.cleaner.order == CleanOrder::Flush;
+        let told = |place: &usize| {
+            let usage =
+                self.core.as_ref().zip(self.disks[*place].no).and_then(|(core, no)| core.disk_usage(no));
+            self.plan.undisturbed || usage.is_some_and(|usage| usage.origin_in_order == Some(true))
+        };
+        (0..self.disks.len()).filter(|place| self.plan.ordered && ordered(place) && told(place)).collect()
+    }
+
+    /// Checks the origins of these disks.
+    pub(crate) fn check_order(&self, disks: &[usize]) -> Flow {
+        for place in disks.iter().copied() {
+            let disk = &self.disks[place];
+            let mut bytes = vec![0; disk.sectors as usize * SECTOR_BYTES];
+            disk.origin.read(0, &mut bytes);
+            let contents: Vec<_> = bytes.chunks_exact(SECTOR_BYTES).map(pattern::recognise).collect();
+            self.oracle.check_order(place, &contents).map_err(Stop::Violation)?;
+        }
+        Ok(())
+    }
 }

@@ -93,9 +93,10 @@ pub struct Plan {
     pub faults: Faults,
     /// Management calls per thousand steps.
     pub manage_permille: u64,
-    /// Blocks of some disks are cleaned in the order of their guests' flushes, and no device comes or goes, which would
-    /// suspend that.
+    /// Blocks of some disks are cleaned in the order of their guests' flushes.
     pub ordered: bool,
+    /// Nothing happens that would suspend or break that order: no device comes, goes or fails.
+    pub undisturbed: bool,
 }
 
 /// Returns the identity of the simulator's disk with that index.
@@ -231,6 +232,7 @@ impl Plan {
             faults,
             manage_permille: rng.pick(&[0, 5, 20, 60]),
             ordered: false,
+            undisturbed: false,
         }
     }
 
@@ -295,10 +297,14 @@ impl Plan {
         self.made = Some(Made { from, disks, cluster_sectors: rng.pick(&[1, 8, 16, 128]), seed: rng.bits() });
     }
 
-    /// Blocks of most disks are cleaned in the order of their guests' flushes.
-    pub fn ordering(&mut self, rng: &mut Random) {
+    /// Blocks of most disks are cleaned in the order of their guests' flushes, in half of the runs without faults of
+    /// devices.
+    pub fn ordering(&mut self, may_be_undisturbed: bool, rng: &mut Random) {
         self.ordered = true;
-        self.faults = Faults { outages: self.faults.outages, ..Faults::default() };
+        self.undisturbed = may_be_undisturbed && rng.one_in(2);
+        if self.undisturbed {
+            self.faults = Faults { outages: self.faults.outages, ..Faults::default() };
+        }
         for disk in &mut self.disks {
             if rng.percent(80) {
                 disk.cleaner.order = CleanOrder::Flush;
@@ -360,6 +366,7 @@ impl Plan {
             },
             manage_permille: 0,
             ordered: false,
+            undisturbed: false,
         };
         for disk in &mut plan.disks {
             disk.sectors = 1024;

@@ -179,8 +179,8 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
         plan.basing(&mut apart);
     }
     let mut apart = Random::scrambled(seed.rotate_left(56));
-    if apart.one_in(RUNS_IN_ORDER) && losses.is_none() && damages.is_none() && !options.plain {
-        plan.ordering(&mut apart);
+    if apart.one_in(RUNS_IN_ORDER) && !options.plain {
+        plan.ordering(losses.is_none() && damages.is_none(), &mut apart);
     }
     if options.learned {
         plan.learning();

@@ -282,8 +282,8 @@ impl World {
                     self.resize(disk, size)?;
                 }
             }
-            19 | 20 if self.devices.len() < 8 && !self.plan.ordered => self.add_device()?,
-            21 | 22 if !self.plan.ordered => self.remove_device()?,
+            19 | 20 if self.devices.len() < 8 && !self.plan.undisturbed => self.add_device()?,
+            21 | 22 if !self.plan.undisturbed => self.remove_device()?,
             23 if self.rng.one_in(3) => {
                 self.heal();
                 self.drain()?;

@@ -127,6 +127,17 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
+    /// Whether the request waits until what was flushed before it is clean, which is requested then.
+    fn waits_for_order(&mut self, number: u32, disk: DiskNo) -> bool {
+        let Some(last) = self.dirty_until(disk) else { return false };
+        let until = *self.requests[number].order_until.get_or_insert(last);
+        let waits = self.is_dirty_until(disk, until);
+        if waits {
+            self.want_order(disk, until);
+        }
+        waits
+    }
+
     /// Checks the conditions for starting the window and requests those that do not hold. Returns the permit
     /// to write it.
     fn window_permit(
@@ -139,8 +150,7 @@ impl<M: Memory> Call<'_, M> {
         let Some(mut application) = self.apply_for_write(disk, BlockNo(blocks.start)) else {
             return Err(Park::Around);
         };
-        if self.waits_for_order(disk) {
-            self.want_order(disk);
+        if self.waits_for_order(number, disk) {
             return Err(Park::Around);
         }
         let mut wait = false;

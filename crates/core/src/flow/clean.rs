@@ -356,7 +356,10 @@ impl<M: Memory> Call<'_, M> {
                     Some(mirror) if number == from => self.read_cleaning(disk, at as usize, mirror),
                     Some(mirror) if mirror != from => self.read_cleaning(disk, at as usize, number),
                     None if number != from => self.read_cleaning(disk, at as usize, number),
-                    _ if result.is_err() => self.disk_mut(disk).cleaner.failed = Some(JobError::DeviceRead),
+                    _ if result.is_err() => {
+                        self.disk_mut(disk).cleaner.failed = Some(JobError::DeviceRead);
+                        self.note_unreadable(disk, slot);
+                    }
                     _ => self.damaged(disk, number),
                 }
             }
@@ -458,6 +461,9 @@ impl<M: Memory> Call<'_, M> {
         }
         let retry_us = self.now + self.config.clean_retry_us;
         let d = self.disk_mut(disk);
+        if let Some(order) = &mut d.cleaner.order {
+            order.holds_all = false;
+        }
         d.cleaner.blocks = blocks;
         d.cleaner.phase = Phase::Idle;
         d.stats.cleaned_blocks += cleaned;

@@ -52,6 +52,7 @@ impl Core {
         let restaged = d.restage.is_empty() && d.restaging == 0;
         let full = || self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
         waiting > 0
+            && (self.pool.is_stopping() || !d.cleaner.order.as_ref().is_some_and(|order| order.holds_all))
             && (self.batches.of_disk(disk) < MOST_BATCHES || d.flush.must_commit())
             && (waiting >= self.commit_threshold()
                 || d.flush.must_commit()
@@ -139,11 +140,13 @@ impl<M: Memory> Call<'_, M> {
     fn pick_frames(&mut self, disk: DiskNo) -> Option<bool> {
         let mut picked = std::mem::take(&mut self.batches.picked_frames);
         picked.clear();
-        let flush_group = self.disk(disk).flush.closing_group();
+        // Blocks that wait for the cleaner do not hold up the others.
+        let waits = self.disk(disk).cleaner.is_order_wanted();
+        let flush_group = self.disk(disk).flush.closing_group().filter(|_| !waits);
         let mut kind = None;
         let mut merges = [None; 16];
         let mut merge_count = 0;
-        let mut is_held = false;
+        let (mut held_until, mut held, mut unneeded) = (0, 0, None);
         for frame in self.staging.waiting(disk) {
             let staged = self.staging.get(frame);
             if staged.merging || self.locks.get(disk, staged.block) == Some(LockKind::Around) {
@@ -157,8 +160,16 @@ impl<M: Memory> Call<'_, M> {
             if self.commit_in_flight(versions.commit_seq()) {
                 continue;
             }
-            if self.is_held_by_order(disk, &versions) {
-                is_held = true;
+            if let Some((_, slot)) = versions.flash
+                && !staged.restaged
+                && self.is_held_by_order(disk, versions.flash)
+            {
+                held += 1;
+                if staged.dirty {
+                    held_until = slot.seq().max(held_until);
+                } else {
+                    unneeded = Some(frame);
+                }
                 continue;
             }
             if let Some((slot_no, slot)) = versions.flash
@@ -179,13 +190,28 @@ impl<M: Memory> Call<'_, M> {
             }
         }
         self.batches.picked_frames = picked;
-        if is_held {
-            self.want_order(disk);
+        if held > 0 {
+            self.note_held(disk, held, held_until, unneeded);
         }
         for (frame, slot_no) in merges.into_iter().flatten() {
             self.start_merge(disk, frame, slot_no);
         }
         kind
+    }
+
+    /// Requests what held frames wait for, and drops a clean one: the order of blocks that were only read does not matter.
+    fn note_held(&mut self, disk: DiskNo, held: u32, until: u64, unneeded: Option<FrameNo>) {
+        if until > 0 {
+            self.want_order(disk, until);
+        }
+        let holds_all = held == self.staging.lists[disk].len && unneeded.is_none();
+        if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
+            order.holds_all = holds_all;
+        }
+        if let Some(frame) = unneeded {
+            self.unstage(frame);
+            self.wake_staging();
+        }
     }
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [SegmentNo; 2]) {
@@ -202,6 +228,9 @@ impl<M: Memory> Call<'_, M> {
         for (index, frame) in frames.iter().enumerate() {
             on_probation |= self.install(disk, *frame, index, copies, seq);
             self.staging.start_commit(*frame, seq);
+        }
+        if frames.iter().any(|frame| self.staging.get(*frame).restaged) {
+            self.join_groups(disk, seq);
         }
         if on_probation {
             self.store.note_filled(disk, segments[0], seq);
@@ -366,6 +395,9 @@ impl<M: Memory> Call<'_, M> {
             self.durability.want_completed();
         }
         self.wake_staging();
+        if self.disk(disk).cleaner.order.is_some() {
+            self.wake_dirty(disk);
+        }
         self.wake_around(disk);
         self.queue(disk);
     }

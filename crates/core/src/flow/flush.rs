@@ -165,8 +165,8 @@ impl<M: Memory> Call<'_, M> {
         }
         let d = self.disk_mut(disk);
         d.flush.waiting = waiting;
-        if let Some(order) = d.cleaner.order.as_mut().filter(|_| !failed) {
-            order.end_group(d.last_commit_seq);
+        if !failed {
+            self.end_group(disk);
         }
         if heals {
             self.heal(disk);

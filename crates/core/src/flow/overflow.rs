@@ -56,7 +56,8 @@ impl Core {
         let request = &self.requests[number];
         let disk = request.disk;
         let (next, end) = (request.next, request.end);
-        if self.disk(disk).cleaner.origin_failed {
+        let is_limit = self.dirty_full(disk) && self.dirty_until(disk).is_none();
+        if self.disk(disk).cleaner.origin_failed || !is_limit {
             return false;
         }
         let dirty = (next..end).find(|block| self.resolve(disk, BlockNo(*block)).is_dirty());

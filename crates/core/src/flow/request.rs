@@ -119,15 +119,17 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Whether the rest of a write, or of zeroes, is staged. Writes that the cache would choose to send past
-    /// it are staged as long as the origin refuses writes.
+    /// it are staged as long as the origin refuses writes, or must not have them yet.
     fn is_staged(&mut self, number: u32) -> bool {
         let RequestState { disk, op, phase, bypass, stages_zeroes, .. } = self.requests[number];
         let d = self.disk(disk);
         if !d.mode.defers_origin() || phase != AroundPhase::Check {
             return false;
         }
-        let chosen = if matches!(op, Op::Write { .. }) { !bypass } else { stages_zeroes };
-        (chosen || d.cleaner.origin_failed) && self.gets_space(disk)
+        let is_write = matches!(op, Op::Write { .. });
+        let chosen = if is_write { !bypass } else { stages_zeroes };
+        let refused = d.cleaner.origin_failed || is_write && self.dirty_until(disk).is_some();
+        (chosen || refused) && self.gets_space(disk)
     }
 
     /// Parks a request.

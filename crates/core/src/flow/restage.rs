@@ -114,6 +114,7 @@ impl<M: Memory> Call<'_, M> {
             if room && slot.mask() == 0 {
                 let frame = self.staging.allocate().expect("there is room");
                 self.stage(disk, slot.block(), frame, 0, true);
+                self.staging.get_mut(frame).restaged = true;
                 continue;
             }
             let frame = if room { self.frames.take() } else { None };
@@ -157,6 +158,7 @@ impl<M: Memory> Call<'_, M> {
             Some(frame) => {
                 self.memory.copy(from, frame, 0, BLOCK_BYTES);
                 self.stage(disk, part.block, frame, part.mask, true);
+                self.staging.get_mut(frame).restaged = true;
             }
             None => self.disk_mut(disk).restage.push_front(number),
         }

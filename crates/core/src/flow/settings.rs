@@ -83,6 +83,7 @@ impl<M: Memory> Call<'_, M> {
         config.check().map_err(ManageError::BadConfig)?;
         self.disk_mut(disk).tuning = config.tuning();
         self.change_order(disk);
+        self.wake_around(disk);
         self.wake_dirty(disk);
         self.queue(disk);
         self.settle();

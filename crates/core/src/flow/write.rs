@@ -25,7 +25,7 @@ use crate::format::descriptor::Descriptor;
 use crate::locks::LockKind;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::staging::Staged;
-use crate::store::slot::MAX_HITS;
+use crate::store::slot::{Live, MAX_HITS, SlotNo};
 use crate::versions::Versions;
 
 impl Core {
@@ -67,7 +67,6 @@ impl<M: Memory> Call<'_, M> {
             return Some(Park::Dirty);
         }
         if self.must_wait_for_order(disk, &versions) {
-            self.want_order(disk);
             return Some(Park::Dirty);
         }
         let mask = self.part(number, block);
@@ -212,6 +211,7 @@ impl<M: Memory> Call<'_, M> {
             self.note_staged_since(disk, staged.since_us);
         }
         self.staging.insert(frame, staged);
+        self.note_staged_in_order(disk, flash);
         if let Some((old, s)) = old
             && self.staging.supersede(old).is_some()
         {
@@ -220,6 +220,16 @@ impl<M: Memory> Call<'_, M> {
             }
             self.memory.store_descriptor(old.0, &[0; DESCRIPTOR_BYTES]);
             self.staging.give_back(old);
+        }
+    }
+
+    /// Notes that a frame is staged that need not be held by the order, over this version on flash.
+    fn note_staged_in_order(&mut self, disk: DiskNo, flash: Option<(SlotNo, Live)>) {
+        if self.disk(disk).cleaner.order.is_some()
+            && !self.is_held_by_order(disk, flash)
+            && let Some(order) = &mut self.disk_mut(disk).cleaner.order
+        {
+            order.holds_all = false;
         }
     }
 

@@ -12,11 +12,12 @@ impl Oracle {
     pub fn check_order(&self, disk: usize, contents: &[Content]) -> Result<(), String> {
         let d = &self.disks[disk];
         let contents: Vec<Content> = contents.iter().map(|content| self.of_disk(disk, *content)).collect();
-        let newest = contents.iter().filter_map(|content| match content {
-            Content::Data { version, .. } => self.writes.get(*version as usize),
-            _ => None,
+        let zeroed = self.first_zeroes(disk, contents.len());
+        let newest = contents.iter().zip(zeroed).filter_map(|(content, zeroed)| match content {
+            Content::Data { version, .. } => self.writes.get(*version as usize).map(|write| write.start),
+            _ => zeroed,
         });
-        let newest = newest.map(|write| write.start).max().unwrap_or(0);
+        let newest = newest.max().unwrap_or(0);
         let before = d.flushes.iter().filter(|(begin, end)| *end < newest && *begin > d.ordered_since);
         let Some(flush) = before.map(|(begin, _)| *begin).max() else { return Ok(()) };
         let covered = self.last_writes_before(disk, contents.len(), flush);
@@ -61,11 +62,28 @@ impl Oracle {
         let start = self.writes[last as usize].start;
         match content {
             Content::Zero => self.was_zeroed_since(start, disk, at),
-            Content::Data { version, .. } => {
-                self.writes.get(version as usize).is_some_and(|write| write.end >= start)
+            Content::Data { disk: of, sector, version } => {
+                let write = self.writes.get(version as usize).filter(|write| write.end >= start);
+                usize::from(of) == disk && sector == at && write.is_some()
             }
-            _ => true,
+            _ => false,
         }
+    }
+
+    /// Returns when the first write of each sector began that made it zero, if it was not zero before.
+    fn first_zeroes(&self, disk: usize, sectors: usize) -> Vec<Option<Tick>> {
+        let mut first = vec![None; sectors];
+        let d = &self.disks[disk];
+        if self.writes[d.first as usize].zero || d.is_resized {
+            return first;
+        }
+        for write in self.writes.iter().rev() {
+            if usize::from(write.disk) == disk && write.zero && write.sectors > 0 {
+                let end = (write.sector as usize + write.sectors as usize).min(sectors);
+                first[(write.sector as usize).min(end)..end].fill(Some(write.start));
+            }
+        }
+        first
     }
 }
 

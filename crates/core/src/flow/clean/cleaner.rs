@@ -110,7 +110,7 @@ impl Cleaner {
 
     /// Whether something waits until all ended groups are clean.
     pub fn is_order_wanted(&self) -> bool {
-        self.order.as_ref().is_some_and(|order| order.is_wanted)
+        self.order.as_ref().is_some_and(|order| order.is_wanted())
     }
 
     pub fn is_idle(&self) -> bool {

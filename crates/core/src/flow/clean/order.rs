@@ -8,19 +8,22 @@
 //! - A block whose version on flash belongs to an ended group is not committed again before that version is clean.
 //!   So there is one dirty version of each block on flash. The newer version waits in the staging area, and a flush of the
 //!   guest waits for it.
-//! - A write past the cache waits until all ended groups are clean.
+//! - A write past the cache waits until all groups are clean that had ended when it looked first. A write that the cache
+//!   itself would send past it is staged instead.
 //!
 //! When a disk is attached, its flushes are not known any more: each commit is a group of its own until then, which keeps
 //! the order as well.
 //!
-//! The order is suspended while dirty blocks get other sequence numbers without being written: when they come from
-//! another host, or are copied to another device. What is dirty then is one group afterwards.
+//! Dirty blocks that are copied to another device get another sequence number without being written. Then everything that
+//! is dirty becomes one group. The same when the order is suspended: while blocks come from another host, or are about to go
+//! there. It is broken while dirty blocks are lost, damaged or unreadable: others do not wait for them.
 //!
 //! Invariants
-//! - `ends` is ascending, and each of them is later than `joined_until`.
-//! - The origin is in order if nothing is dirty of commits up to `doubtful_until`.
+//! - Versions that wait for the cleaner take an eighth of the staging area at most, and what is staged for a flush in
+//!   progress another eighth: the rest is for other disks.
+//! - A disk that waits for its origin commits whatever need not wait.
 
-use std::collections::VecDeque;
+mod state;
 
 use haversack_model::DiskNo;
 
@@ -33,89 +36,26 @@ use crate::memory::Memory;
 use crate::store::slot::{Live, SlotNo};
 use crate::versions::Versions;
 
-/// The order in which a disk's dirty blocks are cleaned. See the module.
-pub(crate) struct Order {
-    /// Each commit up to this one is a group.
-    apart_until: u64,
-    /// All commits up to this one are one group.
-    joined_until: u64,
-    /// The last commits of the groups after these.
-    ends: VecDeque<u64>,
-    /// The origin is not known to be in order before everything up to this commit is clean.
-    doubtful_until: u64,
-    is_suspended: bool,
-    /// Something waits until all ended groups are clean.
-    pub(super) is_wanted: bool,
-}
+pub(crate) use state::Order;
 
-impl Order {
-    /// Returns the order of a disk whose commits up to this one were made while no flushes were noted.
-    fn after(commit: u64) -> Order {
-        Order {
-            apart_until: commit,
-            joined_until: 0,
-            ends: VecDeque::new(),
-            doubtful_until: commit,
-            is_suspended: false,
-            is_wanted: false,
-        }
-    }
-
-    /// Notes that a flush has made everything up to this commit durable.
-    pub fn end_group(&mut self, commit: u64) {
-        if commit > self.ends.back().copied().unwrap_or(self.joined_until.max(self.apart_until)) {
-            self.ends.push_back(commit);
-        }
-    }
-
-    /// Whether a commit belongs to a group that has ended.
-    fn has_ended(&self, commit: u64) -> bool {
-        let last = self.ends.back().copied().unwrap_or(0).max(self.apart_until).max(self.joined_until);
-        !self.is_suspended && commit <= last
-    }
-
-    /// Returns the last commit of the group that `oldest` belongs to, and forgets the groups before it: nothing older is
-    /// dirty.
-    fn last_of_group(&mut self, oldest: u64) -> u64 {
-        while self.ends.front().is_some_and(|end| *end < oldest) && self.ends.len() > 1 {
-            self.ends.pop_front();
-        }
-        if self.is_suspended {
-            u64::MAX
-        } else if oldest <= self.joined_until {
-            self.joined_until
-        } else if oldest <= self.apart_until {
-            oldest
-        } else {
-            self.ends.front().copied().filter(|end| *end >= oldest).unwrap_or(u64::MAX)
-        }
-    }
-
-    /// Starts or ends a suspension; `commit` is the last one so far.
-    fn suspend(&mut self, is_suspended: bool, commit: u64) {
-        if is_suspended || self.is_suspended {
-            (self.joined_until, self.doubtful_until) = (commit, commit);
-            self.ends.retain(|end| *end > commit);
-        }
-        self.is_suspended = is_suspended;
-    }
-}
+/// Maximum number of dirty slots that one search for blocks of a group looks at.
+const SLOTS_TRIED: usize = 16_384;
 
 impl Core {
     /// Whether the origin is as some flush of the guest left it, plus some later writes; `None` if the disk's blocks are
     /// not cleaned in order.
     pub(crate) fn is_origin_in_order(&self, disk: DiskNo) -> Option<bool> {
         let order = self.disk(disk).cleaner.order.as_ref()?;
-        let oldest = self.oldest_in_order(disk);
-        Some(!order.is_suspended && oldest.is_none_or(|(seq, _)| seq > order.doubtful_until))
+        Some(order.is_kept(self.oldest_in_order(disk)))
     }
 
-    /// Returns the first slot in order that the cleaner should write.
-    fn oldest_in_order(&self, disk: DiskNo) -> Option<(u64, SlotNo)> {
+    /// Returns the commit of the oldest block that the cleaner should write and can read.
+    fn oldest_in_order(&self, disk: DiskNo) -> Option<u64> {
+        let order = self.disk(disk).cleaner.order.as_ref()?;
         let mut after = None;
         while let Some((seq, number, slot)) = self.store.next_in_order(disk, after) {
-            if self.can_be_cleaned(disk, slot) {
-                return Some((seq, number));
+            if self.can_be_cleaned(disk, slot) && !order.is_unreadable(slot.block(), seq) {
+                return Some(seq);
             }
             after = Some((seq, number));
         }
@@ -128,27 +68,39 @@ impl Core {
         self.needs_cleaning(disk, slot) && slot.mask() & self.disk(disk).inside(slot.block()) != 0
     }
 
-    /// Whether anything of an ended group is dirty.
-    pub(crate) fn waits_for_order(&self, disk: DiskNo) -> bool {
-        let Some(order) = &self.disk(disk).cleaner.order else { return false };
-        self.oldest_in_order(disk).is_some_and(|(seq, _)| order.has_ended(seq))
-            && !planted(Bug::AroundOutOfOrder)
+    /// Returns the last commit of the ended groups, if anything of them is dirty.
+    pub(crate) fn dirty_until(&self, disk: DiskNo) -> Option<u64> {
+        let order = self.disk(disk).cleaner.order.as_ref()?;
+        let oldest = self.oldest_in_order(disk)?;
+        (order.has_ended(oldest) && !planted(Bug::AroundOutOfOrder)).then(|| order.last_end())
     }
 
-    /// Whether a newer version of a block must wait until the one on flash is clean.
-    pub(crate) fn is_held_by_order(&self, disk: DiskNo, versions: &Versions) -> bool {
-        let Some(order) = &self.disk(disk).cleaner.order else { return false };
-        versions.flash.is_some_and(|(_, slot)| order.has_ended(slot.seq()) && self.can_be_cleaned(disk, slot))
+    /// Whether anything of the ended groups up to this commit is dirty.
+    pub(crate) fn is_dirty_until(&self, disk: DiskNo, commit: u64) -> bool {
+        self.dirty_until(disk).is_some() && self.oldest_in_order(disk).is_some_and(|oldest| oldest <= commit)
+    }
+
+    /// Whether a newer version of a block must wait until the one on flash is clean. A stop of the pool does not wait for
+    /// an origin that is away.
+    pub(crate) fn is_held_by_order(&self, disk: DiskNo, flash: Option<(SlotNo, Live)>) -> bool {
+        let cleaner = &self.disk(disk).cleaner;
+        let Some(order) = &cleaner.order else { return false };
+        let waits = |slot: Live| {
+            order.has_ended(slot.seq())
+                && self.can_be_cleaned(disk, slot)
+                && !order.is_unreadable(slot.block(), slot.seq())
+        };
+        flash.is_some_and(|(_, slot)| waits(slot))
+            && !(self.pool.is_stopping() && cleaner.origin_failed)
             && !planted(Bug::CommitOutOfOrder)
     }
 
-    /// Whether a write of this block would fill the staging area with versions that wait for the cleaner, where other
-    /// disks need it.
+    /// Whether a write would take staging frames that other disks need: what is staged waits for the cleaner, or for a flush.
     pub(crate) fn must_wait_for_order(&self, disk: DiskNo, versions: &Versions) -> bool {
-        self.disk(disk).cleaner.order.is_some()
-            && self.staging.lists[disk].len as usize > self.staging.capacity() / 8
-            && versions.staged.is_none()
-            && self.is_held_by_order(disk, versions)
+        let Some(order) = &self.disk(disk).cleaner.order else { return false };
+        let (staged, capacity) = (self.staging.lists[disk].len as usize, self.staging.capacity());
+        let waits = order.is_wanted() && staged > capacity / 8;
+        versions.staged.is_none() && (waits || staged > capacity / 4)
     }
 }
 
@@ -164,80 +116,99 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).cleaner.order = ordered.then(|| Box::new(Order::after(last)));
     }
 
-    /// Has all ended groups cleaned.
-    pub(crate) fn want_order(&mut self, disk: DiskNo) {
+    /// Notes that a flush of the guest has ended well.
+    pub(crate) fn end_group(&mut self, disk: DiskNo) {
+        let last = self.disk(disk).last_commit_seq;
+        let Some(order) = &self.disk(disk).cleaner.order else { return };
+        // A group without dirty blocks needs no end.
+        let after = Some((order.last_end(), SlotNo(u32::MAX)));
+        let is_dirty = self.store.next_in_order(disk, after).is_some_and(|(seq, ..)| seq <= last);
+        if let Some(order) = self.disk_mut(disk).cleaner.order.as_mut().filter(|_| is_dirty) {
+            order.end_group(last);
+        }
+    }
+
+    /// Notes that dirty blocks get the number of this commit without being written.
+    pub(crate) fn join_groups(&mut self, disk: DiskNo, commit: u64) {
+        if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
+            order.join(commit);
+        }
+    }
+
+    /// Has the ended groups up to this commit cleaned.
+    pub(crate) fn want_order(&mut self, disk: DiskNo, commit: u64) {
         if let Some(order) = &mut self.disk_mut(disk).cleaner.order
-            && !std::mem::replace(&mut order.is_wanted, true)
+            && order.want(commit)
         {
             self.queue(disk);
         }
     }
 
-    /// Suspends the order, or ends that.
+    /// Suspends the order, or ends that, and notes whether it is broken.
     pub(crate) fn update_order(&mut self, disk: DiskNo) {
-        let d = self.disk(disk);
-        if d.cleaner.order.is_none() {
+        if self.disk(disk).cleaner.order.is_none() {
             return;
         }
+        self.forget_read_again(disk);
+        let d = self.disk(disk);
         let leaves =
             d.life.is_frozen() || d.life.is_released() || d.job.as_ref().is_some_and(Job::hands_over);
-        let suspended =
-            leaves || matches!(d.moved, Moved::Depends { .. }) || !d.restage.is_empty() || d.restaging > 0;
+        let suspended = leaves || matches!(d.moved, Moved::Depends { .. });
+        let broken = !d.lost.is_empty() || !d.damaged.is_empty();
         let last = self.durability.last();
         if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
             order.suspend(suspended, last);
+            order.note_broken(broken, last);
         }
     }
 
-    /// Fills the round with blocks of the oldest group.
+    /// Forgets unreadable blocks that have been written again, or are not dirty any more.
+    fn forget_read_again(&mut self, disk: DiskNo) {
+        let Some(order) = &self.disk(disk).cleaner.order else { return };
+        let is_left = |(block, seq): &(_, u64)| {
+            self.resolve(disk, *block).flash_of(*seq).is_some_and(|(_, slot)| slot.dirty())
+        };
+        let gone: Vec<_> = order.unreadable().filter(|entry| !is_left(entry)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let last = self.durability.last();
+        if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
+            gone.into_iter().for_each(|(block, _)| order.forget_unreadable(block));
+            order.note_broken(true, last);
+        }
+    }
+
+    /// Notes that a dirty block cannot be read for cleaning.
+    pub(super) fn note_unreadable(&mut self, disk: DiskNo, slot: Live) {
+        if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
+            order.note_unreadable(slot.block(), slot.seq());
+        }
+    }
+
+    /// Fills the round with blocks of the oldest group. Blocks that could not be read are tried again with it.
     pub(super) fn pick_in_order(&mut self, disk: DiskNo, room: usize, unflushed: &mut bool) {
         let oldest = self.oldest_in_order(disk);
+        let first = oldest.or_else(|| self.store.next_in_order(disk, None).map(|(seq, ..)| seq));
         let Some(order) = &mut self.disk_mut(disk).cleaner.order else { return };
-        let Some((first, _)) = oldest else {
-            order.is_wanted = false;
-            return;
-        };
-        order.is_wanted &= order.has_ended(first);
-        let last = if planted(Bug::CleanOutOfOrder) { u64::MAX } else { order.last_of_group(first) };
-        let mut after = None;
+        let is_reached = order.reached(oldest);
+        order.holds_all &= !is_reached;
+        let last = first.map_or(0, |first| order.last_of_group(first));
+        let last = if planted(Bug::CleanOutOfOrder) { u64::MAX } else { last };
+        if is_reached {
+            self.wake_around(disk);
+            self.wake_dirty(disk);
+        }
+        let (mut after, mut tried) = (None, 0);
         while let Some((seq, number, slot)) = self.store.next_in_order(disk, after)
             && seq <= last
+            && tried < SLOTS_TRIED
             && self.disk(disk).cleaner.blocks.len() < room
             && !*unflushed
         {
             after = Some((seq, number));
+            tried += 1;
             self.pick_block(disk, slot.block(), unflushed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_end_with_flushes_and_older_commits_are_groups_of_their_own() {
-        let mut order = Order::after(10);
-        for end in [12, 12, 15] {
-            order.end_group(end);
-        }
-        assert_eq!(
-            [3, 10, 11, 12, 13, 15].map(|oldest| order.last_of_group(oldest)),
-            [3, 10, 12, 12, 15, 15]
-        );
-        assert_eq!(order.last_of_group(16), u64::MAX);
-        assert_eq!([1, 15, 16].map(|commit| order.has_ended(commit)), [true, true, false]);
-    }
-
-    #[test]
-    fn what_was_dirty_in_a_suspension_is_one_group() {
-        let mut order = Order::after(10);
-        order.end_group(12);
-        order.suspend(true, 20);
-        assert_eq!((order.last_of_group(4), order.has_ended(4)), (u64::MAX, false));
-        order.suspend(false, 30);
-        order.end_group(33);
-        assert_eq!([4, 30, 31].map(|oldest| order.last_of_group(oldest)), [30, 30, 33]);
-        assert!(order.has_ended(30) && !order.has_ended(34));
     }
 }

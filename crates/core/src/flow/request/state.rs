@@ -64,6 +64,8 @@ pub(crate) struct RequestState {
     pub durable: bool,
     /// The origin refused its zeroes: the rest of them is staged.
     pub stages_zeroes: bool,
+    /// Before it goes past the cache, everything up to this commit must be clean; set when it looks first.
+    pub order_until: Option<u64>,
     /// The state of its window past the cache.
     pub phase: AroundPhase,
     /// Blocks from `next` on that the I/O past the cache covers.
@@ -95,6 +97,7 @@ impl Default for RequestState {
             continues: false,
             durable: false,
             stages_zeroes: false,
+            order_until: None,
             phase: AroundPhase::Check,
             window: 0,
             cached: 0,

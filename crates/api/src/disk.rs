@@ -248,31 +248,31 @@ pub enum CleanOrder {
 #[serde(deny_unknown_fields)]
 pub struct CleanerSettings {
     /// Dirty share of the target (0 to 1) at which cleaning for the high watermark stops.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_watermark: Option<f32>,
     /// Dirty share of the target (0 to 1) above which blocks are cleaned whatever their age.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_watermark: Option<f32>,
     /// Dirty share of the target (0 to 1) above which new writes bypass the cache.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_limit: Option<f32>,
     /// Clean blocks that have been dirty for this long.
-    #[cfg_attr(feature = "arguments", arg(long = "clean-age"))]
+    #[cfg_attr(feature = "arguments", arg(long = "clean-age", help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<Span>,
     /// Clean all blocks when the disk has had no request for this long.
-    #[cfg_attr(feature = "arguments", arg(long = "clean-idle"))]
+    #[cfg_attr(feature = "arguments", arg(long = "clean-idle", help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Span>,
     /// Clean at most this many bytes per second; 0 for no limit.
-    #[cfg_attr(feature = "arguments", arg(long = "clean-rate"))]
+    #[cfg_attr(feature = "arguments", arg(long = "clean-rate", help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<Size>,
     /// The order in which blocks are cleaned.
-    #[cfg_attr(feature = "arguments", arg(long = "clean-order"))]
+    #[cfg_attr(feature = "arguments", arg(long = "clean-order", help_heading = "Cleaning"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<CleanOrder>,
 }
@@ -483,46 +483,46 @@ impl DiskConfig {
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
     /// Write mode: wb, wt, wt-cache, wa, wi or pt; auto for wb or what the policy chooses.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Share of the pool: a size; auto to share one pool with other disks; equal for an equal part; or as assigned
     /// by the policy.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
     /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for
     /// learned, or what the policy chooses.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
     /// VM that the disk belongs to, for the policy.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
     /// Tenant that the VM belongs to, for the policy.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Weight of the disk in the policy, 0 to 1000000 [default: 1].
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
     /// Smallest share that the policy may assign.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Size>,
     /// Largest share that the policy may assign.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
     /// Time over which the policy measures the disk, rounded up to whole windows of the policy; `knee` for one that is
     /// chosen while the disk runs; 0s for the policy's.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Policy"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowSetting>,
     /// Sequential runs longer than this bypass the cache; 0 for never.
-    #[cfg_attr(feature = "arguments", arg(long))]
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<Size>,
     /// When dirty blocks are written back.

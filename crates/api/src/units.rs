@@ -12,12 +12,38 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A number of bytes: a number, or a string such as `512MiB` or `10G` (powers of 1024, as is usual for disks).
+/// A number of bytes: a number, or a string such as `512MiB` or `10G` (powers of 1024, as is usual for disks), or `20GB` or
+/// `1.5TB` (powers of 1000, as devices are sold).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Size(pub u64);
 
 const SIZE_UNITS: [(&str, u32); 6] =
     [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+const DECIMAL_UNITS: [(&str, u32); 6] = [("EB", 18), ("PB", 15), ("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)];
+
+/// Returns the bytes of a unit: `G` and `GiB` are powers of 1024, `GB` is one of 1000. Case does not matter.
+fn unit_bytes(unit: &str) -> Option<u64> {
+    if unit.is_empty() || unit.eq_ignore_ascii_case("b") {
+        return Some(1);
+    }
+    let is_binary = |name: &str| name.eq_ignore_ascii_case(unit) || name[..1].eq_ignore_ascii_case(unit);
+    let binary = SIZE_UNITS.iter().find(|(name, _)| is_binary(name)).map(|(_, shift)| 1u64 << shift);
+    let decimal = DECIMAL_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    binary.or(decimal.map(|(_, power)| 10u64.pow(*power)))
+}
+
+/// Returns the bytes of a decimal number of units, if they are a whole number that fits.
+fn bytes_of(number: &str, unit_bytes: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction}");
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let scaled = digits.parse::<u128>().ok()?.checked_mul(u128::from(unit_bytes))?;
+    if scaled % scale == 0 { u64::try_from(scaled / scale).ok() } else { None }
+}
 
 /// Splits `12.5GiB` or `30s` into number and unit.
 fn split(text: &str) -> (&str, &str) {
@@ -30,23 +56,14 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong =
-            || format!("'{text}' is not a size: expected bytes, or a number with KiB, MiB, GiB or TiB");
         let (number, unit) = split(text);
-        let shift = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 0,
-            unit => {
-                let named =
-                    |name: &str| name.eq_ignore_ascii_case(unit) || name[..1].eq_ignore_ascii_case(unit);
-                SIZE_UNITS.iter().find(|(name, _)| named(name)).map(|(_, shift)| *shift).ok_or_else(wrong)?
-            }
-        };
-        if let Ok(whole) = number.parse::<u64>() {
-            return whole.checked_mul(1 << shift).map(Size).ok_or_else(wrong);
-        }
-        let value = number.parse::<f64>().map_err(|_| wrong())? * (1u64 << shift) as f64;
-        let fits = value.is_finite() && (0.0..u64::MAX as f64).contains(&value) && value.fract() == 0.0;
-        if fits { Ok(Size(value as u64)) } else { Err(wrong()) }
+        let bytes = unit_bytes(unit).and_then(|unit_bytes| bytes_of(number, unit_bytes));
+        bytes.map(Size).ok_or_else(|| {
+            format!(
+                "'{text}' is not a size: expected bytes, or a number with KiB, MiB, GiB or TiB (or K, M, G, T), or with kB, MB, \
+                 GB or TB (powers of 1000)"
+            )
+        })
     }
 }
 
@@ -231,7 +248,30 @@ mod tests {
         {
             assert_eq!(text.parse::<Size>(), Ok(Size(bytes)), "{text}");
         }
-        for text in ["", "GiB", "-1", "1.0001KiB", "12 parsecs", "99999999999TiB", "nan"] {
+        for (text, bytes) in [
+            ("20kB", 20_000),
+            ("20MB", 20_000_000),
+            ("20 GB", 20_000_000_000),
+            ("1.5TB", 1_500_000_000_000),
+            ("4.35gb", 4_350_000_000),
+            ("0.001KB", 1),
+            ("18EB", 18_000_000_000_000_000_000),
+        ] {
+            assert_eq!(text.parse::<Size>(), Ok(Size(bytes)), "{text}");
+        }
+        for text in [
+            "",
+            "GiB",
+            "GB",
+            ".",
+            "-1",
+            "1.0001KiB",
+            "0.0001kB",
+            "12 parsecs",
+            "99999999999TiB",
+            "19EB",
+            "nan",
+        ] {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("expected bytes"), "{error}");
         }

@@ -7,6 +7,11 @@ use clap_complete::Shell;
 use haversack_api::{DiskChange, DiskEventKind, Size, Span};
 use haversack_engine::pool::MOST_ARENAS;
 
+/// Headings of the options of a disk.
+const ORIGIN: &str = "Origin";
+const IDENTITY: &str = "Identity and contents";
+const CLIENTS: &str = "Clients";
+
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
 /// Exit codes: 0 success, 1 failure, 2 invalid usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not
@@ -23,6 +28,9 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print nothing if a command succeeds that changes something, except for the JSON of --json.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
     /// Command to run.
     #[command(subcommand)]
     pub command: Command,
@@ -130,11 +138,13 @@ pub enum PoolCommand {
         force: bool,
     },
     /// Add a blank device to a pool in use.
+    #[command(override_usage = "haversack pool add [OPTIONS] [POOL] <DEVICE>")]
     Add {
-        /// Pool.
-        pool: String,
+        /// Pool; not needed if the daemon has only one.
+        #[arg(value_name = "POOL")]
+        pool_or_device: String,
         /// The device.
-        device: PathBuf,
+        device: Option<String>,
         /// Create the file if it does not exist, with this size.
         #[arg(long)]
         size: Option<Size>,
@@ -151,13 +161,17 @@ pub enum PoolCommand {
         confirm: Option<PathBuf>,
     },
     /// Empty a device and remove it from its pool.
+    #[command(override_usage = "haversack pool remove [OPTIONS] [POOL] <DEVICE>")]
     Remove {
-        /// Pool.
-        pool: String,
+        /// Pool; not needed if the daemon has only one.
+        #[arg(value_name = "POOL")]
+        pool_or_device: String,
         /// Path or number of the device.
-        device: String,
+        device: Option<String>,
     },
-    /// Show pools.
+    /// List the pools.
+    List,
+    /// Show pools and their devices.
     Status {
         /// Show only this pool.
         pool: Option<String>,
@@ -335,54 +349,54 @@ pub struct Attach {
     pub name: String,
     /// Origin: a path or URI.
     pub origin: String,
-    /// Pool.
+    /// Pool [default: the daemon's only pool].
     #[arg(long)]
-    pub pool: String,
+    pub pool: Option<String>,
     #[command(flatten)]
     pub tls: OriginTls,
     /// Accept an origin that contains a pool's superblock, because a guest created a pool on its disk.
-    #[arg(long)]
+    #[arg(long, help_heading = ORIGIN)]
     pub origin_holds_pool: bool,
     /// Size of the disk [default: the recorded size, or the origin's size for a new disk].
-    #[arg(long)]
+    #[arg(long, help_heading = IDENTITY)]
     pub size: Option<Size>,
     /// Identity of the disk, a UUID [default: derived from the name].
-    #[arg(long)]
+    #[arg(long, help_heading = IDENTITY)]
     pub id: Option<String>,
     /// Path of a vhost-user-blk socket to serve the disk on.
-    #[arg(long)]
+    #[arg(long, help_heading = CLIENTS)]
     pub vhost_user: Option<PathBuf>,
     /// Maximum number of queues of the vhost-user-blk device.
-    #[arg(long)]
+    #[arg(long, help_heading = CLIENTS)]
     pub queues: Option<u16>,
     /// Host that has the disk, if it moves here, or `none` if no host has had it [default: all hosts are asked].
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", help_heading = IDENTITY)]
     pub from: Option<String>,
     /// Ownership epoch.
-    #[arg(long)]
+    #[arg(long, help_heading = IDENTITY)]
     pub epoch: Option<u64>,
     /// How long requests wait for an unreachable origin before they fail.
-    #[arg(long)]
+    #[arg(long, help_heading = ORIGIN)]
     pub origin_wait: Option<Span>,
     /// First sector of the guest's partition, modulo 8.
-    #[arg(long)]
+    #[arg(long, help_heading = IDENTITY)]
     pub phase: Option<u8>,
     /// Refuse writes of clients.
-    #[arg(long)]
+    #[arg(long, help_heading = CLIENTS)]
     pub read_only: bool,
     /// Read-only disk of the image that the disk was made from, whose cached blocks it shares.
-    #[arg(long, value_name = "DISK")]
+    #[arg(long, value_name = "DISK", help_heading = IDENTITY)]
     pub base: Option<String>,
     /// Do not export the disk over NBD.
-    #[arg(long)]
+    #[arg(long, help_heading = CLIENTS)]
     pub no_nbd: bool,
     /// Repeat the disk's name to accept that dirty data was lost with a cache device. If it is unknown which blocks
     /// were lost, all dirty blocks are discarded.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = IDENTITY)]
     pub accept_loss: Option<String>,
     /// Repeat the disk's name to attach it with another origin than before, for example after the image was moved or
     /// restored. The cached blocks are kept, and dirty blocks are written to the new origin.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = ORIGIN)]
     pub accept_origin_change: Option<String>,
     #[command(flatten)]
     pub settings: DiskChange,
@@ -392,13 +406,13 @@ pub struct Attach {
 #[derive(Args)]
 pub struct OriginTls {
     /// PEM file of the certificate authorities for an nbds: origin [default: those of the system].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = ORIGIN)]
     pub origin_ca: Option<PathBuf>,
     /// PEM file of the client certificate for an nbds: origin.
-    #[arg(long, value_name = "FILE", requires = "origin_key")]
+    #[arg(long, value_name = "FILE", requires = "origin_key", help_heading = ORIGIN)]
     pub origin_certificate: Option<PathBuf>,
     /// PEM file of the client certificate's private key.
-    #[arg(long, value_name = "FILE", requires = "origin_certificate")]
+    #[arg(long, value_name = "FILE", requires = "origin_certificate", help_heading = ORIGIN)]
     pub origin_key: Option<PathBuf>,
 }
 

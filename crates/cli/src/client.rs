@@ -1,6 +1,8 @@
 //! HTTP over the daemon's Unix socket.
 
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +16,11 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::error::{CliError, Result};
+
+/// The users' groups.
+const GROUPS: &str = "/etc/group";
+/// What to do about a daemon that does not answer.
+const NOT_RUNNING: &str = "Is haversackd running? --socket or HAVERSACK_SOCKET names its socket";
 
 /// A client of the daemon.
 pub struct Client {
@@ -108,7 +115,19 @@ impl Client {
     }
 
     fn unreachable(&self, why: impl Display) -> CliError {
-        CliError::Unreachable { socket: self.socket.clone(), why: why.to_string() }
+        CliError::Unreachable { socket: self.socket.clone(), why: why.to_string(), hint: NOT_RUNNING.into() }
+    }
+
+    /// Connects to the daemon.
+    async fn connect(&self) -> Result<UnixStream> {
+        match tokio::time::timeout(self.patience, UnixStream::connect(&self.socket)).await {
+            Ok(connected) => connected.map_err(|error| unconnected(&self.socket, &error)),
+            Err(_) => Err(self.silent(self.patience)),
+        }
+    }
+
+    fn silent(&self, waited: Duration) -> CliError {
+        CliError::Silent { socket: self.socket.clone(), waited: Span(waited) }
     }
 
     /// Waits for the daemon, with a time limit.
@@ -119,7 +138,7 @@ impl Client {
     ) -> Result<T> {
         match tokio::time::timeout(patience, work).await {
             Ok(result) => result.map_err(|error| self.unreachable(error)),
-            Err(_) => Err(CliError::Silent { socket: self.socket.clone(), waited: Span(patience) }),
+            Err(_) => Err(self.silent(patience)),
         }
     }
 
@@ -137,7 +156,7 @@ impl Client {
         json: Option<Vec<u8>>,
         patience: Duration,
     ) -> Result<Response<Incoming>> {
-        let stream = self.within(self.patience, UnixStream::connect(&self.socket)).await?;
+        let stream = self.connect().await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unreachable(error))?;
@@ -153,6 +172,34 @@ impl Client {
     }
 }
 
+/// Describes why there is no connection.
+fn unconnected(socket: &Path, error: &io::Error) -> CliError {
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => match group_of(socket) {
+            Some(group) => format!("Are you in its group ({group})?"),
+            None => "Are you in its group?".into(),
+        },
+        _ => NOT_RUNNING.into(),
+    };
+    CliError::Unreachable { socket: socket.into(), why: error.to_string(), hint }
+}
+
+/// Returns the group of a socket or, if a directory above it hides it, of that directory.
+fn group_of(socket: &Path) -> Option<String> {
+    let visible = socket.ancestors().find_map(|path| std::fs::metadata(path).ok())?;
+    let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
+    Some(group_name(&groups, visible.gid()).map_or_else(|| visible.gid().to_string(), str::to_owned))
+}
+
+/// Finds the name of a group in the text of the file of groups.
+fn group_name(groups: &str, gid: u32) -> Option<&str> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(gid)).then_some(name)
+    })
+}
+
 fn refusal(path: &str, status: StatusCode, bytes: &[u8]) -> CliError {
     match serde_json::from_slice::<ErrorBody>(bytes) {
         Ok(body) => CliError::Refused(body),
@@ -162,4 +209,29 @@ fn refusal(path: &str, status: StatusCode, bytes: &[u8]) -> CliError {
 
 fn parsed<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|e| CliError::Answer { path: path.into(), why: e.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_by_its_number() {
+        let groups = "root:x:0:\n# comment\nhaversack:x:990:alice,bob\nodd\n";
+        assert_eq!(group_name(groups, 990), Some("haversack"));
+        assert_eq!(group_name(groups, 0), Some("root"));
+        assert_eq!(group_name(groups, 7), None);
+    }
+
+    #[test]
+    fn hints_tell_what_to_do_about_the_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let hint = |kind: ErrorKind| unconnected(&socket, &kind.into()).to_string();
+        assert!(hint(ErrorKind::NotFound).contains("Is haversackd running?"));
+        assert!(hint(ErrorKind::ConnectionRefused).contains("Is haversackd running?"));
+        let denied = hint(ErrorKind::PermissionDenied);
+        assert!(denied.contains("Are you in its group ("), "{denied}");
+        assert!(!denied.contains("running"), "{denied}");
+    }
 }

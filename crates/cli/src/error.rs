@@ -5,18 +5,20 @@ use std::path::PathBuf;
 use haversack_api::{ErrorBody, Span};
 use haversack_qmp::{AgentError, QmpError};
 
+use crate::output::counted;
+
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The daemon cannot be reached.
-    #[error(
-        "{socket}: cannot reach the daemon: {why}; check that haversackd is running, and --socket or HAVERSACK_SOCKET"
-    )]
+    #[error("{socket}: cannot reach the daemon: {why}. {hint}")]
     Unreachable {
         /// The socket.
         socket: PathBuf,
         /// What is wrong.
         why: String,
+        /// What to do.
+        hint: String,
     },
     /// The daemon has the request and does not answer, or does not even accept it.
     #[error(
@@ -57,7 +59,7 @@ pub enum CliError {
     #[error("the check found damage: see above")]
     Damaged,
     /// A log was replayed, and a decision had a different result.
-    #[error("{0} decisions differ: see above")]
+    #[error("{}: see above", differing(.0))]
     Different(usize),
     /// A VM was not moved to another host.
     #[error("the VM was not moved, and is where it was: {why}")]
@@ -84,7 +86,24 @@ pub enum CliError {
     Failed(String),
 }
 
+/// Counts decisions that differ.
+fn differing(count: &usize) -> String {
+    let verb = if *count == 1 { "differs" } else { "differ" };
+    format!("{} {verb}", counted(*count as u64, "decision"))
+}
+
 impl CliError {
+    /// Returns the error as one of this command: the help says how a request that is not valid is to be corrected.
+    #[must_use]
+    pub fn of_command(self, name: &str) -> CliError {
+        match self {
+            CliError::Refused(body) if body.code == "bad-request" => {
+                CliError::Refused(ErrorBody { hint: format!("see 'haversack {name} --help'"), ..body })
+            }
+            error => error,
+        }
+    }
+
     /// Returns 1 for a failure, 2 for wrong usage, 3 if the daemon is unreachable, 4 if it refused, 5 if a job
     /// or a move was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found, 8 if a VM needs attention.
     pub fn exit_code(&self) -> u8 {
@@ -130,3 +149,24 @@ impl CliError {
 
 /// A result of a command.
 pub type Result<T> = std::result::Result<T, CliError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_request_refers_to_the_help_of_its_command() {
+        let refused = |code: &str| {
+            let (code, error, hint) = (code.into(), "no such mode".into(), "correct the request".into());
+            CliError::Refused(ErrorBody { code, error, hint }).of_command("disk attach").to_string()
+        };
+        assert_eq!(refused("bad-request"), "no such mode; see 'haversack disk attach --help'");
+        assert_eq!(refused("conflict"), "no such mode; correct the request");
+    }
+
+    #[test]
+    fn decisions_are_counted() {
+        assert_eq!(CliError::Different(1).to_string(), "1 decision differs: see above");
+        assert_eq!(CliError::Different(2).to_string(), "2 decisions differ: see above");
+    }
+}

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
-use crate::output;
+use crate::output::{self, Style, counted};
 use crate::run::ask;
 
 fn failed(error: impl std::fmt::Display) -> CliError {
@@ -54,7 +54,7 @@ impl Found {
 }
 
 /// Lists the disks, or writes the dirty blocks of one to its origin.
-pub fn run(arguments: &FlushOffline, as_json: bool) -> Result<()> {
+pub fn run(arguments: &FlushOffline, style: Style) -> Result<()> {
     let (disk, devices) = match (&arguments.disk_and_devices[..], arguments.list) {
         (devices, true) => (None, devices),
         ([disk, devices @ ..], false) if !devices.is_empty() => (Some(disk), devices),
@@ -68,8 +68,8 @@ pub fn run(arguments: &FlushOffline, as_json: bool) -> Result<()> {
     let disks = pool::disks(&devices).map_err(failed)?;
     let disks: Vec<Found> = disks.into_iter().map(|(report, label)| Found { report, label }).collect();
     match disk {
-        None => list(&disks, as_json),
-        Some(disk) => flush(arguments, disk, &devices, &disks, as_json),
+        None => list(&disks, style.as_json),
+        Some(disk) => flush(arguments, disk, &devices, &disks, style),
     }
 }
 
@@ -90,17 +90,18 @@ fn flush(
     wanted: &str,
     devices: &[PathBuf],
     disks: &[Found],
-    as_json: bool,
+    style: Style,
 ) -> Result<()> {
     let disk = find(wanted, disks)?;
     let name = disk.name();
     let uri = origin_of(arguments, disk)?;
     let origin = origin(&uri, &arguments.tls)?;
     let blocks = disk.report.dirty_blocks.len();
-    let what = format!("{blocks} blocks ({}) of disk '{name}' to {uri}", Size(disk.dirty_bytes()).rounded());
+    let (count, size) = (counted(blocks as u64, "block"), Size(disk.dirty_bytes()).rounded());
+    let what = format!("{count} ({size}) of disk '{name}' to {uri}");
     if arguments.dry_run {
         let planned = json!({ "disk": name, "origin": uri, "blocks": blocks, "dry_run": true });
-        return output::print(as_json, &planned, &format!("would write {what}\n"));
+        return output::print(style.as_json, &planned, &format!("would write {what}\n"));
     }
     let typed = match &arguments.confirm {
         Some(typed) => typed.clone(),
@@ -116,8 +117,8 @@ fn flush(
     });
     bar.finish_and_clear();
     let blocks = written.map_err(failed)?;
-    let text = format!("{blocks} blocks written to {uri}\n");
-    output::print(as_json, &json!({ "disk": name, "origin": uri, "blocks": blocks }), &text)
+    let text = format!("{} of disk '{name}' written to {uri}\n", counted(blocks, "block"));
+    style.print(&json!({ "disk": name, "origin": uri, "blocks": blocks }), &text)
 }
 
 /// Finds a disk by its name, its identity, or the name from which its identity is derived.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::error::{CliError, Result};
 use crate::output::print;
-use crate::trace::{NamedOutput, grouped, write_file};
+use crate::trace::{NamedOutput, request_count, write_file};
 
 /// The size of a block.
 const BLOCK_BYTES: u64 = 4096;
@@ -484,12 +484,16 @@ fn write(source: &mut dyn Source, made: Made<'_>, path: &Path, force: bool, as_j
     if path == Path::new("-") {
         return Ok(());
     }
-    let (requests, bytes) = (written.accesses, written.bytes);
-    let mut text = format!("{}: {} requests, {}\n", path.display(), grouped(requests), Size(bytes).rounded());
+    let (count, bytes) = (written.accesses, written.bytes);
+    let mut text = format!("{}: {}, {}\n", path.display(), request_count(count), Size(bytes).rounded());
     if let Made::Profile { not_calibrated: Some(what), .. } = made {
         text += &format!("Not calibrated: {what}\n");
     }
-    print(as_json, &Generated { output: path, requests, bytes, volumes: source.volumes(), made }, &text)
+    print(
+        as_json,
+        &Generated { output: path, requests: count, bytes, volumes: source.volumes(), made },
+        &text,
+    )
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::{follow, is_done};
-use crate::output::print;
+use crate::output::{Style, print};
+use crate::place::absolute;
 use crate::run::part;
 
 /// How often the daemon is polled.
@@ -88,7 +89,8 @@ pub enum HostCommand {
 }
 
 /// Runs `haversack migrate`.
-pub fn run(client: &Client, migrate: &Migrate, as_json: bool) -> Result<()> {
+pub fn run(client: &Client, migrate: &Migrate, style: Style) -> Result<()> {
+    let as_json = style.as_json;
     match (&migrate.command, &migrate.to) {
         (Some(MigrateCommand::Status { disk: Some(disk) }), _) => {
             let status = status(client, disk)?;
@@ -99,16 +101,18 @@ pub fn run(client: &Client, migrate: &Migrate, as_json: bool) -> Result<()> {
             print(as_json, &all, &table(&all))
         }
         (Some(MigrateCommand::Abort { disk }), _) => {
-            client.send(Method::DELETE, &path(disk)?, None::<&()>).map(drop)
+            client.send(Method::DELETE, &path(disk)?, None::<&()>)?;
+            style.tell(&format!("{disk}: migration aborted; the disk stays here"))
         }
         (Some(MigrateCommand::Expect { disk, vhost_user }), _) => {
-            let body = ExpectDisk { name: disk.clone(), vhost_user: vhost_user.clone() };
+            let vhost_user = vhost_user.as_deref().map(absolute).transpose()?;
+            let body = ExpectDisk { name: disk.clone(), vhost_user };
             let status: MigrationStatus = client.call(Method::POST, "/v1/migrations", Some(&body))?;
-            print(as_json, &status, &table(std::slice::from_ref(&status)))
+            style.print(&status, &table(std::slice::from_ref(&status)))
         }
         (Some(MigrateCommand::Guard { qmp, qmp_destination }), _) => guard::run(qmp, qmp_destination),
-        (None, Some(to)) if migrate.vm.qmp.is_some() => controller::run(client, migrate, to, as_json),
-        (None, Some(to)) => start(client, migrate, to, as_json),
+        (None, Some(to)) if migrate.vm.qmp.is_some() => controller::run(client, migrate, to, style),
+        (None, Some(to)) => start(client, migrate, to, style),
         (None, None) => Err(CliError::Usage("name the host: --to HOST".into())),
     }
 }
@@ -121,7 +125,7 @@ fn status(client: &Client, disk: &str) -> Result<MigrationStatus> {
     client.get(&path(disk)?)
 }
 
-fn start(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Result<()> {
+fn start(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result<()> {
     let body = StartMigration { to: to.into(), method: migrate.method };
     let mut jobs = Vec::new();
     for disk in &migrate.disks {
@@ -137,7 +141,7 @@ fn start(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Result<
     }
     let all: Vec<MigrationStatus> =
         migrate.disks.iter().map(|disk| status(client, disk)).collect::<Result<_>>()?;
-    print(as_json, &all, &table(&all))
+    style.print(&all, &table(&all))
 }
 
 /// Waits until a switchover would leave little to do. Ctrl-C aborts.

@@ -7,7 +7,7 @@ use haversack_engine::pool::{self, CheckReport, Formatting, Shape};
 use serde_json::json;
 
 use crate::error::{CliError, Result};
-use crate::output;
+use crate::output::{self, Style, counted};
 use crate::run::ask;
 
 fn failed(error: impl std::fmt::Display) -> CliError {
@@ -20,18 +20,18 @@ pub fn create(
     devices: &[PathBuf],
     formatting: Formatting,
     shape: Shape,
-    as_json: bool,
+    style: Style,
 ) -> Result<()> {
     let id = pool::create(devices, formatting, shape).map_err(failed)?;
     let made = json!({ "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas });
     let text = format!(
         "pool {id} created. Add this to haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
     );
-    output::print(as_json, &made, &text)
+    style.print(&made, &text)
 }
 
 /// Wipes a device after its path was typed.
-pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> {
+pub fn wipe(device: &Path, confirm: Option<&Path>, style: Style) -> Result<()> {
     let pool = pool::pool_on(device).map_err(failed)?;
     let path = device.display().to_string();
     let confirmed = match confirm {
@@ -46,7 +46,7 @@ pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> 
     }
     pool::wipe(device).map_err(failed)?;
     let text = format!("{path} is blank; it is no longer part of pool {pool}\n");
-    output::print(as_json, &json!({ "device": path, "pool": pool.to_string() }), &text)
+    style.print(&json!({ "device": path, "pool": pool.to_string() }), &text)
 }
 
 /// Describes what would be lost with a device, as far as the device alone shows it.
@@ -55,8 +55,10 @@ fn dirty(device: &Path) -> String {
         return ", and its cached data cannot be read".into();
     };
     let dirty = report.disks.iter().filter(|disk| !disk.dirty_blocks.is_empty());
-    let lines = dirty
-        .map(|d| format!("\n  disk {}: {} blocks that its origin does not have", d.id, d.dirty_blocks.len()));
+    let lines = dirty.map(|d| {
+        let blocks = counted(d.dirty_blocks.len() as u64, "block");
+        format!("\n  disk {}: {blocks} that its origin does not have", d.id)
+    });
     lines.collect()
 }
 
@@ -88,9 +90,9 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
 
 fn text_of(report: &CheckReport) -> String {
     let mut out = format!(
-        "pool {}: {} devices, {} missing\n  stopped cleanly    {}\n  damaged segments   {}\n  torn entries       {}\n",
+        "pool {}: {}, {} missing\n  stopped cleanly    {}\n  damaged segments   {}\n  torn entries       {}\n",
         report.arena.pool,
-        report.devices.len(),
+        counted(report.devices.len() as u64, "device"),
         report.missing.len(),
         report.clean_stop,
         report.damaged_segments,
@@ -99,8 +101,10 @@ fn text_of(report: &CheckReport) -> String {
     for d in &report.disks {
         let (dirty, bad) = (d.dirty_blocks.len(), d.bad_blocks.len());
         out += &format!(
-            "  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}\n",
-            d.id, d.cached_blocks, d.damaged
+            "  disk {}: {}, {dirty} dirty, {bad} bad, damaged: {}\n",
+            d.id,
+            counted(d.cached_blocks, "block"),
+            d.damaged
         );
         if bad > 0 {
             out += &format!("    bad: {}\n", ranges(&d.bad_blocks));

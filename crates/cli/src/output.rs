@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! - With `--json`, stdout has JSON and nothing else, and an error is one JSON object on stderr.
+//! - A command that changes something says so in a line, unless the user wants `--quiet`.
 //! - If the reader of the output goes away, for example `head`, the command ends quietly.
 
 use std::io::{ErrorKind, Write};
@@ -10,6 +11,40 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::{CliError, Result};
+
+/// How a command that changes something says what it has done.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// In JSON.
+    pub as_json: bool,
+    /// Only in JSON, not in words.
+    pub is_quiet: bool,
+}
+
+impl Style {
+    /// Writes a value as JSON if wanted, else the text, unless the user wants no words.
+    pub fn print(self, value: &impl Serialize, text: &str) -> Result<()> {
+        if self.is_quiet && !self.as_json {
+            return Ok(());
+        }
+        print(self.as_json, value, text)
+    }
+
+    /// Writes a line for people.
+    pub fn tell(self, line: &str) -> Result<()> {
+        if self.as_json || self.is_quiet { Ok(()) } else { write(&format!("{line}\n")) }
+    }
+}
+
+/// Returns a noun as it stands behind a number.
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { noun.into() } else { format!("{noun}s") }
+}
+
+/// Formats a number of things: `1 device`, `2 devices`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {}", plural(count, noun))
+}
 
 /// Writes to stdout.
 pub fn write(text: &str) -> Result<()> {
@@ -51,4 +86,16 @@ pub fn complain(as_json: bool, error: &CliError) {
         (body["error"], body["hint"]) = (json!(refusal.error), json!(refusal.hint));
     }
     say(&body.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!(counted(0, "device"), "0 devices");
+        assert_eq!(counted(1, "device"), "1 device");
+        assert_eq!(counted(2, "device"), "2 devices");
+    }
 }

@@ -6,14 +6,14 @@ use hyper::Method;
 use crate::arguments::Own;
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::output::print;
+use crate::output::{Style, print};
 use crate::run::{ask, part, work};
 
 /// Ranges that are shown to people.
 const MOST_SHOWN: usize = 20;
 
 /// Shows what would be lost, has the disk's name typed, and takes the disk over.
-pub fn own(client: &Client, own: &Own, as_json: bool) -> Result<()> {
+pub fn own(client: &Client, own: &Own, style: Style) -> Result<()> {
     let name = &own.name;
     let path = format!("/v1/disks/{}/own", part(name)?);
     if own.confirm.as_ref().is_some_and(|typed| typed != name) {
@@ -21,7 +21,7 @@ pub fn own(client: &Client, own: &Own, as_json: bool) -> Result<()> {
     }
     let takeover: Takeover = client.get(&path)?;
     if own.dry_run {
-        return print(as_json, &takeover, &describe(&takeover, own));
+        return print(style.as_json, &takeover, &describe(&takeover, own));
     }
     let confirm = match &own.confirm {
         Some(typed) => typed.clone(),
@@ -32,7 +32,7 @@ pub fn own(client: &Client, own: &Own, as_json: bool) -> Result<()> {
     }
     let body =
         OwnDisk { confirm, accept_loss: own.accept_loss.clone(), without_fence: own.without_fence.clone() };
-    work(client, Method::POST, &path, Some(&body), as_json)
+    work(client, Method::POST, &path, Some(&body), &format!("{name}: taken over"), style)
 }
 
 fn describe(takeover: &Takeover, own: &Own) -> String {

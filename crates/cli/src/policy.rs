@@ -20,20 +20,24 @@ use serde_json::{Map, Value};
 use crate::arguments::PolicyCommand;
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::output::print;
+use crate::output::{Style, counted, print};
 use crate::run::part;
 
 /// Runs a command that needs the daemon.
-pub fn run(client: &Client, command: &PolicyCommand, as_json: bool) -> Result<()> {
+pub fn run(client: &Client, command: &PolicyCommand, style: Style) -> Result<()> {
+    let as_json = style.as_json;
     match command {
-        PolicyCommand::Show => show(&client.get("/v1/policy")?, as_json),
+        PolicyCommand::Show => {
+            let status: PolicyStatus = client.get("/v1/policy")?;
+            print(as_json, &status, &show_text(&status))
+        }
         PolicyCommand::Set { allocator, settings } if allocator == "off" => match settings.as_slice() {
-            [] => show(&client.call(Method::DELETE, "/v1/policy", None::<&()>)?, as_json),
+            [] => changed_to(&client.call(Method::DELETE, "/v1/policy", None::<&()>)?, style),
             [first, ..] => Err(CliError::Usage(format!("'{first}': 'off' takes no settings"))),
         },
         PolicyCommand::Set { allocator, settings } => {
             let settings = settings_of(allocator, settings)?;
-            show(&client.call(Method::PUT, "/v1/policy", Some(&settings))?, as_json)
+            changed_to(&client.call(Method::PUT, "/v1/policy", Some(&settings))?, style)
         }
         PolicyCommand::Log { pool, count } => {
             let pool = pool.as_deref().map(part).transpose()?;
@@ -68,8 +72,8 @@ pub fn changed(settings: &PolicySettings, pairs: &[String]) -> Result<PolicySett
     serde_json::from_value(Value::Object(object)).map_err(|error| CliError::Usage(error.to_string()))
 }
 
-fn show(status: &PolicyStatus, as_json: bool) -> Result<()> {
-    print(as_json, status, &show_text(status))
+fn changed_to(status: &PolicyStatus, style: Style) -> Result<()> {
+    style.print(status, &show_text(status))
 }
 
 fn show_text(status: &PolicyStatus) -> String {
@@ -87,8 +91,11 @@ fn show_text(status: &PolicyStatus) -> String {
         let left = pool.window_left_s.map_or(String::new(), |s| format!(", the window ends in {s:.0} s"));
         let _ = writeln!(
             out,
-            "pool {}: {} decisions, {} refused{left}; log {}",
-            pool.pool, pool.decisions, pool.refusals, pool.log
+            "pool {}: {}, {} refused{left}; log {}",
+            pool.pool,
+            counted(pool.decisions, "decision"),
+            pool.refusals,
+            pool.log
         );
         if let Some(why) = &pool.refused {
             let _ = writeln!(out, "  refused: {why}");
@@ -200,8 +207,8 @@ fn hit_ratio_text(found: &[Prediction]) -> String {
         format!("* {moved} in windows in which the target or the mode changed: means over time\n")
     };
     let mut out = format!(
-        "{} predictions: off by {:.3} on average, by {largest:.3} at most\n{moved}{:>12} {:<20} {:>10}  {:>9} {:>9}\n",
-        found.len(),
+        "{}: off by {:.3} on average, by {largest:.3} at most\n{moved}{:>12} {:<20} {:>10}  {:>9} {:>9}\n",
+        counted(found.len() as u64, "prediction"),
         mean,
         "WINDOW END s",
         "DISK",
@@ -235,7 +242,7 @@ fn demand_text(found: &[Forecast]) -> String {
         let mean = forecasts::mean_error(all);
         let off =
             mean.map_or("of no demand".into(), |mean| format!("off by {:.1} % on average", mean * 100.0));
-        format!("{} forecasts of demand by {method}: {off}\n", all.len())
+        format!("{} of demand by {method}: {off}\n", counted(all.len() as u64, "forecast"))
     };
     by_method.iter().map(line).collect()
 }
@@ -245,7 +252,8 @@ pub fn replay(log: &Path, as_json: bool) -> Result<()> {
     let failed = |why: String| CliError::Failed(format!("{}: {why}", log.display()));
     let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
     let found = haversack_control::log::replay(text.lines()).map_err(|error| failed(error.to_string()))?;
-    let mut out = format!("{} decisions, {} different\n", found.decisions, found.differences.len());
+    let mut out =
+        format!("{}, {} different\n", counted(found.decisions as u64, "decision"), found.differences.len());
     for difference in &found.differences {
         let _ = writeln!(out, "line {}, {} s:", difference.line, difference.time_us as f64 / 1e6);
         if let Some(why) = &difference.refused {
@@ -265,12 +273,12 @@ pub fn event(
     disk: &str,
     event: DiskEventKind,
     curve: Option<&Path>,
-    as_json: bool,
+    style: Style,
 ) -> Result<()> {
     let figures = curve.map(figures).transpose()?;
     let body = DiskEvent { event, figures };
     let decided: DiskPolicy = client.call(Method::POST, &format!("/v1/disks/{disk}/event"), Some(&body))?;
-    print(as_json, &decided, &format!("{disk}: {}\n", decided.reason))
+    style.print(&decided, &format!("{disk}: {}\n", decided.reason))
 }
 
 fn figures(path: &Path) -> Result<Value> {

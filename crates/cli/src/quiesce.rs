@@ -30,7 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::{follow, is_done};
-use crate::output;
+use crate::output::{self, Style, counted};
 use crate::run::part;
 use guard::Guard;
 
@@ -97,7 +97,7 @@ impl Signals {
 }
 
 /// Runs `haversack disk quiesce`.
-pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
+pub fn run(client: &Client, quiesce: &Quiesce, style: Style) -> Result<()> {
     let modes = modes_to_restore(client, &quiesce.disks)?;
     if let Some(path) = &quiesce.guest_agent {
         GuestAgent::connect(path, AGENT_PATIENCE)?;
@@ -106,7 +106,7 @@ pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
     flush_all(client, &quiesce.disks)?;
     let mut guard =
         Guard::start(client, quiesce.guest_agent.as_deref(), quiesce.limit, &quiesce.disks, &modes)?;
-    let outcome = quiesced(client, quiesce, &modes, as_json, &mut guard);
+    let outcome = quiesced(client, quiesce, &modes, style.as_json, &mut guard);
     // New streams: a signal that was already handled must not end this wait.
     let restored = guard.end(client, &mut Signals::new(client)?);
     let (time, frozen) = match (outcome, restored) {
@@ -120,13 +120,10 @@ pub fn run(client: &Client, quiesce: &Quiesce, as_json: bool) -> Result<()> {
     let report = json!({
         "disks": quiesce.disks, "quiesced_s": time.as_secs_f64(), "frozen_file_systems": frozen,
     });
-    let frozen = match frozen {
-        Some(1) => ", 1 file system frozen".into(),
-        Some(count) => format!(", {count} file systems frozen"),
-        None => String::new(),
-    };
+    let frozen =
+        frozen.map_or_else(String::new, |count| format!(", {} frozen", counted(count, "file system")));
     let text = format!("{}: quiesced for {:.2} s{frozen}\n", quiesce.disks.join(", "), time.as_secs_f64());
-    output::print(as_json, &report, &text)
+    style.print(&report, &text)
 }
 
 fn flush_all(client: &Client, disks: &[String]) -> Result<()> {

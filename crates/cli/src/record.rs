@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::output::print;
 use crate::run::part;
-use crate::trace::{grouped, write_file};
+use crate::trace::{request_count, write_file};
 
 /// What to record.
 #[derive(Args)]
@@ -67,13 +67,14 @@ pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
     let mut live = Live { client, body, interrupt, rest: Vec::new(), disk, volumes: Vec::new(), lost: 0 };
     let Some(written) = write_file(&mut live, &record.output, record.force)? else { return Ok(()) };
     if live.lost > 0 && !as_json {
-        eprintln!("haversack: {} requests were lost because the record buffer was full", grouped(live.lost));
+        let (lost, verb) = (request_count(live.lost), if live.lost == 1 { "was" } else { "were" });
+        eprintln!("haversack: {lost} {verb} lost because the record buffer was full");
     }
     if record.output == Path::new("-") {
         return Ok(());
     }
-    let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
-    let text = format!("{}: {requests} requests, {size}\n", record.output.display());
+    let (count, size) = (request_count(written.accesses), Size(written.bytes).rounded());
+    let text = format!("{}: {count}, {size}\n", record.output.display());
     let (requests, bytes, lost) = (written.accesses, written.bytes, live.lost);
     print(as_json, &Recorded { output: &record.output, requests, bytes, lost }, &text)
 }

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, LostData, OriginTls, PoolStatus,
-    ResizeDisk, Size, Status,
+    DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, LostData, OriginTls, ResizeDisk, Size, Status,
 };
 use haversack_engine::pool::{Formatting, Shape};
 use hyper::Method;
@@ -16,44 +15,47 @@ use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PolicyComm
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
-use crate::output::print;
+use crate::output::{Style, print};
+use crate::place::absolute;
 use crate::trace::TraceCommand;
 use crate::{
-    events, flush_offline, migrate, offline, output, own, policy, quiesce, record, show, top, trace,
+    events, flush_offline, migrate, offline, output, own, place, policy, pools, quiesce, record, show, top,
+    trace,
 };
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let daemon = || Client::new(arguments.socket.clone(), arguments.timeout.0);
     let as_json = arguments.json;
+    let style = Style { as_json, is_quiet: arguments.quiet };
     match &arguments.command {
         Command::Pool(PoolCommand::Create { name, devices, size, redundancy, arenas, force }) => {
             let shape = Shape { redundancy: *redundancy, arenas: *arenas };
             let formatting = Formatting { size_bytes: size.map(|size| size.0), overwrite: *force };
-            offline::create(name, devices, formatting, shape, as_json)
+            let devices: Vec<PathBuf> =
+                devices.iter().map(|device| absolute(device)).collect::<Result<_>>()?;
+            offline::create(name, &devices, formatting, shape, style)
         }
         Command::Pool(PoolCommand::Wipe { device, confirm }) => {
-            offline::wipe(device, confirm.as_deref(), as_json)
+            offline::wipe(device, confirm.as_deref(), style)
         }
         Command::Pool(PoolCommand::Check { devices, thorough }) => {
             offline::check(devices, *thorough, as_json)
         }
-        Command::FlushOffline(flush) => flush_offline::run(flush, as_json),
+        Command::FlushOffline(flush) => flush_offline::run(flush, style),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut script);
             output::write(&String::from_utf8_lossy(&script))
         }
-        Command::Man { directory } => std::fs::create_dir_all(directory)
-            .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
-            .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display()))),
-        Command::Pool(command) => pool(&daemon()?, command, as_json),
-        Command::Disk(command) => disk(&daemon()?, command, as_json),
-        Command::Migrate(arguments) => migrate::run(&daemon()?, arguments, as_json),
+        Command::Man { directory } => man(directory, style),
+        Command::Pool(command) => pools::run(&daemon()?, command, style),
+        Command::Disk(command) => disk(&daemon()?, command, style),
+        Command::Migrate(arguments) => migrate::run(&daemon()?, arguments, style),
         Command::Host(command) => migrate::host(&daemon()?, command, as_json),
         Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
         Command::Policy(PolicyCommand::Accuracy { log }) => policy::accuracy(log, as_json),
-        Command::Policy(command) => policy::run(&daemon()?, command, as_json),
+        Command::Policy(command) => policy::run(&daemon()?, command, style),
         Command::Status { raw } => {
             let status: Status = daemon()?.get("/v1/status")?;
             let text = if *raw { show::raw(&status) } else { show::status(&status) };
@@ -72,52 +74,33 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),
         Command::SupportBundle(arguments) => crate::support::run(&daemon()?, arguments, as_json),
-        Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
+        Command::Stop => {
+            daemon()?.send(Method::POST, "/v1/stop", None::<&()>)?;
+            style.tell("haversackd is stopping")
+        }
     }
 }
 
-/// Makes a call that starts a job, and waits for the job.
+/// Writes the manual pages.
+fn man(directory: &Path, style: Style) -> Result<()> {
+    std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
+        .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display())))?;
+    style.tell(&format!("{}: manual pages written", directory.display()))
+}
+
+/// Makes a call that starts a job, and waits for the job. `done` says what is done then.
 pub(crate) fn work(
     client: &Client,
     method: Method,
     path: &str,
     body: Option<&impl Serialize>,
-    as_json: bool,
+    done: &str,
+    style: Style,
 ) -> Result<()> {
     let job: Job = client.call(method, path, body)?;
     let job = follow(client, job)?;
-    if as_json { print(true, &job, "") } else { Ok(()) }
-}
-
-fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
-    match command {
-        PoolCommand::Add { pool, device, size, force } => {
-            let path = absolute(device)?;
-            let body = AddDevice { path: path.display().to_string(), size: *size, force: *force };
-            work(client, Method::POST, &format!("/v1/pools/{}/devices", part(pool)?), Some(&body), as_json)
-        }
-        PoolCommand::Remove { pool, device } => {
-            let status: PoolStatus = client.get(&format!("/v1/pools/{}", part(pool)?))?;
-            let found = status.devices.iter().find(|d| d.path == *device || d.number.to_string() == *device);
-            let number = found.map(|d| d.number).ok_or_else(|| {
-                let paths: Vec<_> = status.devices.iter().map(|d| d.path.as_str()).collect();
-                CliError::Usage(format!(
-                    "pool '{pool}' has no device '{device}'; it has: {}",
-                    paths.join(", ")
-                ))
-            })?;
-            work(client, Method::DELETE, &format!("/v1/pools/{pool}/devices/{number}"), None::<&()>, as_json)
-        }
-        PoolCommand::Status { pool: Some(name) } => {
-            let status: PoolStatus = client.get(&format!("/v1/pools/{}", part(name)?))?;
-            print(as_json, &status, &show::pool(&status))
-        }
-        PoolCommand::Status { pool: None } => {
-            let pools: Vec<PoolStatus> = client.get("/v1/pools")?;
-            print(as_json, &pools, &pools.iter().map(show::pool).collect::<String>())
-        }
-        PoolCommand::Create { .. } | PoolCommand::Check { .. } | PoolCommand::Wipe { .. } => Ok(()),
-    }
+    style.print(&job, &format!("{done}\n"))
 }
 
 /// Returns a name for use in a URL path. Valid names need no escapes, so one that does is refused.
@@ -129,18 +112,22 @@ pub(crate) fn part(name: &str) -> Result<&str> {
     Err(CliError::Usage(format!("'{name}' is not a name: expected letters, digits, '.', '_' and '-'")))
 }
 
-fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
+fn disk(client: &Client, command: &DiskCommand, style: Style) -> Result<()> {
+    let as_json = style.as_json;
     let path = |name: &str| -> Result<String> { Ok(format!("/v1/disks/{}", part(name)?)) };
     match command {
         DiskCommand::Attach(attach) => {
-            work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)
+            let pool = pools::given_or_only(client, attach.pool.as_deref())?;
+            let config = config(attach, &pool)?;
+            let done = format!("{}: attached to pool {}", config.name, config.pool);
+            work(client, Method::POST, "/v1/disks", Some(&config), &done, style)
         }
         DiskCommand::Detach { name, force, accept_loss } => {
             let mut path = format!("{}?force={force}", path(name)?);
             if let Some(typed) = accept_loss {
                 path += &format!("&accept_loss={}", part(typed)?);
             }
-            work(client, Method::DELETE, &path, None::<&()>, as_json)
+            work(client, Method::DELETE, &path, None::<&()>, &format!("{name}: detached"), style)
         }
         DiskCommand::Lost { name } => {
             let lost: LostData = client.get(&format!("{}/lost", path(name)?))?;
@@ -160,42 +147,46 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
                     "nothing to change: give a setting, see 'haversack disk set --help'".into(),
                 ));
             }
-            work(client, Method::PATCH, &path(name)?, Some(settings), as_json)
+            let done = format!("{name}: settings changed");
+            work(client, Method::PATCH, &path(name)?, Some(settings), &done, style)
         }
         DiskCommand::Flush { name } => {
-            work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
+            let done = format!("{name}: flushed");
+            work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, &done, style)
         }
-        DiskCommand::Quiesce(arguments) => quiesce::run(client, arguments, as_json),
+        DiskCommand::Quiesce(arguments) => quiesce::run(client, arguments, style),
         DiskCommand::Guard(arguments) => quiesce::guard(client, arguments),
         DiskCommand::Resize { name, size, shrink, confirm } => {
             let shrink =
                 if *shrink { Some(confirmed(client, name, *size, confirm.as_deref())?) } else { None };
             let body = ResizeDisk { size: *size, shrink };
-            work(client, Method::POST, &format!("{}/resize", path(name)?), Some(&body), as_json)
+            let done = format!("{name}: resized to {size}");
+            work(client, Method::POST, &format!("{}/resize", path(name)?), Some(&body), &done, style)
         }
         DiskCommand::Event { name, event, curve } => {
-            policy::event(client, part(name)?, *event, curve.as_deref(), as_json)
+            policy::event(client, part(name)?, *event, curve.as_deref(), style)
         }
         DiskCommand::Curve { name, time } => policy::curve(client, part(name)?, *time, as_json),
-        DiskCommand::Own(arguments) => own::own(client, arguments, as_json),
-        DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), as_json),
+        DiskCommand::Own(arguments) => own::own(client, arguments, style),
+        DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), style),
     }
 }
 
 /// Forgets a disk. If it has dirty data, its name must be typed.
-fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> Result<()> {
+fn forget(client: &Client, name: &str, confirm: Option<&str>, style: Style) -> Result<()> {
     let path = format!("/v1/disks/{}/forget", part(name)?);
     let body = |destroy_dirty: Option<&str>| ForgetDisk { destroy_dirty: destroy_dirty.map(String::from) };
     if confirm.is_some_and(|typed| typed != name) {
         return Err(CliError::NotConfirmed(name.into()));
     }
-    match work(client, Method::POST, &path, Some(&body(confirm)), as_json) {
+    let done = format!("{name}: forgotten");
+    match work(client, Method::POST, &path, Some(&body(confirm)), &done, style) {
         Err(CliError::Refused(refusal)) if refusal.code == "dirty" && confirm.is_none() => {
             let typed = ask(&format!("{}\ntype '{name}' to destroy this data: ", refusal.error))?;
             if typed != name {
                 return Err(CliError::NotConfirmed(name.into()));
             }
-            work(client, Method::POST, &path, Some(&body(Some(name))), as_json)
+            work(client, Method::POST, &path, Some(&body(Some(name))), &done, style)
         }
         end => end,
     }
@@ -229,11 +220,6 @@ pub(crate) fn ask(question: &str) -> Result<String> {
     Ok(line.trim().to_string())
 }
 
-/// Makes a path absolute: the daemon has another working directory.
-fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
-}
-
 fn origin_tls(files: &arguments::OriginTls) -> Result<Option<OriginTls>> {
     let path = |file: &Option<PathBuf>| file.as_deref().map(absolute).transpose();
     let tls = OriginTls {
@@ -244,14 +230,14 @@ fn origin_tls(files: &arguments::OriginTls) -> Result<Option<OriginTls>> {
     Ok(Some(tls).filter(|tls| *tls != OriginTls::default()))
 }
 
-fn config(attach: &Attach) -> Result<DiskConfig> {
-    let default = DiskConfig::new(&attach.name, &attach.pool, &attach.origin);
+fn config(attach: &Attach, pool: &str) -> Result<DiskConfig> {
+    let default = DiskConfig::new(&attach.name, pool, &place::origin(&attach.origin)?);
     let config = DiskConfig {
         origin_tls: origin_tls(&attach.tls)?,
         origin_holds_pool: attach.origin_holds_pool,
         size: attach.size,
         id: attach.id.clone(),
-        vhost_user: attach.vhost_user.clone(),
+        vhost_user: attach.vhost_user.as_deref().map(absolute).transpose()?,
         queues: attach.queues.unwrap_or(default.queues),
         from: attach.from.clone(),
         epoch: attach.epoch.unwrap_or(default.epoch),

@@ -6,6 +6,7 @@ use haversack_api::{
     DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, SandboxStatus, Size, Status,
 };
 
+use crate::output::{counted, plural};
 use crate::policy::measured_rows;
 
 fn percent(part: u64, whole: u64) -> String {
@@ -52,6 +53,33 @@ pub fn pool(pool: &PoolStatus) -> String {
     out
 }
 
+/// Formats the pools as a table.
+pub fn pools(pools: &[PoolStatus]) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{:<20} {:<10} {:>7} {:>10} {:>10} {:>10}",
+        "POOL", "STATE", "DEVICES", "SIZE", "USED", "DIRTY"
+    );
+    for p in pools {
+        let _ = writeln!(
+            out,
+            "{:<20} {:<10} {:>7} {:>10} {:>10} {:>10}",
+            p.name,
+            word(p.state),
+            p.devices.len(),
+            Size(p.capacity_bytes).rounded(),
+            Size(p.usage_bytes).rounded(),
+            Size(p.dirty_bytes).rounded(),
+        );
+        if let Some(error) = &p.error {
+            let _ = writeln!(out, "  {error}");
+        }
+    }
+    out
+}
+
 /// Formats how a budget of flash writes stands.
 fn budget(endurance: &EnduranceStatus) -> String {
     let bytes = |bytes: f64| Size(bytes.abs() as u64).rounded();
@@ -83,7 +111,7 @@ pub fn lost(lost: &LostData) -> String {
             writeln!(out, "{:>20} {:>20}", range.offset_bytes, range.offset_bytes + range.length_bytes - 1);
     }
     if lost.more_ranges > 0 {
-        let _ = writeln!(out, "and {} more ranges", lost.more_ranges);
+        let _ = writeln!(out, "and {} more {}", lost.more_ranges, plural(lost.more_ranges, "range"));
     }
     out
 }
@@ -216,7 +244,7 @@ pub fn disk(d: &DiskStatus) -> String {
     row("origin", d.errors.origin_errors.to_string());
     row("corrupt blocks", d.errors.corrupt_blocks.to_string());
     if d.errors.crash_dropped_blocks > 0 {
-        row("dropped after a crash", format!("{} blocks", d.errors.crash_dropped_blocks));
+        row("dropped after a crash", counted(d.errors.crash_dropped_blocks, "block"));
     }
     row("lost blocks", d.errors.lost_blocks.to_string());
     row("[latency]", String::new());
@@ -329,5 +357,6 @@ mod tests {
         insta::assert_snapshot!("status", status(&answer));
         insta::assert_snapshot!("raw", raw(&answer));
         insta::assert_snapshot!("disks", disks(&answer.disks));
+        insta::assert_snapshot!("pools", pools(&answer.pools));
     }
 }

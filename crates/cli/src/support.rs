@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::output;
+use crate::output::{self, counted};
 
 /// What the daemon is asked for: file in the bundle, path of the request.
 const ASKED: [(&str, &str); 8] = [
@@ -99,8 +99,9 @@ pub fn run(client: &Client, arguments: &SupportBundle, as_json: bool) -> Result<
     let Written { bytes, files, missing } = written?;
     let names: Vec<&str> = missing.iter().map(|(name, _)| &**name).collect();
     let mut text = format!(
-        "{} created: {files} files, {} KiB. Secrets are replaced by {}; check the files before you send them.\n",
+        "{} created: {}, {} KiB. Secrets are replaced by {}; check the files before you send them.\n",
         path.display(),
+        counted(files as u64, "file"),
         bytes.div_ceil(1024),
         redact::HIDDEN
     );

@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
-use crate::output::print;
+use crate::output::{plural, print};
 
 /// Commands for block traces.
 #[derive(Subcommand)]
@@ -252,13 +252,13 @@ pub fn warn(damage: &Damage, as_json: bool) {
     if damage.lines > 0 {
         let some = damage.lines > damage.examples.len() as u64;
         let what = if some { "; the first of them:" } else { ":" };
-        let lines = if damage.lines == 1 { "line" } else { "lines" };
+        let lines = plural(damage.lines, "line");
         eprintln!("haversack: skipped {} damaged {lines}{what}", grouped(damage.lines));
         damage.examples.iter().for_each(|bad| eprintln!("  {bad}"));
     }
     if damage.late > 0 {
-        let late = grouped(damage.late);
-        eprintln!("haversack: {late} requests were outside the sort window; use a larger --sort-window");
+        let (late, verb) = (request_count(damage.late), if damage.late == 1 { "was" } else { "were" });
+        eprintln!("haversack: {late} {verb} outside the sort window; use a larger --sort-window");
     }
 }
 
@@ -297,11 +297,8 @@ pub fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: b
         return Ok(());
     }
     let bytes_per_request = written.bytes as f64 / written.accesses.max(1) as f64;
-    let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
-    let text = format!(
-        "{}: {requests} requests, {size}, {bytes_per_request:.2} bytes per request\n",
-        output.display()
-    );
+    let (count, size) = (request_count(written.accesses), Size(written.bytes).rounded());
+    let text = format!("{}: {count}, {size}, {bytes_per_request:.2} bytes per request\n", output.display());
     let (requests, bytes, volumes) = (written.accesses, written.bytes, source.volumes());
     print(as_json, &Converted { output, requests, bytes, bytes_per_request, volumes, damage }, &text)
 }
@@ -360,8 +357,8 @@ fn info_text(info: &Info) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "{} requests to {} in {}: {requests_per_s:.1} per second, at most {} in one second",
-        grouped(requests),
+        "{} to {} in {}: {requests_per_s:.1} per second, at most {} in one second",
+        request_count(requests),
         match info.volumes.as_slice() {
             [volume] => volume.volume.clone(),
             volumes => format!("{} volumes", volumes.len()),
@@ -447,6 +444,11 @@ pub fn grouped(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// Formats a number of requests: `1 request`, `1,000 requests`.
+pub fn request_count(count: u64) -> String {
+    format!("{} {}", grouped(count), plural(count, "request"))
 }
 
 fn percent(ratio: f64) -> String {

@@ -45,7 +45,7 @@ pub(crate) fn patiently<R>(
         let in_use = |by: &str| EngineError::InUse { path: path.to_path_buf(), by: by.to_string() };
         match holder(path) {
             Holder::Living(process) => return Err(in_use(&process)),
-            Holder::Unknown if !unseen_may_go => return Err(in_use("another process or a mount")),
+            Holder::Unknown if !unseen_may_go => return Err(in_use(&unseen(path))),
             _ if begin.elapsed() > WAIT => return Err(in_use("I/O of a process that was killed")),
             _ => {}
         }
@@ -64,6 +64,14 @@ pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(source)) => Err(at("lock", path)(source)),
     })
+}
+
+/// Describes a user that is not visible here: a process of another user or namespace, or a mount.
+pub(crate) fn unseen(path: &Path) -> String {
+    format!(
+        "a process or mount that is not visible here ('fuser -vam {}' as root may show it)",
+        path.display()
+    )
 }
 
 /// Returns the process that has a file or device open: another process, or failing that this one.

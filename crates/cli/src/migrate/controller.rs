@@ -16,7 +16,7 @@ use super::source::{self, Stage};
 use super::{Migrate, destination, table};
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::output::{print, say};
+use crate::output::{Style, say};
 
 /// How long a monitor may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ struct Controller<'a> {
 }
 
 /// Runs `haversack migrate --qmp`.
-pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Result<()> {
+pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result<()> {
     let vm = &migrate.vm;
     let (Some(qmp), Some(qmp_destination)) = (&vm.qmp, &vm.qmp_destination) else {
         return Err(CliError::Usage("give both --qmp and --qmp-destination".into()));
@@ -107,8 +107,8 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
             let interrupts = client
                 .block_on(async { signal(SignalKind::interrupt()) })
                 .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
-            let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-            let (is_quiet, held) = (as_json, Duration::ZERO);
+            let (is_quiet, held) = (style.as_json || style.is_quiet, Duration::ZERO);
+            let bar = if is_quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
             let addresses = [qmp, qmp_destination];
             let mut controller = Controller {
                 client,
@@ -154,7 +154,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Resul
         text += &table(&disks);
     }
     let report = Report { downtime_ms, held_ms: held.as_millis() as u64, disks };
-    print(as_json, &report, &text)
+    style.print(&report, &text)
 }
 
 fn unknown(error: &QmpError) -> CliError {

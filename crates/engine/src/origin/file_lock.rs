@@ -46,7 +46,7 @@ pub(super) fn take(file: &File, path: &Path, users: Users) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !try_flock(file, path, users)? || !try_bytes(file, path, users)? {
         if Instant::now() >= deadline {
-            let by = lock::user_of(path).unwrap_or_else(|| "another process".into());
+            let by = lock::user_of(path).unwrap_or_else(|| lock::unseen(path));
             return Err(EngineError::OriginInUse { path: PathBuf::from(path), by });
         }
         std::thread::sleep(PAUSE);

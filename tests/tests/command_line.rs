@@ -349,6 +349,61 @@ fn the_window_is_at_the_knee() {
     });
 }
 
+/// A pool that need not be named, paths as they are typed in a directory, and what is said of it all.
+#[test]
+fn what_is_done_is_said() {
+    test("success", |place| {
+        image::zeroes(place, "vm1.img", 16)?;
+        let vm2 = image::zeroes(place, "vm2.img", 16)?.display().to_string();
+        let daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm2", &vm2)]))?;
+        let pool = daemon.pool();
+        let here = |arguments: &[&str]| -> Result<String> {
+            let mut command = daemon.command_line(arguments)?;
+            command.current_dir(place.path(""));
+            tools::run(command)
+        };
+        let path = |name: &str| place.path(name).display().to_string();
+        for (arguments, said) in [
+            (&["disk", "attach", "vm1", "./vm1.img"][..], format!("vm1: attached to pool {pool}\n")),
+            (&["disk", "set", "vm1", "--mode", "wt", "--quiet"][..], String::new()),
+            (&["disk", "set", "vm1", "--mode", "wb"][..], "vm1: settings changed\n".into()),
+            (&["-q", "disk", "flush", "vm1"][..], String::new()),
+            (&["disk", "flush", "vm1"][..], "vm1: flushed\n".into()),
+            (&["disk", "detach", "vm1"][..], "vm1: detached\n".into()),
+            (&["disk", "forget", "vm1"][..], "vm1: forgotten\n".into()),
+            (&["disk", "attach", "vm1", "vm1.img", "-q", "--vhost-user", "vm1.sock"][..], String::new()),
+            (
+                &["pool", "add", "second.img", "--size", "64MiB"][..],
+                format!("{}: added to pool {pool}\n", path("second.img")),
+            ),
+            (
+                &["pool", "remove", "second.img"][..],
+                format!("{}: removed from pool {pool}\n", path("second.img")),
+            ),
+        ] {
+            let found = here(arguments)?;
+            check(found == said, format!("{arguments:?} printed {found:?}, not {said:?}"))?;
+        }
+        let shown = daemon.json(&["disk", "show", "vm1"])?;
+        let sent = &shown["config"];
+        check(sent["origin"] == path("vm1.img") && sent["vhost_user"] == path("vm1.sock"), shown.to_string())?;
+        let listed = daemon.command(&["pool", "list"])?;
+        let lines: Vec<&str> = listed.lines().collect();
+        let right = lines.len() == 2 && lines[0].starts_with("POOL") && lines[1].starts_with(&pool);
+        check(right && daemon.json(&["pool", "list"])?[0]["name"] == *pool, listed)?;
+
+        let add = run(&daemon, &["pool", "add", &pool])?;
+        check(ends_with(&add, 2)?.contains("is a pool"), format!("a pool without a device: {add:?}"))?;
+        let odd = run(&daemon, &["disk", "resize", "vm1", "1000"])?;
+        let help = "see 'haversack disk resize --help'";
+        check(ends_with(&odd, 4)?.contains(help), format!("no help named: {odd:?}"))?;
+        check(here(&["stop"])? == "haversackd is stopping\n", "what stop says")?;
+        tools::wait_until("the stop", PATIENCE, || Ok(!daemon.socket("control.sock").exists()))?;
+        let away = run(&daemon, &["disk", "list"])?;
+        check(ends_with(&away, 3)?.contains("Is haversackd running?"), format!("without a daemon: {away:?}"))
+    });
+}
+
 #[test]
 fn output_can_be_parsed_by_programs() {
     test("output", |place| {

@@ -386,7 +386,10 @@ fn what_is_done_is_said() {
         }
         let shown = daemon.json(&["disk", "show", "vm1"])?;
         let sent = &shown["config"];
-        check(sent["origin"] == path("vm1.img") && sent["vhost_user"] == path("vm1.sock"), shown.to_string())?;
+        check(
+            sent["origin"] == path("vm1.img") && sent["vhost_user"] == path("vm1.sock"),
+            shown.to_string(),
+        )?;
         let listed = daemon.command(&["pool", "list"])?;
         let lines: Vec<&str> = listed.lines().collect();
         let right = lines.len() == 2 && lines[0].starts_with("POOL") && lines[1].starts_with(&pool);

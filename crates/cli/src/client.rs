@@ -196,7 +196,7 @@ fn group_name(groups: &str, gid: u32) -> Option<&str> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(gid)).then_some(name)
+        fields.nth(1)?.parse::<u32>().is_ok_and(|id| id == gid).then_some(name)
     })
 }
 

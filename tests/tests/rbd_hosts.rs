@@ -265,7 +265,7 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         let (done, said) = fence(place, &origin, "alpha", "gamma")?;
         check(!done && said.contains("has not locked"), format!("fenced by a stranger: {said}"))?;
         let (done, said) = fence(place, &origin, "alpha", "beta")?;
-        check(done && said.contains("1 clients of vms/vm1 blocklisted"), format!("not fenced: {said}"))?;
+        check(done && said.contains("1 client of vms/vm1 blocklisted"), format!("not fenced: {said}"))?;
         check(lockers(&ceph)? == ["beta"], format!("locked by {:?}", ceph.lockers("vm1")?))?;
         // The client is back, and has something to write.
         alpha.pause_helpers(false)?;

@@ -347,7 +347,7 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         check(said.contains("no client of host alpha"), format!("it says: {said}"))?;
         qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
         let said = run("127.0.0.1:1", mapped);
-        check(said.contains("1 clients of vms/vm1 blocklisted"), format!("it says: {said}"))?;
+        check(said.contains("1 client of vms/vm1 blocklisted"), format!("it says: {said}"))?;
         let written = qemu_io(&uri, &["write -P 2 0 64k", "flush"]);
         check(written.is_err(), "a blocklisted client writes")?;
         let copy = place.path("copy.img");

@@ -1,6 +1,6 @@
 //! An analysis as a page.
 
-use haversack_report::{Axis, Chart, LineChart, Page, Section, StackedArea, Table, Unit};
+use haversack_report::{Axis, Chart, LineChart, Page, Section, StackedArea, Table, Unit, counted};
 
 use crate::intervals::Interval;
 use crate::results::{Analysis, Classes, CurvePoint, VolumeAnalysis};
@@ -21,9 +21,9 @@ impl Analysis {
             |blocks| format!("estimated from samples of at most {blocks} blocks"),
         );
         let lead = format!(
-            "{} volumes, {} requests in {span}; blocks of {}; {depth}.",
-            self.volumes.len(),
-            traffic.requests(),
+            "{}, {} in {span}; blocks of {}; {depth}.",
+            counted(self.volumes.len() as u64, "volume"),
+            counted(traffic.requests(), "request"),
             Unit::Bytes.format(self.block_bytes as f64),
         );
         let page = Page::new(title)

@@ -7,6 +7,7 @@
 
 use std::io::{ErrorKind, Write};
 
+pub use haversack_report::{counted, plural};
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,16 +35,6 @@ impl Style {
     pub fn tell(self, line: &str) -> Result<()> {
         if self.as_json || self.is_quiet { Ok(()) } else { write(&format!("{line}\n")) }
     }
-}
-
-/// Returns a noun as it stands behind a number.
-pub fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { noun.into() } else { format!("{noun}s") }
-}
-
-/// Formats a number of things: `1 device`, `2 devices`.
-pub fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {}", plural(count, noun))
 }
 
 /// Writes to stdout.
@@ -86,16 +77,4 @@ pub fn complain(as_json: bool, error: &CliError) {
         (body["error"], body["hint"]) = (json!(refusal.error), json!(refusal.hint));
     }
     say(&body.to_string());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_thing_is_singular() {
-        assert_eq!(counted(0, "device"), "0 devices");
-        assert_eq!(counted(1, "device"), "1 device");
-        assert_eq!(counted(2, "device"), "2 devices");
-    }
 }

@@ -31,6 +31,7 @@ mod line;
 mod page;
 mod table;
 mod unit;
+mod words;
 
 pub use area::StackedArea;
 pub use axis::Axis;
@@ -39,3 +40,4 @@ pub use line::LineChart;
 pub use page::{Chart, Page, Section};
 pub use table::Table;
 pub use unit::Unit;
+pub use words::{counted, plural};

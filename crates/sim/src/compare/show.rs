@@ -1,7 +1,7 @@
 //! Comparisons as tables, and as a page.
 
 use haversack_model::BLOCK_BYTES;
-use haversack_report::{Axis, Page, Section, StackedArea, Table, Unit};
+use haversack_report::{Axis, Page, Section, StackedArea, Table, Unit, counted};
 
 use super::ranking::{RankedBy, Ranking, Swap, rankings};
 use super::summary::{Summary, mean_bounds, summaries};
@@ -252,9 +252,9 @@ fn pictures(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
 fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] {
     let trace = &comparison.trace;
     let lead = format!(
-        "{} disks, {} requests, {} block accesses, footprint {}, {} of simulated time.",
-        trace.volumes.len(),
-        trace.requests,
+        "{}, {}, {} block accesses, footprint {}, {} of simulated time.",
+        counted(trace.volumes.len() as u64, "disk"),
+        counted(trace.requests, "request"),
         trace.block_accesses,
         bytes(trace.footprint_blocks),
         Unit::Seconds.format(trace.span_seconds),

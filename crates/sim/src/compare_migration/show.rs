@@ -1,7 +1,7 @@
 //! Comparisons of methods of migration as tables, and as a page.
 
 use haversack_migrate::Method;
-use haversack_report::{Axis, Bars, LineChart, Page, Section, Table, Unit};
+use haversack_report::{Axis, Bars, LineChart, Page, Section, Table, Unit, counted};
 
 use super::goals::{Goal, goals};
 use super::summary::summaries;
@@ -321,9 +321,9 @@ fn group_section(moves: &[&Move]) -> Section {
 fn sections(comparison: &MigrationComparison) -> Vec<Section> {
     let trace = &comparison.trace;
     let lead = format!(
-        "{} disks, {} requests in the loads, footprint {}.",
-        trace.volumes.len(),
-        trace.requests,
+        "{}, {} in the loads, footprint {}.",
+        counted(trace.volumes.len() as u64, "disk"),
+        counted(trace.requests, "request"),
         bytes(trace.footprint_blocks * haversack_model::BLOCK_BYTES as u64),
     );
     let mut sections = vec![

@@ -69,7 +69,7 @@ pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
 /// Describes a user that is not visible here: a process of another user or namespace, or a mount.
 pub(crate) fn unseen(path: &Path) -> String {
     format!(
-        "a process or mount that is not visible here ('fuser -vam {}' as root may show it)",
+        "a process or mount that is not visible here ('fuser -v {}' as root may show it)",
         path.display()
     )
 }

@@ -68,10 +68,7 @@ pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
 
 /// Describes a user that is not visible here: a process of another user or namespace, or a mount.
 pub(crate) fn unseen(path: &Path) -> String {
-    format!(
-        "a process or mount that is not visible here ('fuser -v {}' as root may show it)",
-        path.display()
-    )
+    format!("a process or mount that is not visible here ('fuser -v {}' as root may show it)", path.display())
 }
 
 /// Returns the process that has a file or device open: another process, or failing that this one.

@@ -61,7 +61,8 @@ impl Disk {
 pub struct Settings {
     /// The size of each cache device, in MiB.
     pub cache_mib: u64,
-    /// The cache devices: files in the test's place, as `cache.img`, or `faulty:cache.img` for one that can fail.
+    /// The cache devices: files in the test's place, as `cache.img`, or `faulty:cache.img` for one that can fail. Without any there is
+    /// no pool.
     pub devices: Vec<String>,
     /// Whether dirty blocks are kept on two devices.
     pub redundancy: bool,
@@ -113,15 +114,19 @@ impl Settings {
         let runtime = place.path(runtime);
         let pool = pool_of(place);
         let mut text = format!(
-            "[daemon]\nruntime_dir = \"{}\"\nstate_dir = \"{}\"\n{}\n\
-             [[pool]]\nname = \"{pool}\"\ndevices = {:?}\nstaging = \"{}MiB\"\n{}\n",
+            "[daemon]\nruntime_dir = \"{}\"\nstate_dir = \"{}\"\n{}\n",
             runtime.display(),
             runtime.join("state").display(),
             self.daemon,
-            self.device_names(place),
-            self.staging_mib,
-            self.pool,
         );
+        if !self.devices.is_empty() {
+            text += &format!(
+                "[[pool]]\nname = \"{pool}\"\ndevices = {:?}\nstaging = \"{}MiB\"\n{}\n",
+                self.device_names(place),
+                self.staging_mib,
+                self.pool,
+            );
+        }
         let listen = if self.nbd.contains("listen") {
             String::new()
         } else {
@@ -174,6 +179,14 @@ impl<'a> Haversack<'a> {
         create.args(settings.redundancy.then_some("--redundancy"));
         create.args(["--arenas", &settings.arenas.to_string()]);
         tools::run(create)?;
+        Self::start_on_devices(place, settings)
+    }
+
+    /// Writes the configuration and starts the daemon on the devices of a pool that exists.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn start_on_devices(place: &'a Place, settings: Settings) -> Result<Self> {
         let mut daemon = Self { place, settings, process: None };
         daemon.start_again()?;
         Ok(daemon)
@@ -216,9 +229,17 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let path = self.write_configuration(&self.settings.text(self.place, RUNTIME))?;
+        self.write_configuration(&self.configuration())?;
+        self.start_unchanged()
+    }
+
+    /// The same, with the configuration file as it is.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_unchanged(&mut self) -> Result<()> {
         let mut command = tools::own("haversackd")?;
-        command.arg("--config").arg(&path);
+        command.arg("--config").arg(self.configuration_file());
         command.envs(self.settings.environment.iter().map(|(key, value)| (key, value)));
         if let Some((directory, size)) = &self.settings.small {
             command = tools::with_small_file_system(&command, directory, size)?;
@@ -362,10 +383,14 @@ impl<'a> Haversack<'a> {
         pool_of(self.place)
     }
 
-    fn write_configuration(&self, text: &str) -> Result<PathBuf> {
-        let path = self.place.path("haversackd.toml");
-        std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))?;
-        Ok(path)
+    /// The configuration file.
+    pub fn configuration_file(&self) -> PathBuf {
+        self.place.path("haversackd.toml")
+    }
+
+    fn write_configuration(&self, text: &str) -> Result<()> {
+        let path = self.configuration_file();
+        std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))
     }
 
     /// Detaches a disk whose clients are gone or about to be: its dirty blocks are written back, and it is gone when this

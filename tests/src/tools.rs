@@ -38,6 +38,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("curl", "curl"),
+    ("xz", "xz-utils"),
     ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
     ("ansible-playbook", "ansible-core"),

@@ -7,6 +7,8 @@ use clap_complete::Shell;
 use haversack_api::{DiskChange, DiskEventKind, Size, Span};
 use haversack_engine::pool::MOST_ARENAS;
 
+use crate::configure::DEFAULT_FILE;
+
 /// Headings of the options of a disk.
 const ORIGIN: &str = "Origin";
 const IDENTITY: &str = "Identity and contents";
@@ -123,7 +125,8 @@ pub enum PoolCommand {
         /// The cache devices.
         #[arg(required = true)]
         devices: Vec<PathBuf>,
-        /// Create files that do not exist, with this size.
+        /// Create files that do not exist, with this size. Those that root creates belong to the owner and group of their
+        /// directory.
         #[arg(long)]
         size: Option<Size>,
         /// Keep dirty blocks on two devices.
@@ -133,6 +136,10 @@ pub enum PoolCommand {
         /// arena. It cannot be changed later.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_ARENAS)))]
         arenas: u8,
+        /// Add the pool to the daemon's configuration file, at its end. The daemon opens it when it is started next. The default
+        /// is /etc/haversack/haversackd.toml.
+        #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_FILE)]
+        configure: Option<PathBuf>,
         /// Overwrite existing data on the devices. A pool is never overwritten: wipe it first.
         #[arg(long)]
         force: bool,

@@ -6,6 +6,7 @@ mod arguments;
 mod client;
 mod compare;
 mod compare_migration;
+mod configure;
 #[cfg(test)]
 mod documented;
 mod error;

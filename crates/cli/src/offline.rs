@@ -6,6 +6,7 @@ use haversack_core::offline::ranges;
 use haversack_engine::pool::{self, CheckReport, Formatting, Shape};
 use serde_json::json;
 
+use crate::configure::Pool;
 use crate::error::{CliError, Result};
 use crate::output::{self, Style, counted};
 use crate::run::ask;
@@ -14,19 +15,32 @@ fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
 }
 
-/// Creates a pool.
+/// Creates a pool, and adds it to a configuration file if one is given.
 pub fn create(
     name: &str,
     devices: &[PathBuf],
     formatting: Formatting,
     shape: Shape,
+    configure: Option<&Path>,
     style: Style,
 ) -> Result<()> {
+    let entry = Pool::new(name, devices)?;
+    // Before the devices are written: a pool that is in no file is easily forgotten.
+    configure.map_or(Ok(()), |file| entry.check(file))?;
     let id = pool::create(devices, formatting, shape).map_err(failed)?;
-    let made = json!({ "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas });
-    let text = format!(
-        "pool {id} created. Add this to haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
-    );
+    let table = entry.table();
+    let text = match configure {
+        None => format!("pool {id} created. Add this to haversackd.toml:\n\n{table}"),
+        Some(file) => {
+            entry.add_to(file).map_err(|error| {
+                failed(format!("pool {id} created, but not configured: {error}; add this:\n\n{table}"))
+            })?;
+            format!("pool {id} created and added to {}: restart haversackd to open it\n", file.display())
+        }
+    };
+    let made = json!({
+        "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas, "configuration": configure
+    });
     style.print(&made, &text)
 }
 

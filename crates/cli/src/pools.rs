@@ -38,7 +38,7 @@ pub fn run(client: &Client, command: &PoolCommand, style: Style) -> Result<()> {
         }
         PoolCommand::Status { pool: None } => {
             let pools: Vec<PoolStatus> = client.get("/v1/pools")?;
-            print(style.as_json, &pools, &pools.iter().map(show::pool).collect::<String>())
+            print(style.as_json, &pools, &show::whole_pools(&pools))
         }
         PoolCommand::Create { .. } | PoolCommand::Check { .. } | PoolCommand::Wipe { .. } => Ok(()),
     }

@@ -29,12 +29,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let as_json = arguments.json;
     let style = Style { as_json, is_quiet: arguments.quiet };
     match &arguments.command {
-        Command::Pool(PoolCommand::Create { name, devices, size, redundancy, arenas, force }) => {
+        Command::Pool(PoolCommand::Create { name, devices, size, redundancy, arenas, configure, force }) => {
             let shape = Shape { redundancy: *redundancy, arenas: *arenas };
             let formatting = Formatting { size_bytes: size.map(|size| size.0), overwrite: *force };
             let devices: Vec<PathBuf> =
                 devices.iter().map(|device| absolute(device)).collect::<Result<_>>()?;
-            offline::create(name, &devices, formatting, shape, style)
+            offline::create(name, &devices, formatting, shape, configure.as_deref(), style)
         }
         Command::Pool(PoolCommand::Wipe { device, confirm }) => {
             offline::wipe(device, confirm.as_deref(), style)

@@ -17,6 +17,14 @@ fn word(value: impl std::fmt::Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
+/// What is shown in place of pools.
+const NO_POOL: &str = "no pool is configured: create one with 'haversack pool create'\n";
+
+/// Formats pools and their devices.
+pub fn whole_pools(pools: &[PoolStatus]) -> String {
+    if pools.is_empty() { NO_POOL.into() } else { pools.iter().map(pool).collect() }
+}
+
 /// Formats a pool and its devices.
 pub fn pool(pool: &PoolStatus) -> String {
     let mut out = String::new();
@@ -284,6 +292,9 @@ fn sandbox(sandbox: Option<&SandboxStatus>) -> String {
 pub fn status(status: &Status) -> String {
     let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
     out += &sandbox(status.sandbox.as_ref());
+    if status.pools.is_empty() {
+        out += NO_POOL;
+    }
     for p in &status.pools {
         out += &pool(p);
         for d in status.disks.iter().filter(|d| d.pool == p.name) {

@@ -47,6 +47,11 @@ impl ClosedPools {
         self.0.get().into_iter().flatten()
     }
 
+    /// Returns whether all pools could be opened.
+    pub fn is_empty(&self) -> bool {
+        self.all().next().is_none()
+    }
+
     /// Returns the pools that have been opened since.
     pub fn opened(&self) -> impl Iterator<Item = &Pool> {
         self.all().filter_map(|(_, pool)| pool.opened.get())

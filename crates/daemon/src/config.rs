@@ -3,7 +3,7 @@
 //! Invariants
 //! - An unknown key, a wrong value or a contradiction is an error with the file's path and the line; the daemon
 //!   then does not start.
-//! - A file that does not end with a newline has been truncated, and is an error.
+//! - A file that does not end with a newline has been truncated, and is an error. So is one with nothing in it.
 //! - The result of [`Config::load`] is consistent: names are unique, every disk's pool exists, paths are not
 //!   used twice.
 
@@ -361,11 +361,8 @@ impl Config {
     /// See [`ConfigError`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
-        if !text.is_empty() && !text.ends_with('\n') {
-            let line = text.matches('\n').count() + 1;
-            let what = "the file ends in the middle of a line: is it complete? End its last line".into();
-            return Err(ConfigError::Contradiction { path: path.to_path_buf(), line, what });
-        }
+        check_whole(text)
+            .map_err(|(line, what)| ConfigError::Contradiction { path: path.to_path_buf(), line, what })?;
         let mut config: Config = toml::from_str(text).map_err(syntax)?;
         let places: Places = toml::from_str(text).map_err(syntax)?;
         let keys: Keys = toml::from_str(text).map_err(syntax)?;
@@ -422,11 +419,7 @@ impl Config {
             let host = places.host.first().map_or(0, |host| host.span().start);
             (places.migration.as_ref().map_or(host, |part| part.span().start), what)
         })?;
-        self.check_policy().map_err(|what| (start(&places.policy), what))?;
-        if self.pools.is_empty() {
-            return Err((0, "no [[pool]] is configured; is the file complete?".into()));
-        }
-        Ok(())
+        self.check_policy().map_err(|what| (start(&places.policy), what))
     }
 
     fn check_removed(&self) -> Result<(), String> {
@@ -488,11 +481,10 @@ impl Config {
             return Ok(());
         }
         let names: Vec<_> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
+        let names = if names.is_empty() { "none".to_string() } else { names.join(", ") };
         Err(format!(
-            "disk '{}' names pool '{}', which is not configured; pools: {}",
-            disk.name,
-            disk.pool,
-            names.join(", ")
+            "disk '{}' names pool '{}', which is not configured; pools: {names}",
+            disk.name, disk.pool
         ))
     }
 }
@@ -523,6 +515,19 @@ impl PoolConfig {
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
         self.devices.iter().cloned().chain([PoolSettings::staging_path_of(&self.name)])
     }
+}
+
+/// Checks that a file seems to be complete. Returns what is wrong, and on which line.
+fn check_whole(text: &str) -> Result<(), (usize, String)> {
+    if !text.is_empty() && !text.ends_with('\n') {
+        let line = text.matches('\n').count() + 1;
+        return Err((line, "the file ends in the middle of a line: is it complete? End its last line".into()));
+    }
+    let says_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if text.lines().all(says_nothing) {
+        return Err((1, "no [[pool]] is configured, nor anything else; is the file complete?".into()));
+    }
+    Ok(())
 }
 
 /// Claims something that only one part of the configuration may use.
@@ -621,6 +626,14 @@ mod tests {
     }
 
     #[test]
+    fn the_packages_configuration_is_valid_and_has_no_pool() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/default.toml");
+        let config = Config::load(&path).unwrap();
+        assert!(config.pools.is_empty() && config.disks.is_empty());
+        assert!(config.nbd.is_some() && config.sandbox.is_some());
+    }
+
+    #[test]
     fn the_keys_of_disks_and_the_end_of_the_file_are_known() {
         let disk =
             |name: &str| format!("[[disk]]\nname = \"{name}\"\npool = \"main\"\norigin = \"/{name}\"\n");
@@ -642,6 +655,8 @@ mod tests {
         };
         let cases = [
             (String::new(), 1, "no [[pool]]"),
+            ("# nothing\n\n".into(), 1, "complete"),
+            ("[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n".into(), 1, "pools: none"),
             (disk("mode = \"wt\"").trim_end().into(), 9, "complete"),
             (format!("\n[daemon]\nremove_disks = [\"vm1\"]\n{}", disk("")), 2, "remove_disks"),
             ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),

@@ -215,6 +215,9 @@ impl Daemon {
     /// # Errors
     /// There is no pool of that name, or it is not open.
     pub fn pool(&self, name: &str) -> Result<&Pool> {
+        if self.pools.is_empty() && self.closed.is_empty() {
+            return Err(DaemonError::NoPool);
+        }
         self.pools.get(name).map_or_else(|| self.closed.pool(name), Ok)
     }
 

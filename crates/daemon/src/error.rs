@@ -24,6 +24,9 @@ pub enum DaemonError {
         /// The requested name.
         name: String,
     },
+    /// There is no pool at all.
+    #[error("no pool is configured")]
+    NoPool,
     /// The request is invalid.
     #[error("{0}")]
     Bad(String),
@@ -128,6 +131,11 @@ impl DaemonError {
     pub fn class(&self) -> (u16, &'static str, &'static str) {
         match self {
             DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
+            DaemonError::NoPool => (
+                404,
+                "not-found",
+                "create one with 'haversack pool create', add it to haversackd.toml, and restart haversackd",
+            ),
             DaemonError::Bad(_) => (400, "bad-request", "correct the request"),
             DaemonError::Conflict { hint, .. } => (409, "conflict", hint),
             DaemonError::Dirty { .. } => {

@@ -23,8 +23,9 @@ use crate::error::{DaemonError, Result};
 /// Applies a new configuration.
 ///
 /// # Errors
-/// The file leaves out disks, or keys of its last disk, without permission. Nothing is applied then.
+/// The file leaves out disks, keys of its last disk, or all pools, without permission. Nothing is applied then.
 pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
+    check_pools(old, new)?;
     check_end(old, new)?;
     let left_out = left_out(daemon, new)?;
     check_removal(&left_out, new)?;
@@ -60,6 +61,15 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
         && let Err(error) = daemon.set_policy(new.policy.clone())
     {
         tracing::error!("cannot change the policy: {error}");
+    }
+    Ok(())
+}
+
+/// Refuses a file that has lost all its pools.
+fn check_pools(old: &Config, new: &Config) -> Result<()> {
+    if new.pools.is_empty() && !old.pools.is_empty() {
+        let what = "it has no [[pool]] any more: is it complete?";
+        return Err(DaemonError::conflict(what, "put the pools back, or restart the daemon without them"));
     }
     Ok(())
 }
@@ -202,6 +212,18 @@ mod tests {
             check_end(&old, &parse(fine)).unwrap();
         }
         check_end(&parse(""), &old).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_pools_is_no_complete_file_if_there_were_some() {
+        let parse = |text: &str| Config::parse(std::path::Path::new("c.toml"), text).unwrap();
+        let without = parse("[nbd]\nlisten = [\"unix:/run/n.sock\"]\n");
+        let with = parse("[[pool]]\nname = \"main\"\ndevices = [\"/dev/a\"]\n");
+        let why = check_pools(&with, &without).unwrap_err().to_string();
+        assert!(why.contains("[[pool]]") && why.contains("complete"), "{why}");
+        for (old, new) in [(&without, &with), (&without, &without), (&with, &with)] {
+            check_pools(old, new).unwrap();
+        }
     }
 
     #[test]

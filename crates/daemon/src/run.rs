@@ -85,6 +85,15 @@ pub enum RunError {
         /// What is wrong.
         what: String,
     },
+    /// No pool is configured, and disks were attached when the daemon ran last.
+    #[error(
+        "no [[pool]] is configured, but these disks are attached: {disks}; is the file complete? Put the pools back, or name the \
+         disks in [daemon] remove_disks"
+    )]
+    NoPool {
+        /// The disks.
+        disks: String,
+    },
     /// See [`StateError`].
     #[error(transparent)]
     State(#[from] StateError),
@@ -195,8 +204,12 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     ended
 }
 
-/// Removes checkpoints of pools that are not configured any more: nobody would, and they are large.
+/// Removes checkpoints of pools that are not configured any more: nobody would, and they are large. A file without any pool may
+/// be a slip, and costs none.
 fn remove_others_checkpoints(config: &Config) {
+    if config.pools.is_empty() {
+        return;
+    }
     let Ok(entries) = std::fs::read_dir(&config.daemon.state_dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -248,6 +261,21 @@ fn give(
     Ok(())
 }
 
+/// Tells that no pool is configured, as after the installation. If disks were attached, the file has lost its pools.
+fn check_pools(config: &Config, state: &State) -> Result<(), RunError> {
+    if !config.pools.is_empty() {
+        return Ok(());
+    }
+    let attached = state.disks().into_iter().filter(|(_, disk)| disk.attached).map(|(name, _)| name);
+    let kept = attached.filter(|name| !config.daemon.remove_disks.contains(name));
+    let disks = kept.map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    if !disks.is_empty() {
+        return Err(RunError::NoPool { disks });
+    }
+    tracing::info!("no pool is configured: create one with 'haversack pool create', and restart haversackd");
+    Ok(())
+}
+
 /// Opens the pools. One that cannot be opened is retried in the background, unless none can.
 fn open_pools(
     config: &Config,
@@ -255,6 +283,7 @@ fn open_pools(
     run_as: Option<(u32, u32)>,
     sandbox: Option<Sandbox>,
 ) -> Result<(OpenPools, Arc<Daemon>), RunError> {
+    check_pools(config, &state)?;
     let (mut opened_pools, mut pools, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &config.pools {
         match open_pool(pool, &state, sandbox.as_ref()) {

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use haversack_core::pool::Division;
@@ -54,10 +54,26 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
+/// Gives a file that root has created to the owner and group of its directory: the daemon may run as that user, and the file is
+/// open to its owner only.
+fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result<()> {
+    // SAFETY: it has no conditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Ok(());
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let owner = std::fs::metadata(directory)?;
+    fchown(file, Some(owner.uid()), Some(owner.gid()))
+}
+
 /// Creates a file with all of its space allocated.
 fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("create", path))?;
+    if let Err(error) = give_to_owner_of_directory(&file, path) {
+        // Not every file system has owners. Whoever cannot open the file later is told so.
+        tracing::warn!(path = %path.display(), "the owner of the directory does not get the file: {error}");
+    }
     // SAFETY: the descriptor is open.
     let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size_bytes as libc::off_t) };
     if failed != 0 {

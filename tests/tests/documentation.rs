@@ -6,6 +6,9 @@ use std::path::Path;
 use haversack_e2e::error::check;
 use haversack_e2e::{Error, Result, test, tools};
 
+/// The pages that are not in `docs`.
+const OTHERS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "tests/pools/README.md"];
+
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(Error::io(path.display().to_string()))
 }
@@ -49,7 +52,7 @@ fn every_link_leads_somewhere() {
         let root = tools::workspace();
         let names = pages()?.into_iter().map(|name| format!("docs/{name}"));
         let mut checked = 0;
-        for name in names.chain(["README.md".into(), "ARCHITECTURE.md".into()]) {
+        for name in names.chain(OTHERS.map(String::from)) {
             let page = root.join(&name);
             let text = read(&page)?;
             for link in links(&text).filter(|link| !link.contains("://")) {
@@ -67,4 +70,18 @@ fn every_link_leads_somewhere() {
         place.say(&format!("{checked} links"));
         check(checked > 50, "too few links were found")
     });
+}
+
+#[test]
+fn the_version_has_release_notes() -> Result<()> {
+    let manifest = read(&tools::workspace().join("Cargo.toml"))?;
+    let package = manifest.split_once("[workspace.package]").map_or("", |(_, rest)| rest);
+    let version = package.lines().find_map(|line| line.strip_prefix("version = "));
+    let version = version.unwrap_or_default().trim_matches('"');
+    check(!version.is_empty(), "Cargo.toml has no version")?;
+    let notes = read(&tools::workspace().join("CHANGELOG.md"))?;
+    let mut entries = notes.lines().filter_map(|line| line.strip_prefix("## "));
+    check(entries.next() == Some("Unreleased"), "CHANGELOG.md does not begin with what is unreleased")?;
+    let is_it = |entry: &str| entry.split_whitespace().next() == Some(version);
+    check(entries.any(is_it), format!("CHANGELOG.md has no entry for {version}"))
 }

@@ -361,8 +361,8 @@ impl Config {
     /// See [`ConfigError`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
-        check_whole(text)
-            .map_err(|(line, what)| ConfigError::Contradiction { path: path.to_path_buf(), line, what })?;
+        let wrong = |(line, what)| ConfigError::Contradiction { path: path.to_path_buf(), line, what };
+        check_whole(text).map_err(wrong)?;
         let mut config: Config = toml::from_str(text).map_err(syntax)?;
         let places: Places = toml::from_str(text).map_err(syntax)?;
         let keys: Keys = toml::from_str(text).map_err(syntax)?;
@@ -521,7 +521,8 @@ impl PoolConfig {
 fn check_whole(text: &str) -> Result<(), (usize, String)> {
     if !text.is_empty() && !text.ends_with('\n') {
         let line = text.matches('\n').count() + 1;
-        return Err((line, "the file ends in the middle of a line: is it complete? End its last line".into()));
+        let what = "the file ends in the middle of a line: is it complete? End its last line";
+        return Err((line, what.into()));
     }
     let says_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     if text.lines().all(says_nothing) {

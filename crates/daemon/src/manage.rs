@@ -204,7 +204,9 @@ impl Daemon {
     /// No pool knows it, it is attached, or it is dirty and its name was not repeated.
     pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
         let (pool_name, id, _) = match self.find_known(name) {
-            Err(DaemonError::NoSuch { .. } | DaemonError::NoPool) if self.noted(name).is_some() => return self.forget_note(name),
+            Err(DaemonError::NoSuch { .. } | DaemonError::NoPool) if self.noted(name).is_some() => {
+                return self.forget_note(name);
+            }
             found => found?,
         };
         let turn = self.disk_turns.take_within(id, TURN_TIME).ok_or_else(|| {

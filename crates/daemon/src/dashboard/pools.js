@@ -55,7 +55,8 @@ function card(pool, loads) {
 
 /** The cards of all pools. */
 export function showPools(place, overview, loads) {
-  place.replaceChildren(...overview.pools.map((pool) => card(pool, loads)));
+  const none = "No pool is configured: create one with haversack pool create, and restart haversackd.";
+  place.replaceChildren(...(overview.pools.length ? overview.pools.map((pool) => card(pool, loads)) : [element("p", "", none)]));
 }
 
 /** How fast a pool's devices wear, from what was written to flash in the time that the history covers. */
@@ -96,5 +97,6 @@ export function showDay(place, overview, history) {
     const found = history.pools.find((other) => other.pool === pool.name);
     return found ? [day(pool, found)] : [];
   });
-  place.replaceChildren(...(days.length ? days : [element("p", "", "No history is kept: history_size is 0, or its file cannot be written.")]));
+  const none = overview.pools.length ? "No history is kept: history_size is 0, or its file cannot be written." : "No pool is configured.";
+  place.replaceChildren(...(days.length ? days : [element("p", "", none)]));
 }

@@ -68,11 +68,11 @@ fn opens(place: &Place, version: &str, devices: &[&str]) -> Result<()> {
     ];
     run(&daemon.uri("vm1"), &of_origin)?;
     daemon.command(&["disk", "flush", "vm1"])?;
+    daemon.stop()?;
     run(&origin, &[reads(), of_origin.to_vec()].concat())?;
     place.say("every block is there");
 
     let whole = image::digest(&place.path("vm1.img"))?;
-    daemon.stop()?;
     daemon.start_again()?;
     run(&daemon.uri("vm1"), &reads())?;
     daemon.stop()?;

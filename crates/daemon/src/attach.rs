@@ -693,7 +693,9 @@ impl Daemon {
     /// Lists a remembered disk that is not to be attached if its pool still knows it; otherwise forgets it.
     pub fn know_detached(&self, remembered: RememberedDisk) {
         let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
-        if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
+        let is_not_configured =
+            || matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. } | DaemonError::NoPool));
+        if remembered.attached && is_not_configured() {
             let what = format!(
                 "it was attached in pool '{pool}', which is no longer configured: its dirty data stays there"
             );

@@ -387,7 +387,7 @@ fn pool_settings(
 /// Returns the configured disks and those attached through the API; other remembered disks become known by
 /// name. So do those that may go with the last pool, see [`check_pools`].
 fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> {
-    let is_given_up = |name| config.pools.is_empty() && config.daemon.remove_disks.contains(name);
+    let is_given_up = |name: &String| config.pools.is_empty() && config.daemon.remove_disks.contains(name);
     let mut disks: Vec<_> = config.disks.iter().map(|disk| (disk.clone(), false)).collect();
     for (name, remembered) in daemon.state.disks() {
         if let Some(disk) = config.disks.iter().find(|disk| disk.name == name) {

@@ -1,4 +1,4 @@
-//! The tests that safety.md and security.md name for what they promise are there.
+//! The tests that safety.md and security.md name for what they promise are there, and each promise names one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,8 @@ const DOCUMENTS: [&str; 2] = ["docs/safety.md", "docs/security.md"];
 const SOURCES: [&str; 2] = ["crates", "tests"];
 /// A name with as many underscores is that of a test, and not of a setting or a type.
 const UNDERSCORES_OF_A_TEST: usize = 3;
+/// What a row says in place of a test, before the reason why there is none.
+const WITHOUT: &str = "none: ";
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(Error::io(path.display().to_string()))
@@ -41,6 +43,34 @@ fn tests_of(document: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
         is_test.then_some((file, name))
     });
     named.collect::<Vec<_>>().into_iter()
+}
+
+/// Returns the rows of all tables whose last column is that of tests, each with what is in that column.
+fn tested_rows(document: &str) -> Vec<(&str, &str)> {
+    let mut rows = Vec::new();
+    let mut is_of_tests = false;
+    for line in document.lines() {
+        let cells = line.strip_prefix("| ").and_then(|line| line.trim_end().strip_suffix(" |"));
+        let Some(cells) = cells else {
+            is_of_tests &= line.starts_with("|-");
+            continue;
+        };
+        let last = cells.rsplit_once(" | ").map_or(cells, |(_, last)| last);
+        if is_of_tests {
+            rows.push((line, last));
+        }
+        is_of_tests |= matches!(last, "test" | "tests");
+    }
+    rows
+}
+
+/// Returns whether a text names a test, or a file or directory of tests.
+fn names_a_test(text: &str) -> bool {
+    let is_path = |word: &str| {
+        let is_of_tests = word.split('/').any(|part| part == "tests" || part == "crash");
+        is_of_tests && word.contains('/') && tools::workspace().join(word).exists()
+    };
+    tests_of(text).next().is_some() || text.split([' ', ',', ';', '`', '(', ')']).any(is_path)
 }
 
 fn has_test(text: &str, name: &str) -> bool {
@@ -76,4 +106,19 @@ fn the_tests_that_documents_name_exist() -> Result<()> {
         }
     }
     check(count > 50, format!("{count} names of tests are found: the documents look otherwise now"))
+}
+
+#[test]
+fn every_promise_names_its_test() -> Result<()> {
+    let mut count = 0;
+    for document in DOCUMENTS {
+        let text = read(&tools::workspace().join(document))?;
+        for (row, tests) in tested_rows(&text) {
+            let is_explained = tests.strip_prefix(WITHOUT).is_some_and(|why| !why.trim().is_empty());
+            let what = format!("{document}: a row names no test, nor '{WITHOUT}' and why: {row}");
+            check(is_explained || names_a_test(tests), what)?;
+            count += 1;
+        }
+    }
+    check(count > 60, format!("{count} rows are found: the documents look otherwise now"))
 }

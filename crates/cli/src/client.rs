@@ -69,6 +69,17 @@ impl Client {
         self.block_on(self.exchange(method, path, json, self.patience))
     }
 
+    /// Makes a GET request and returns the answer unparsed, also if it is a text that says what is not ready (503).
+    pub fn look(&self, path: &str) -> Result<Bytes> {
+        self.block_on(async {
+            let answer = self.begin(Method::GET, path, None, self.patience).await?;
+            let (status, bytes) = self.whole(answer).await?;
+            let is_text = status == StatusCode::SERVICE_UNAVAILABLE
+                && serde_json::from_slice::<ErrorBody>(&bytes).is_err();
+            if status.is_success() || is_text { Ok(bytes) } else { Err(refusal(path, status, &bytes)) }
+        })
+    }
+
     /// Runs a future to completion; this client's calls may be made within it.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)

@@ -17,7 +17,6 @@ use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use haversack_api::{Status, redact};
-use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -148,7 +147,7 @@ impl Bundle {
             self.misses(name, "not requested, because the daemon does not respond".to_owned());
             return Ok(());
         }
-        let answer = match client.send(Method::GET, request, None::<&()>) {
+        let answer = match client.look(request) {
             Ok(answer) => answer,
             Err(error) => {
                 self.is_silent = matches!(error, CliError::Silent { .. });

@@ -127,11 +127,21 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns the number of a file system. The kernel extends the sign of some.
+fn kind_of(f_type: u64) -> u64 {
+    f_type & u64::from(u32::MAX)
+}
+
+/// Returns the name of a file system whose pages may never arrive.
+fn slow_file_system(kind: u64) -> Option<&'static str> {
+    SLOW_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
+}
+
 /// Returns the unit in which a file must be mapped.
 fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
     let of_file = rustix::fs::fstatfs(file)?;
-    let kind = of_file.f_type as u64 & u64::from(u32::MAX);
-    if let Some((_, name)) = SLOW_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
+    let kind = kind_of(of_file.f_type as u64);
+    if let Some(name) = slow_file_system(kind) {
         let what =
             format!("its file is on {name}: an access to it may block forever; use a local file system");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -235,5 +245,22 @@ impl Window {
         let to = self.address(at, bytes.len());
         // SAFETY: the target is within the mapping; the source is ours, so they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_on_slow_file_systems_are_refused() {
+        let slow = |f_type: u64| slow_file_system(kind_of(f_type));
+        assert_eq!((slow(0x6573_5546), slow(0x6969)), (Some("FUSE"), Some("NFS")));
+        // The sign of CIFS' number is extended.
+        assert_eq!(slow(0xffff_ffff_ff53_4d42), Some("CIFS"));
+        // tmpfs, hugetlbfs, ext4, XFS, Btrfs.
+        for local in [0x0102_1994, HUGETLBFS_MAGIC, 0xef53, 0x5846_5342, 0x9123_683e] {
+            assert_eq!(slow(local), None, "{local:x}");
+        }
     }
 }

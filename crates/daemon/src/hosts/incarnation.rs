@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,7 +32,11 @@ pub fn next(state_dir: &Path) -> std::io::Result<u64> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let count = (last + 1).max(seconds);
     let new = state_dir.join(format!("{FILE}.new"));
-    let mut file = fs::File::create(&new)?;
+    let mut options = fs::File::options();
+    options.write(true).create(true).truncate(true).mode(0o640);
+    // A start that was killed may have left one with another mode.
+    let _ = fs::remove_file(&new);
+    let mut file = options.open(&new)?;
     writeln!(file, "{count}")?;
     file.sync_all()?;
     fs::rename(&new, &path)?;
@@ -41,6 +46,8 @@ pub fn next(state_dir: &Path) -> std::io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -49,6 +56,8 @@ mod tests {
         let first = next(directory.path()).unwrap();
         let second = next(directory.path()).unwrap();
         assert!(second >= first + NUMBERS);
+        let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
         // The clock was set back by a year.
         let later = second / NUMBERS + 31_536_000;
         fs::write(directory.path().join(FILE), later.to_string()).unwrap();

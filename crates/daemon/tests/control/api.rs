@@ -1,11 +1,15 @@
 //! The control API against a data path that is not there: what is refused, with which status and hint; jobs; what is
 //! remembered.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::Request;
 use haversack_admission::StagingKind;
+use haversack_api::{DiskConfig, DiskState};
 use haversack_core::{AdmissionConfig, Target};
 use haversack_daemon::control::router;
+use haversack_daemon::daemon::Disk;
 use haversack_model::{DiskId, HostId, SectorNo};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -340,6 +344,29 @@ async fn who_changes_something_is_noted() {
     let wanted =
         [("daemon", "unknown: POST /v1/disks: 202"), ("vm2", "unknown: POST /v1/disks/vm2/flush: 404")];
     assert_eq!(audited, wanted);
+}
+
+/// What the daemon answers to a GET request, as text.
+async fn text(api: &Api, path: &str) -> (u16, String) {
+    let (stop, _) = tokio::sync::mpsc::channel(1);
+    let request = Request::get(path).extension(admin()).body(Body::empty()).unwrap();
+    let answer = router(api.daemon.clone(), stop).oneshot(request).await.unwrap();
+    let status = answer.status().as_u16();
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn a_daemon_is_ready_when_no_disk_waits_and_healthy_all_the_time() {
+    let api = Api::new();
+    assert_eq!(text(&api, "/readyz").await, (200, "ok\n".into()));
+    for (name, state) in [("vm1", DiskState::Waiting), ("vm2", DiskState::Attaching)] {
+        let disk = Disk::new(DiskConfig::new(name, "main", &format!("nbd://host/{name}")), true, state).unwrap();
+        api.daemon.insert_disk(name, Arc::new(disk)).unwrap();
+    }
+    let why = "disk vm1 is waiting\ndisk vm2 is attaching\n";
+    assert_eq!(text(&api, "/readyz").await, (503, why.into()));
+    assert_eq!(text(&api, "/healthz").await, (200, "ok\n".into()));
 }
 
 #[tokio::test]

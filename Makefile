@@ -31,7 +31,7 @@ help:
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
 	@echo "make packages    a Debian package and an RPM, in target/packages; make packages-test installs and removes them"
 	@echo "make ansible-test as root: has the Ansible role set up a clean Debian with the package and systemd"
-	@echo "make docs        the documentation as a site, in target/docs"
+	@echo "make docs        the documentation as a site, in target/site/docs"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
 setup:
@@ -85,9 +85,12 @@ packages-test: packages
 ansible-test: packages
 	./scripts/ansible-test
 
+# What pages link to outside of docs/ is copied beside the book, so that the links hold.
 docs:
 	@mdbook --version >/dev/null 2>&1 || cargo install mdbook --locked
+	rm -rf target/site
 	mdbook build docs
+	cp -r --parents $$(grep -oh '](\.\./[^)#]*' docs/*.md | cut -c 6- | sort -u) target/site
 
 # Sanitizers are unstable options; RUSTC_BOOTSTRAP lets a stable toolchain take them.
 fuzz: setup

@@ -29,6 +29,8 @@ fn the_alerts_are_valid_and_fire_when_they_should() {
             .filter_map(|line| Some(line.strip_prefix("## ")?.to_lowercase().replace(' ', "-")))
             .collect();
         for line in rules.lines().filter(|line| line.contains("runbook:")) {
+            let where_packages_have_it = "/usr/share/doc/haversack/runbooks.md#";
+            check(line.contains(where_packages_have_it), format!("nobody finds this: {line}"))?;
             let anchor = line.trim_end_matches('\'').rsplit('#').next().unwrap_or_default();
             check(anchors.iter().any(|heading| heading == anchor), format!("no runbook {anchor}"))?;
         }

@@ -49,14 +49,10 @@ fn a_daemon_that_is_not_ready_says_why_and_is_healthy() {
         rename(&device, &elsewhere)?;
         let port = tools::free_port()?;
         let vm2 = place.path("vm2.img").display().to_string();
-        let disks = vec![
-            Disk::new("vm1", file.display().to_string()),
-            Disk::new("vm2", vm2).unattachable(),
-        ];
+        let disks = vec![Disk::new("vm1", file.display().to_string()), Disk::new("vm2", vm2).unattachable()];
         let mut settings = Settings::new(64, disks);
         settings.daemon = format!("metrics_listen = \"127.0.0.1:{port}\"\n");
-        settings.more =
-            format!("[[pool]]\nname = \"{late}\"\ndevices = [{device:?}]\nstaging = \"16MiB\"\n");
+        settings.more = format!("[[pool]]\nname = \"{late}\"\ndevices = [{device:?}]\nstaging = \"16MiB\"\n");
         let daemon = Haversack::start(place, settings)?;
         let pool = format!("pool {late} is failed\n");
         wait_until_both_say(&daemon, port, &format!("{pool}disk vm2 is waiting\n"), 503)?;

@@ -94,13 +94,14 @@ fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Makes a support bundle and unpacks it. Returns its files and what is in them.
 fn bundle(place: &Place, daemon: &Haversack<'_>, name: &str) -> Result<Vec<(PathBuf, String)>> {
     let (archive, directory) = (place.path(format!("{name}.tar.gz")), place.path(name));
-    let (archive, config) = (archive.display().to_string(), place.path("haversackd.toml").display().to_string());
+    let (archive, config) =
+        (archive.display().to_string(), place.path("haversackd.toml").display().to_string());
     daemon.command(&["support-bundle", &archive, "--config", &config])?;
     std::fs::create_dir(&directory).map_err(Error::io("a directory"))?;
     let mut tar = tools::tool("tar")?;
     tar.args(["-xzf", &archive, "-C"]).arg(&directory);
     tools::run(tar)?;
-    let read = |path: PathBuf| {
+    let read = |path: PathBuf| -> Result<(PathBuf, String)> {
         let bytes = std::fs::read(&path).map_err(Error::io(path.display().to_string()))?;
         Ok((path, String::from_utf8_lossy(&bytes).into_owned()))
     };
@@ -132,7 +133,9 @@ fn a_support_bundle_has_no_secrets() {
             check(shown.contains(PLANTED), format!("{disk} has no secret: {shown}"))?;
         }
         let pool = daemon.pool();
-        for origin in ["rbd:pool/image:id=user:key=planted-key", "iscsi://user%planted-word@127.0.0.1/target/0"] {
+        for origin in
+            ["rbd:pool/image:id=user:key=planted-key", "iscsi://user%planted-word@127.0.0.1/target/0"]
+        {
             daemon.refused(&["disk", "attach", "refused", origin, "--pool", &pool])?;
         }
 

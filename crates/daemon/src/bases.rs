@@ -262,7 +262,12 @@ fn layers(disk: &DiskConfig, base: &DiskConfig, descent: &Descent) -> Result<Lay
     // What the helper's client has answered may not be in the map yet.
     descent.flush()?;
     let ranges = rbd::descent::shared_ranges(&device, &behind);
-    ranges.map(Layers::Told).map_err(|why| DaemonError::conflict(why, "see 'Disks made from one image' in origins.md, in /usr/share/doc/haversack"))
+    ranges.map(Layers::Told).map_err(|why| {
+        DaemonError::conflict(
+            why,
+            "see 'Disks made from one image' in origins.md, in /usr/share/doc/haversack",
+        )
+    })
 }
 
 /// Checks that a disk can be the base of another.

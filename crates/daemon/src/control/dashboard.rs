@@ -22,6 +22,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("main.js", "text/javascript", include_str!("../dashboard/main.js")),
     ("charts.js", "text/javascript", include_str!("../dashboard/charts.js")),
     ("disks.js", "text/javascript", include_str!("../dashboard/disks.js")),
+    ("moves.js", "text/javascript", include_str!("../dashboard/moves.js")),
     ("pools.js", "text/javascript", include_str!("../dashboard/pools.js")),
     ("text.js", "text/javascript", include_str!("../dashboard/text.js")),
 ];

@@ -1,5 +1,6 @@
 // Asks the daemon for its figures, again and again, and shows them.
 import { curveOf, disksWithCurves, showDisks } from "./disks.js";
+import { showMoves } from "./moves.js";
 import { showDay, showPools } from "./pools.js";
 import { duration, element } from "./text.js";
 
@@ -10,8 +11,9 @@ const state = { overview: null, loads: new Map(), events: [], after: 0 };
 async function ask(path) {
   // Without the credentials that the page's own address may have.
   const answer = await fetch(new URL(path, location.origin));
-  if (!answer.ok) throw new Error(`${path}: ${answer.status} ${(await answer.json().catch(() => ({}))).error ?? ""}`);
-  return answer.json();
+  if (answer.ok) return answer.json();
+  const { error } = await answer.json().catch(() => ({}));
+  throw Object.assign(new Error(`${path}: ${answer.status} ${error ?? ""}`), { status: answer.status });
 }
 
 /** What each disk has done between two overviews. A disk that was attached again is left out. */
@@ -64,6 +66,14 @@ async function refreshCurves() {
   place("curves").replaceChildren(...disks.map((disk, at) => curveOf(disk, curves[at])));
 }
 
+async function refreshMoves() {
+  showMoves(place("moves"), await ask("/v1/migrations").catch((error) => {
+    // A daemon without other hosts.
+    if (error.status === 409) return null;
+    throw error;
+  }));
+}
+
 async function refreshEvents() {
   const { events, next } = await ask(`/v1/events?after=${state.after}`);
   state.after = next;
@@ -88,5 +98,6 @@ async function forever(work, ms) {
 place("filter").addEventListener("input", () => state.overview && draw());
 await forever(refresh, EVERY_MS);
 if (state.overview) {
-  await Promise.all([forever(refreshEvents, EVERY_MS), forever(refreshDay, SELDOM_MS), forever(refreshCurves, SELDOM_MS)]);
+  await Promise.all([forever(refreshEvents, EVERY_MS), forever(refreshMoves, EVERY_MS), forever(refreshDay, SELDOM_MS),
+    forever(refreshCurves, SELDOM_MS)]);
 }

@@ -59,15 +59,19 @@ export function showPools(place, overview, loads) {
   place.replaceChildren(...(overview.pools.length ? overview.pools.map((pool) => card(pool, loads)) : [element("p", "", none)]));
 }
 
+/** The rating that the forecast is made for: a drive write a day over so many years. */
+const RATED_YEARS = 5;
+
 /** How fast a pool's devices wear, from what was written to flash in the time that the history covers. */
 function wear(pool, moments) {
   const seconds = moments.reduce((sum, moment) => sum + moment.interval_s, 0);
   const written = moments.reduce((sum, moment) => sum + moment.flash_bytes, 0);
   const capacity = pool.devices.reduce((sum, device) => sum + device.capacity_bytes, 0);
   if (seconds < 600 || !capacity) return "Flash writes: a forecast needs ten minutes of history.";
-  const perDay = written / seconds * 86400;
-  return `Flash writes: ${bytes(written)} in ${duration(seconds)}, which is ${(perDay / capacity).toFixed(2)} drive writes a day. ` +
-    "Compare with the rating of the devices.";
+  const writes = written / seconds * 86400 / capacity, years = RATED_YEARS / writes;
+  const age = years < 100 ? `${years.toFixed(1)} years` : "more than 100 years";
+  return `Flash writes: ${bytes(written)} in ${duration(seconds)}, which is ${writes.toFixed(2)} drive writes a day. ` +
+    `Devices that are rated for one a day over ${RATED_YEARS} years last ${age} at this rate; with twice the rating, twice as long.`;
 }
 
 function day(pool, history) {

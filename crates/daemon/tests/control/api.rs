@@ -361,7 +361,8 @@ async fn a_daemon_is_ready_when_no_disk_waits_and_healthy_all_the_time() {
     let api = Api::new();
     assert_eq!(text(&api, "/readyz").await, (200, "ok\n".into()));
     for (name, state) in [("vm1", DiskState::Waiting), ("vm2", DiskState::Attaching)] {
-        let disk = Disk::new(DiskConfig::new(name, "main", &format!("nbd://host/{name}")), true, state).unwrap();
+        let disk =
+            Disk::new(DiskConfig::new(name, "main", &format!("nbd://host/{name}")), true, state).unwrap();
         api.daemon.insert_disk(name, Arc::new(disk)).unwrap();
     }
     let why = "disk vm1 is waiting\ndisk vm2 is attaching\n";

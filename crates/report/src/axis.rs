@@ -2,6 +2,9 @@
 
 use crate::unit::Unit;
 
+/// Sizes that differ by more than this factor are drawn on a logarithmic axis.
+const WIDE: f64 = 8.0;
+
 /// One axis of a chart.
 #[derive(Clone, Debug)]
 pub struct Axis {
@@ -23,6 +26,16 @@ impl Axis {
     /// Makes a logarithmic axis from the smallest positive to the largest value.
     pub fn log(title: &str, unit: Unit) -> Axis {
         Axis { title: title.into(), unit, logarithmic: true, from: None, to: None }
+    }
+
+    /// Makes an axis for these sizes in bytes: logarithmic if the largest is more than eight times the smallest
+    /// one above 0, and otherwise linear.
+    pub fn sizes(title: &str, sizes: impl IntoIterator<Item = f64>) -> Axis {
+        let (mut low, mut high) = (f64::INFINITY, 0.0f64);
+        for size in sizes.into_iter().filter(|size| size.is_finite() && *size > 0.0) {
+            (low, high) = (low.min(size), high.max(size));
+        }
+        if high > low * WIDE { Axis::log(title, Unit::Bytes) } else { Axis::linear(title, Unit::Bytes) }
     }
 
     /// Makes a linear axis from 0 % to 100 %.
@@ -158,6 +171,15 @@ mod tests {
         assert_eq!(bytes.ticks(), [4096.0, 16384.0, 65536.0, 262144.0, 1048576.0]);
         let time = Axis::time("x").over([100.0, 1750.0].into_iter());
         assert_eq!(time.ticks(), [300.0, 600.0, 900.0, 1200.0, 1500.0].map(|t: f64| t));
+    }
+
+    #[test]
+    fn sizes_far_apart_are_drawn_by_their_logarithms() {
+        let is_log = |sizes: &[f64]| Axis::sizes("x", sizes.iter().copied()).logarithmic;
+        assert!(is_log(&[0.0, 1.0, 8.1]));
+        for near in [&[1.0, 8.0][..], &[0.0, 5.0], &[f64::NAN, 5.0, 6.0], &[]] {
+            assert!(!is_log(near), "{near:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::empty::{self, NO_PLACE, NO_VALUES};
 use crate::escape::html;
 use crate::frame::{COLOURS, open, round};
 use crate::unit::Unit;
@@ -12,6 +13,7 @@ pub struct Bars {
     title: String,
     unit: Unit,
     bars: Vec<(String, f64, usize)>,
+    when_empty: Option<String>,
 }
 
 const LINE: f64 = 24.0;
@@ -25,7 +27,7 @@ const CHARACTER: f64 = 6.4;
 impl Bars {
     /// Makes a chart without bars.
     pub fn new(title: &str, unit: Unit) -> Bars {
-        Bars { title: title.into(), unit, bars: Vec::new() }
+        Bars { title: title.into(), unit, bars: Vec::new(), when_empty: None }
     }
 
     /// Adds a bar.
@@ -39,6 +41,12 @@ impl Bars {
         self
     }
 
+    /// Sets the sentence that stands in its place if there is nothing to draw.
+    pub fn when_empty(mut self, sentence: &str) -> Bars {
+        self.when_empty = Some(sentence.into());
+        self
+    }
+
     /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
@@ -49,7 +57,17 @@ impl Bars {
         self.draw(true)
     }
 
+    /// Why there is nothing to draw, if that is so. A bar of length 0 shows its value.
+    fn emptiness(&self) -> Option<&str> {
+        let default = if self.bars.is_empty() { NO_VALUES } else { NO_PLACE };
+        let drawn = self.bars.iter().any(|(_, value, _)| value.is_finite());
+        (!drawn).then(|| self.when_empty.as_deref().unwrap_or(default))
+    }
+
     pub(crate) fn draw(&self, alone: bool) -> String {
+        if let Some(sentence) = self.emptiness() {
+            return empty::picture(&self.title, sentence, alone);
+        }
         let drawn = |value: f64| if value.is_finite() { value.max(0.0) } else { 0.0 };
         let largest = self.bars.iter().map(|(_, value, _)| drawn(*value)).fold(0.0, f64::max);
         let longest = self.bars.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
@@ -73,5 +91,23 @@ impl Bars {
             );
         }
         out + "</svg>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_without_a_value_give_a_sentence() {
+        let chart = || Bars::new("t", Unit::Count);
+        assert!(chart().to_svg().contains(NO_VALUES));
+        let outside = chart().bar("a", f64::NAN);
+        assert!(outside.to_svg().contains(NO_PLACE));
+        assert!(
+            outside.clone().when_empty("Nothing was measured.").to_svg().contains("Nothing was measured.")
+        );
+        let drawn = outside.bar("b", 0.0).when_empty("Nothing was measured.").to_svg();
+        assert!(drawn.contains("<rect") && !drawn.contains("Nothing was measured."), "{drawn}");
     }
 }

@@ -20,11 +20,13 @@
 //! Invariants
 //! - Everything that comes from outside (names, texts) is escaped.
 //! - Points that cannot be drawn (not finite, or not positive on a logarithmic axis) are left out, never drawn wrong.
+//! - A chart without anything to draw is a sentence that says why, not an empty frame.
 //! - Equal input gives equal bytes.
 
 mod area;
 mod axis;
 mod bars;
+mod empty;
 mod escape;
 mod frame;
 mod line;

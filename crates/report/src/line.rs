@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::axis::Axis;
+use crate::empty::{self, NO_PLACE, NO_VALUES};
 use crate::frame::{COLOURS, Frame, Sample, Traced, dashes};
 
 /// A chart with lines.
@@ -13,6 +14,7 @@ pub struct LineChart {
     y: Axis,
     series: Vec<Line>,
     marks: Vec<(f64, f64, String)>,
+    when_empty: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ enum Kind {
 impl LineChart {
     /// Makes a chart without lines.
     pub fn new(title: &str, x: Axis, y: Axis) -> LineChart {
-        LineChart { title: title.into(), x, y, series: Vec::new(), marks: Vec::new() }
+        LineChart { title: title.into(), x, y, series: Vec::new(), marks: Vec::new(), when_empty: None }
     }
 
     /// Adds a line through the points, which are in the order of x.
@@ -67,6 +69,12 @@ impl LineChart {
         self
     }
 
+    /// Sets the sentence that stands in its place if there is nothing to draw.
+    pub fn when_empty(mut self, sentence: &str) -> LineChart {
+        self.when_empty = Some(sentence.into());
+        self
+    }
+
     /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
@@ -77,7 +85,18 @@ impl LineChart {
         self.draw(true)
     }
 
+    /// Why there is nothing to draw, if that is so.
+    fn emptiness(&self) -> Option<&str> {
+        let mut points = self.series.iter().flat_map(|line| &line.points).peekable();
+        let default = if points.peek().is_none() { NO_VALUES } else { NO_PLACE };
+        let drawn = points.any(|point| self.takes(point));
+        (!drawn).then(|| self.when_empty.as_deref().unwrap_or(default))
+    }
+
     pub(crate) fn draw(&self, alone: bool) -> String {
+        if let Some(sentence) = self.emptiness() {
+            return empty::picture(&self.title, sentence, alone);
+        }
         let values = || self.series.iter().flat_map(|s| s.points.iter().copied()).filter(|p| self.takes(p));
         let (x, y) = (self.x.over(values().map(|p| p.0)), self.y.over(values().map(|p| p.1)));
         let legend: Vec<_> = self.series.iter().map(|s| (s.name.clone(), s.kind == Kind::Dashed)).collect();
@@ -124,5 +143,29 @@ impl LineChart {
             frame.push(&format!("<circle class=\"dot c{colour}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>"));
         }
         frame.trace(Traced { name: line.name.clone(), colour, points });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::Unit;
+
+    fn chart() -> LineChart {
+        LineChart::new("t", Axis::log("x", Unit::Bytes), Axis::share("y"))
+    }
+
+    #[test]
+    fn lines_without_a_point_give_a_sentence() {
+        for nothing in [chart(), chart().line("a", vec![])] {
+            let svg = nothing.to_svg();
+            assert!(svg.contains(NO_VALUES) && !svg.contains("class=\"axis\""), "{svg}");
+        }
+        let outside = chart().dots("a", vec![(0.0, 1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)]);
+        assert!(outside.to_svg().contains(NO_PLACE));
+        let told = outside.when_empty("No size was simulated.");
+        assert!(told.to_svg().contains("No size was simulated.") && !told.to_svg().contains(NO_PLACE));
+        let drawn = told.line("b", vec![(1.0, 0.0)]).draw(false);
+        assert!(drawn.contains("class=\"axis\"") && !drawn.contains("No size was simulated."), "{drawn}");
     }
 }

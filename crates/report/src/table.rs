@@ -8,6 +8,7 @@ use crate::escape::html;
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     caption: Option<String>,
+    notes: Vec<String>,
     columns: Vec<String>,
     rows: Vec<(Vec<String>, bool)>,
     left: Vec<usize>,
@@ -22,6 +23,12 @@ impl Table {
     /// Adds a line above it that says what it shows.
     pub fn caption(mut self, caption: &str) -> Table {
         self.caption = Some(caption.into());
+        self
+    }
+
+    /// Adds a line below it: what a reader has to know about some of its figures.
+    pub fn note(mut self, note: &str) -> Table {
+        self.notes.push(note.into());
         self
     }
 
@@ -73,7 +80,8 @@ impl Table {
         let caption = self.caption.iter().map(|caption| format!("{caption}\n")).collect::<String>();
         let rows: String =
             self.rows.iter().map(|(row, marked)| line(row, if *marked { " <" } else { "" })).collect();
-        caption + &line(&self.columns, "") + &rows
+        let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
+        caption + &line(&self.columns, "") + &rows + &notes
     }
 
     pub(crate) fn to_html(&self) -> String {
@@ -94,7 +102,9 @@ impl Table {
             }
             out += "</tr>";
         }
-        out + "</tbody></table></div>"
+        out += "</tbody></table>";
+        out.extend(self.notes.iter().map(|note| format!("<p>{}</p>", html(note))));
+        out + "</div>"
     }
 }
 
@@ -112,5 +122,13 @@ mod tests {
             table.to_text(),
             "volume       reads  note\na            12345  fine\nlonger name      6  x <\nb\n"
         );
+    }
+
+    #[test]
+    fn notes_stand_below() {
+        let mut table = Table::new(["volume", "reads"]).note("one & two");
+        table.row(["a", "1"]);
+        assert_eq!(table.to_text(), "volume  reads\na           1\none & two\n");
+        assert!(table.to_html().ends_with("</table><p>one &amp; two</p></div>"));
     }
 }

@@ -40,10 +40,12 @@ fn a_page_needs_no_network_and_draws_no_nonsense() {
 }
 
 #[test]
-fn a_chart_without_points_is_still_a_chart() {
+fn a_chart_without_points_is_a_sentence() {
     let empty = LineChart::new("t", Axis::log("x", Unit::Bytes), Axis::share("y")).line("a", vec![]);
-    assert!(empty.to_svg().ends_with("</svg>"));
+    assert!(empty.to_svg().contains("There is nothing to draw") && empty.to_svg().ends_with("</svg>"));
     let nothing = StackedArea::new("t", Axis::time("x"), Axis::linear("y", Unit::Count), vec![]);
     assert!(nothing.to_svg().contains("<style>"));
     assert!(Bars::new("t", Unit::Count).to_svg().ends_with("</svg>"));
+    let page = Page::new("t").section(Section::new("s").chart(empty).chart(nothing)).to_html();
+    assert_eq!(page.matches("There is nothing to draw").count(), 2);
 }

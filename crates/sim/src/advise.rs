@@ -4,6 +4,9 @@
 //! The *knee* is where the curve of mean latency over size is farthest from the straight line between its ends, both
 //! scaled to 1 (Satopaa et al., "Finding a kneedle in a haystack", ICDCSW'11). A curve that stays within a tenth of
 //! that line has no knee.
+//!
+//! The best possible policy is given the same memory as the production cache: its segments, which are whole, and its
+//! staging area. A size that is smaller than the smallest pool is that pool, with its price, and is listed once.
 
 use haversack_model::{BLOCK_BYTES, WriteMode};
 use haversack_report::{Axis, LineChart, Page, Section, Table, Unit};
@@ -57,7 +60,9 @@ pub struct Choice {
     pub price: f64,
     /// Hits among block accesses.
     pub hit_ratio: f64,
-    /// Maximum hits of any policy with this size.
+    /// Bytes of blocks that the cache can hold at a time: on flash, in whole segments, and in its staging area.
+    pub held_bytes: u64,
+    /// Maximum hits of any policy that can hold as much.
     pub most_hit_ratio: f64,
     /// Mean latency of requests.
     pub mean_us: f64,
@@ -84,6 +89,8 @@ pub struct Advice {
     pub choices: Vec<Choice>,
     /// The reasons, one sentence each.
     pub reasons: Vec<String>,
+    /// Which of the requested sizes no pool can have, if there are any.
+    pub note: Option<String>,
     /// The trace in one line.
     pub trace: String,
 }
@@ -125,25 +132,35 @@ fn without_cache(
 fn weigh(report: &Report, bare: &Report, flash: Flash) -> Advice {
     let mut rows: Vec<_> = report.of(PolicyName::Core).collect();
     rows.sort_by_key(|row| row.blocks);
-    rows.dedup_by_key(|row| row.blocks);
-    let most =
-        |row: &Row| report.of(PolicyName::Min).find(|min| min.blocks == row.blocks).map_or(1.0, hit_ratio);
-    let mut choices: Vec<_> =
-        bare.of(PolicyName::Lru).map(|row| choice(report, row, 0, 0.0, flash)).collect();
-    choices.extend(rows.iter().map(|row| choice(report, row, row.size_bytes.unwrap_or(0), most(row), flash)));
+    rows.dedup_by_key(|row| flash_blocks(row));
+    let most = |row: &Row| {
+        report.of(PolicyName::Min).find(|min| min.blocks == row.held_blocks).map_or(1.0, hit_ratio)
+    };
+    let mut choices: Vec<_> = bare.of(PolicyName::Lru).map(|row| choice(report, row, None, flash)).collect();
+    choices.extend(rows.iter().map(|row| choice(report, row, Some(most(row)), flash)));
     let knee = knee(&choices);
     if let Some(knee) = knee {
         choices[knee].knee = true;
     }
     let reasons = reasons(report, &choices, knee, flash);
-    Advice { flash, choices, reasons, trace: crate::show::trace_line(report) }
+    let note = crate::show::raised(report);
+    Advice { flash, choices, reasons, note, trace: crate::show::trace_line(report) }
+}
+
+/// Blocks of flash to buy for a cache: as many as requested, or those of the smallest pool.
+fn flash_blocks(row: &Row) -> u64 {
+    row.raised_to().or(row.blocks).unwrap_or(0)
 }
 
 fn hit_ratio(row: &Row) -> f64 {
     1.0 - row.miss_ratio
 }
 
-fn choice(report: &Report, row: &Row, size_bytes: u64, most_hit_ratio: f64, flash: Flash) -> Choice {
+/// A cache as a choice, with the most hits of any policy at equal memory; without those, it is no cache.
+fn choice(report: &Report, row: &Row, most_hit_ratio: Option<f64>, flash: Flash) -> Choice {
+    let is_cache = most_hit_ratio.is_some();
+    let bytes = |blocks: u64| if is_cache { blocks * report.block_bytes } else { 0 };
+    let (size_bytes, held_bytes) = (bytes(flash_blocks(row)), bytes(row.held_blocks.unwrap_or(0)));
     let seconds = report.trace.span_seconds.max(1e-9);
     let latency = row.latency.map(|latency| latency.all).unwrap_or_default();
     let counts = &row.counts;
@@ -154,8 +171,9 @@ fn choice(report: &Report, row: &Row, size_bytes: u64, most_hit_ratio: f64, flas
         size_bytes,
         footprint_fraction: size_bytes as f64 / (report.trace.footprint_blocks * report.block_bytes) as f64,
         price: size_bytes as f64 / GIB * flash.price_per_gib,
-        hit_ratio: if size_bytes == 0 { 0.0 } else { hit_ratio(row) },
-        most_hit_ratio,
+        hit_ratio: if is_cache { hit_ratio(row) } else { 0.0 },
+        held_bytes,
+        most_hit_ratio: most_hit_ratio.unwrap_or(0.0),
         mean_us: latency.mean_us,
         p95_us: latency.p95_us,
         origin_ios_per_second: (counts.origin_reads + counts.origin_writes) as f64 / seconds,
@@ -203,10 +221,11 @@ fn reasons(report: &Report, choices: &[Choice], knee: Option<usize>, flash: Flas
     };
     let never = report.of(PolicyName::Unlimited).next().map_or(0.0, |row| row.miss_ratio);
     reasons.push(format!(
-        "It has {:.1} % hits. The best possible policy would have {:.1} % with this size; {:.1} % of the accesses are the \
-         first to their block and miss in any cache.",
+        "It has {:.1} % hits. The best possible policy would have {:.1} % with as much memory, which is {} with the staging \
+         area; {:.1} % of the accesses are the first to their block and miss in any cache.",
         chosen.hit_ratio * 100.0,
         chosen.most_hit_ratio * 100.0,
+        bytes(chosen.held_bytes as f64),
         never * 100.0
     ));
     reasons.push(format!(
@@ -295,6 +314,7 @@ pub fn table(advice: &Advice) -> Table {
         "flash",
         "price",
         "of footprint",
+        "holds",
         "hit ratio",
         "best possible",
         "mean us",
@@ -310,6 +330,7 @@ pub fn table(advice: &Advice) -> Table {
             if none { "none".into() } else { bytes(choice.size_bytes as f64) },
             format!("{:.2}", choice.price),
             format!("{:.1} %", choice.footprint_fraction * 100.0),
+            bytes(choice.held_bytes as f64),
             format!("{:.1} %", choice.hit_ratio * 100.0),
             format!("{:.1} %", choice.most_hit_ratio * 100.0),
             format!("{:.0}", choice.mean_us),
@@ -321,33 +342,52 @@ pub fn table(advice: &Advice) -> Table {
         ];
         if choice.knee { table.marked_row(cells) } else { table.row(cells) }
     }
-    table
+    if advice.choices.iter().any(|choice| choice.knee) {
+        table = table.note("Marked: the knee.");
+    }
+    match &advice.note {
+        Some(note) => table.note(note),
+        None => table,
+    }
+}
+
+/// Hit ratio and latency over size. Latencies without a cache are a level, since a logarithmic axis has no place for
+/// a size of 0.
+fn curves(advice: &Advice) -> Section {
+    let caches = || advice.choices.iter().filter(|choice| choice.size_bytes > 0);
+    let sizes: Vec<f64> = caches().map(|choice| choice.size_bytes as f64).collect();
+    let points =
+        |value: fn(&Choice) -> f64| -> Vec<_> { sizes.iter().copied().zip(caches().map(value)).collect() };
+    let size = || Axis::sizes("Flash", sizes.iter().copied());
+    let mut latency = LineChart::new("Latency", size(), Axis::linear("Latency", Unit::Seconds))
+        .line("mean", points(|choice| choice.mean_us / 1e6))
+        .line("95th percentile", points(|choice| choice.p95_us / 1e6));
+    if let Some(none) = advice.choices.iter().find(|choice| choice.size_bytes == 0) {
+        let level = |us: f64| sizes.iter().map(|size| (*size, us / 1e6)).collect();
+        latency = latency
+            .dashed("mean without a cache", level(none.mean_us))
+            .dashed("95th percentile without a cache", level(none.p95_us));
+    }
+    let mut hits = LineChart::new("Hit ratio", size(), Axis::share("Hit ratio"))
+        .line("production cache", points(|choice| choice.hit_ratio))
+        .dashed("best possible", points(|choice| choice.most_hit_ratio));
+    if let Some(knee) = caches().find(|choice| choice.knee) {
+        latency = latency.mark(knee.size_bytes as f64, knee.mean_us / 1e6, "knee");
+        hits = hits.mark(knee.size_bytes as f64, knee.hit_ratio, "knee");
+    }
+    Section::new("Curves")
+        .text("The best possible policy has the same memory as the production cache: its flash and its staging area.")
+        .chart(hits)
+        .chart(latency)
 }
 
 /// The advice as a page.
 pub fn page(advice: &Advice, title: &str) -> Page {
-    let points = |value: fn(&Choice) -> f64| -> Vec<_> {
-        advice.choices.iter().map(|choice| (choice.size_bytes as f64, value(choice))).collect()
-    };
-    let size = || Axis::linear("Flash", Unit::Bytes);
-    let mut latency = LineChart::new("Latency", size(), Axis::linear("Latency", Unit::Seconds))
-        .line("mean", points(|choice| choice.mean_us / 1e6))
-        .line("95th percentile", points(|choice| choice.p95_us / 1e6));
-    let mut hits = LineChart::new("Hit ratio", size(), Axis::share("Hit ratio"))
-        .line("production cache", points(|choice| choice.hit_ratio))
-        .dashed("best possible", points(|choice| choice.most_hit_ratio));
-    if let Some(knee) = advice.choices.iter().find(|choice| choice.knee) {
-        latency = latency.mark(knee.size_bytes as f64, knee.mean_us / 1e6, "knee");
-        hits = hits.mark(knee.size_bytes as f64, knee.hit_ratio, "knee");
-    }
     let mut reasons = Section::new("What to buy");
     for reason in &advice.reasons {
         reasons = reasons.text(reason);
     }
-    Page::new(title)
-        .lead(&advice.trace)
-        .section(reasons.table(table(advice)))
-        .section(Section::new("Curves").chart(hits).chart(latency))
+    Page::new(title).lead(&advice.trace).section(reasons.table(table(advice))).section(curves(advice))
 }
 
 #[cfg(test)]
@@ -360,6 +400,7 @@ mod tests {
             footprint_fraction: 0.0,
             price: 0.0,
             hit_ratio: 0.0,
+            held_bytes: 0,
             most_hit_ratio: 0.0,
             mean_us: *mean_us,
             p95_us: 0.0,
@@ -378,6 +419,38 @@ mod tests {
         assert_eq!(knee(&choices(&[100.0, 80.0, 60.0, 40.0, 20.0])), None);
         assert_eq!(knee(&choices(&[100.0, 100.0])), None);
         assert_eq!(knee(&choices(&[])), None);
+    }
+
+    fn advice(choices: Vec<Choice>, note: Option<&str>) -> Advice {
+        let flash = Flash { price_per_gib: 1.0, full_writes: 1.0, write_amplification: 1.0 };
+        let note = note.map(String::from);
+        Advice { flash, choices, reasons: Vec::new(), note, trace: "a trace".into() }
+    }
+
+    #[test]
+    fn the_knee_is_marked_and_sizes_that_no_pool_has_are_noted() {
+        let mut some = choices(&[100.0, 60.0, 20.0]);
+        let plain = table(&advice(some.clone(), None)).to_text();
+        assert!(!plain.contains('<') && !plain.contains("Marked"), "{plain}");
+        some[1].knee = true;
+        let marked = table(&advice(some, Some("No pool is so small."))).to_text();
+        let lines: Vec<_> = marked.lines().collect();
+        assert!(lines[2].ends_with(" <") && lines[3..].iter().all(|line| !line.ends_with('<')), "{marked}");
+        assert_eq!(lines[4..], ["Marked: the knee.", "No pool is so small."]);
+    }
+
+    /// Sizes of 1,000 to 9,000 bytes are drawn by their logarithms: twice as much is as far to the right.
+    #[test]
+    fn sizes_that_span_much_are_drawn_by_their_logarithms() {
+        let mut some = choices(&[100.0, 60.0, 20.0, 18.0]);
+        let html = |some: &[Choice]| page(&advice(some.to_vec(), None), "t").to_html();
+        let near = html(&some);
+        some[3].size_bytes = 9_000;
+        let far = html(&some);
+        assert!(near.contains("mean without a cache") && far.contains("mean without a cache"));
+        // 1,000 bytes are a third of the way to 3,000 on a linear axis, and the left end of a logarithmic one.
+        let first_point = |html: &str| html.split("d=\"M88 ").count();
+        assert!(first_point(&far) > first_point(&near));
     }
 
     #[test]

@@ -9,7 +9,7 @@ const COLUMNS: &str = "policy,blocks,size_bytes,footprint_fraction,accesses,hits
                        read_hits,data_stage_hits,read_misses,write_hits,write_misses,flash_writes,flash_write_ratio,\
                        flash_guest_blocks,flash_fill_blocks,flash_mirror_blocks,flash_metadata_pages,not_admitted,\
                        origin_reads,origin_read_bytes,origin_writes,origin_written_bytes,\
-                       mean_us,p50_us,p90_us,p95_us,p99_us,read_mean_us,read_p95_us,write_mean_us,write_p95_us";
+                       mean_us,p50_us,p90_us,p95_us,p99_us,read_mean_us,read_p95_us,write_mean_us,write_p95_us,held_blocks";
 
 /// All results. Values that a cache does not have are empty.
 pub fn csv(report: &Report) -> String {
@@ -66,6 +66,7 @@ fn line(text: &mut String, row: &Row) {
         of(|s| s.p95_us, reads),
         of(|s| s.mean_us, writes),
         of(|s| s.p95_us, writes),
+        optional(row.held_blocks),
     ];
     // Writing to a string does not fail.
     let _ = writeln!(text, "{}", cells.join(","));

@@ -44,12 +44,14 @@ pub struct VolumeRow {
 pub struct Row {
     /// The policy.
     pub policy: PolicyName,
-    /// Blocks of the cache; `None` for one without limit.
+    /// Blocks of the cache, as requested; `None` for one without limit.
     pub blocks: Option<u64>,
     /// The same in bytes.
     pub size_bytes: Option<u64>,
     /// The same as a fraction of the blocks that the trace accesses.
     pub footprint_fraction: Option<f64>,
+    /// The most blocks that it can hold at a time: of the production cache, in its segments and its staging area.
+    pub held_blocks: Option<u64>,
     /// Block accesses that count: all, or only reads in modes in which writes do not insert blocks.
     pub accesses: u64,
     /// Accesses that were cached.
@@ -118,6 +120,11 @@ pub struct Report {
 }
 
 impl ProductionRow {
+    /// The most blocks that it can hold at a time.
+    fn held_blocks(&self) -> u64 {
+        self.capacity_blocks + u64::from(self.staging_blocks)
+    }
+
     fn of(result: &ProductionResult) -> Self {
         let ProductionResult { segments, capacity_blocks, staging_blocks, .. } = *result;
         let ProductionResult { restarts, device_flushes, .. } = *result;
@@ -166,11 +173,13 @@ impl Row {
         let volumes = survey.volumes.iter().zip(&result.volumes).enumerate().map(volume).collect();
         let (reads, writes) = (result.latencies.reads.summary(), result.latencies.writes.summary());
         let all = result.latencies.all.summary();
+        let production = result.production.as_ref().map(ProductionRow::of);
         Row {
             policy: result.policy,
             blocks: result.blocks,
             size_bytes: result.blocks.map(|blocks| blocks * settings.block_bytes),
             footprint_fraction: result.blocks.map(|blocks| ratio(blocks, survey.footprint_blocks)),
+            held_blocks: production.as_ref().map(ProductionRow::held_blocks).or(result.blocks),
             accesses,
             hits,
             misses: accesses - hits,
@@ -180,11 +189,17 @@ impl Row {
             flash_write_ratio: ratio(counts.flash_writes(), counts.blocks_read() + counts.blocks_written()),
             counts,
             latency: (all.count > 0).then_some(LatencyRow { reads, writes, all }),
-            production: result.production.as_ref().map(ProductionRow::of),
+            production,
             volumes: if result.policy == PolicyName::Min { Vec::new() } else { volumes },
             series: result.series,
             elapsed: result.elapsed,
         }
+    }
+
+    /// Blocks of a production cache that is larger than requested, because it cannot be smaller.
+    pub fn raised_to(&self) -> Option<u64> {
+        let capacity = self.production.as_ref()?.capacity_blocks;
+        (Some(capacity) > self.blocks).then_some(capacity)
     }
 
     /// Block accesses that the simulation played per second of processor time, excluding warm-up.

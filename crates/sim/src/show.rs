@@ -33,12 +33,12 @@ fn thousands(number: u64) -> String {
 /// simulation if requested.
 pub fn table(report: &Report, speed: bool) -> Table {
     let timed = report.results.iter().any(|row| row.latency.is_some());
-    let mut columns = HITS.to_vec();
+    let mut columns = hit_columns(report);
     columns.extend(if timed { &LATENCIES[..] } else { &[] });
     columns.extend(speed.then_some("million accesses/s"));
-    let mut table = Table::new(columns);
+    let mut table = noted(Table::new(columns), report);
     for row in &report.results {
-        let mut cells = hits(row);
+        let mut cells = hits(report, row);
         if timed {
             cells.extend(latencies(row));
         }
@@ -62,9 +62,55 @@ const HITS: [&str; 10] = [
     "origin reads",
     "origin writes",
 ];
+/// The column for what a cache can hold, next to what was requested.
+const HOLDS: &str = "holds";
+/// Its place.
+const HOLDS_AT: usize = 3;
 const LATENCIES: [&str; 5] = ["mean us", "p50 us", "p90 us", "p95 us", "p99 us"];
 
-fn hits(row: &Row) -> Vec<String> {
+/// Whether a cache can hold more or fewer blocks than requested.
+fn holds_other(report: &Report) -> bool {
+    report.results.iter().any(|row| row.held_blocks != row.blocks)
+}
+
+fn hit_columns(report: &Report) -> Vec<&'static str> {
+    let mut columns = HITS.to_vec();
+    if holds_other(report) {
+        columns.insert(HOLDS_AT, HOLDS);
+    }
+    columns
+}
+
+/// Adds what a reader has to know about the sizes.
+fn noted(table: Table, report: &Report) -> Table {
+    match raised(report) {
+        Some(note) => table.note(&note),
+        None => table,
+    }
+}
+
+/// Says which caches are larger than requested, if any are.
+pub(crate) fn raised(report: &Report) -> Option<String> {
+    let rows = report.results.iter().filter_map(|row| Some((row.blocks?, row.raised_to()?)));
+    let (blocks, fewest) = rows.max()?;
+    let bytes = |blocks: u64| Unit::Bytes.format((blocks * report.block_bytes) as f64);
+    Some(format!(
+        "No pool of the production cache is smaller than {} ({} blocks), so at {} or less it was simulated with that.",
+        bytes(fewest),
+        thousands(fewest),
+        bytes(blocks)
+    ))
+}
+
+fn hits(report: &Report, row: &Row) -> Vec<String> {
+    let mut cells = hit_cells(row);
+    if holds_other(report) {
+        cells.insert(HOLDS_AT, row.held_blocks.map_or(String::new(), thousands));
+    }
+    cells
+}
+
+fn hit_cells(row: &Row) -> Vec<String> {
     vec![
         row.policy.to_string(),
         size(row),
@@ -88,10 +134,10 @@ fn latencies(row: &Row) -> Vec<String> {
 
 /// All results in tables that fit on a page.
 fn all_results(report: &Report) -> Section {
-    let mut hit_table = Table::new(HITS);
+    let mut hit_table = noted(Table::new(hit_columns(report)), report);
     let mut latency_table = Table::new(HITS[..2].iter().chain(&LATENCIES).copied());
     for row in &report.results {
-        hit_table.row(hits(row));
+        hit_table.row(hits(report, row));
         if row.latency.is_some() {
             latency_table.row([row.policy.to_string(), size(row)].into_iter().chain(latencies(row)));
         }
@@ -130,23 +176,28 @@ fn policies(report: &Report) -> Vec<PolicyName> {
     policies
 }
 
-/// A chart over sizes. A policy with one size has no curve, so there is no chart for fewer than two sizes.
+/// What a cache can hold in bytes, the production cache's staging area included.
+fn held_bytes(report: &Report, row: &Row) -> Option<f64> {
+    row.held_blocks.map(|blocks| (blocks * report.block_bytes) as f64)
+}
+
+/// A chart over what caches can hold. A policy with one size has no curve, so there is no chart for fewer than two
+/// sizes.
 fn over_sizes(
     report: &Report,
     title: &str,
     y: Axis,
     value: impl Fn(&Row) -> Option<f64>,
 ) -> Option<LineChart> {
-    let sizes: Vec<f64> =
-        report.of(PolicyName::Min).filter_map(|row| row.size_bytes).map(|bytes| bytes as f64).collect();
-    let (first, last) = (sizes.iter().copied().reduce(f64::min)?, sizes.iter().copied().reduce(f64::max)?);
-    if first == last {
+    if !has_curves(report) {
         return None;
     }
+    let sizes: Vec<f64> = report.of(PolicyName::Min).filter_map(|row| held_bytes(report, row)).collect();
+    let (first, last) = (sizes.iter().copied().reduce(f64::min)?, sizes.iter().copied().reduce(f64::max)?);
     let mut chart = LineChart::new(title, Axis::log("Cache size", Unit::Bytes), y);
     for policy in policies(report) {
         let mut points: Vec<_> =
-            report.of(policy).filter_map(|row| Some((row.size_bytes? as f64, value(row)?))).collect();
+            report.of(policy).filter_map(|row| Some((held_bytes(report, row)?, value(row)?))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         if policy == PolicyName::Unlimited {
             let level = report.of(policy).next().and_then(&value);
@@ -164,10 +215,24 @@ fn over_sizes(
     Some(chart)
 }
 
+/// Whether several sizes were requested. MIN has further ones if there are policies.
+fn has_curves(report: &Report) -> bool {
+    let bounds_alone = report.policies().next().is_none();
+    let requested = report.results.iter().filter(|row| bounds_alone || !row.policy.is_bound());
+    let mut sizes = requested.filter_map(|row| row.blocks);
+    let first = sizes.next();
+    sizes.any(|blocks| Some(blocks) != first)
+}
+
 fn curves(report: &Report) -> Section {
     let known = |row: &Row| !row.policy.is_bound();
-    let mut section = Section::new("Over the size of the cache").text(
-        "Dashed lines are bounds: no policy misses less than MIN, no cache less than one without limit.",
+    let mut section = Section::new("Over the size of the cache");
+    if !has_curves(report) {
+        return section.text("There are no curves: they need two sizes or more.");
+    }
+    section = section.text(
+        "Dashed lines are bounds: no policy misses less than MIN, no cache less than one without limit. Sizes are \
+         what a cache can hold: the production cache has whole segments, and its staging area in addition.",
     );
     let charts = [
         over_sizes(report, "Miss ratio", Axis::share("Miss ratio"), |row| Some(row.miss_ratio)),

@@ -16,6 +16,7 @@ use crate::error::SimError;
 use crate::governor::{self, Governor};
 use crate::meter::{Meter, MeterSettings};
 use crate::outcome::{Report, Row};
+use crate::production::pool::PoolMake;
 use crate::production::{self, Production};
 use crate::reference::governed::{Governed, Monitored};
 use crate::reference::lookahead::Lookahead;
@@ -116,9 +117,37 @@ fn cells(settings: &Settings, survey: &Survey, sizes: &[u64]) -> Result<Vec<Box<
             });
         }
     }
-    cells.push(Box::new(Lookahead::new(sizes.to_vec(), settings.block_bytes, settings.mode, meter)));
+    let of_min = sizes_of_min(settings, sizes)?;
+    cells.push(Box::new(Lookahead::new(of_min, settings.block_bytes, settings.mode, meter)));
     cells.push(replay(settings, PolicyName::Unlimited, None, meter, Unlimited::default()));
     Ok(cells)
+}
+
+/// The most blocks that a pool of this size can hold at a time. The production cache has whole segments, never fewer
+/// than two on each device, and a staging area in addition.
+///
+/// # Errors
+/// The pool is too large.
+pub(crate) fn held_blocks(settings: &Settings, blocks: u64) -> Result<u64, SimError> {
+    match settings.replacement {
+        Replacement::Core => Ok(PoolMake::of(&settings.pool, blocks)?.held_blocks()),
+        Replacement::Lru | Replacement::Arc => Ok(blocks),
+    }
+}
+
+/// The sizes of MIN: those requested, each followed by what the production cache holds at that size, so that both can
+/// be compared at equal memory.
+fn sizes_of_min(settings: &Settings, sizes: &[u64]) -> Result<Vec<u64>, SimError> {
+    let has_pools = settings.policies.contains(&PolicyName::Core);
+    let mut of_min = Vec::new();
+    for blocks in sizes {
+        of_min.push(*blocks);
+        let held = if has_pools { held_blocks(settings, *blocks)? } else { *blocks };
+        if !sizes.contains(&held) && !of_min.contains(&held) {
+            of_min.push(held);
+        }
+    }
+    Ok(of_min)
 }
 
 fn reference(settings: &Settings, name: PolicyName, blocks: u64, meter: MeterSettings) -> Box<dyn Cell> {

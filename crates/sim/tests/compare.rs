@@ -4,7 +4,7 @@ use std::path::Path;
 
 use haversack_sim::compare::verdict::verdict;
 use haversack_sim::compare::{
-    Choices, Comparison, Kept, RankedBy, System, compare, page, ranking_table, rankings,
+    Choices, Comparison, Kept, RankedBy, System, compare, page, ranking_table, rankings, table,
 };
 use haversack_sim::mix::{Load, Mix};
 use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
@@ -71,9 +71,17 @@ fn every_system_stays_within_the_bounds() {
         );
         assert!(bound.static_split.hit_ratio + 1e-9 >= bound.global_lru, "{bound:?}");
         let [local, scan] = bound.static_split.blocks[..] else { panic!("two disks: {bound:?}") };
-        assert!(local > 10 * scan && local + scan <= bound.blocks, "{bound:?}");
+        assert!(local > 10 * scan && local + scan <= bound.held_blocks, "{bound:?}");
     }
+    let text = table(&comparison).to_text();
+    let marked: Vec<&str> = text.lines().filter(|line| line.ends_with(" <")).collect();
+    for size in ["10.0 %", "30.0 %"] {
+        let winners = marked.iter().filter(|line| line.contains(size) && line.contains("latency"));
+        assert!(winners.count() >= 1, "{text}");
+    }
+    assert!(!text.contains("MIN") && text.contains("Marked: the lowest mean latency"), "{text}");
     let html = page(&[comparison], None).to_html();
+    assert!(html.contains("<tr class=\"marked\">") && html.contains("Hits over the size of the pool"));
     assert!(html.contains("best static split") && html.contains("urd") && html.contains("scan"));
     assert!(html.contains("Mean latency and 95th percentile of each disk"));
 }
@@ -190,6 +198,11 @@ fn seeds_of_a_recorded_load_are_of_latencies_alone() {
     assert_eq!((one.hit_ratio, one.seed, two.seed), (two.hit_ratio, 1, 2));
     assert_ne!(one.mean_us, two.mean_us);
     assert_eq!(found.bounds.iter().map(|bounds| bounds.seed).collect::<Vec<_>>(), [1, 2]);
+    // A third of some hundred blocks is less than the smallest pool has.
+    let bound = &found.bounds[0];
+    assert!(bound.blocks < 506 && (bound.held_blocks, bound.raised_to) == (570, Some(506)), "{bound:?}");
+    let text = table(&found).to_text();
+    assert!(text.contains("smaller than 1.98 MiB (506 blocks), so at 30.0 % or less"), "{text}");
     let lines = std::fs::read_to_string(&results).expect("it was written");
     assert_eq!(lines.matches("\"key\"").count(), 3, "two pools, and the bounds once");
 }

@@ -5,11 +5,14 @@ mod common;
 use common::{memory, mixed, simulate};
 use haversack_core::{AdmissionConfig, Persistence};
 use haversack_model::WriteMode;
+use haversack_model::random::Random;
+use haversack_sim::advise::{Flash, advise};
 use haversack_sim::latency::LatencyModel;
 use haversack_sim::{
-    PolicyName, Pool, Report, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic, run,
+    PolicyName, Pool, Report, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic, run, show,
 };
 use haversack_trace::{Access, Op};
+use proptest::prelude::*;
 
 const VOLUMES: [&str; 2] = ["a", "b"];
 
@@ -32,7 +35,10 @@ fn no_policy_beats_min_and_nothing_beats_no_limit() {
             ..Settings::default()
         };
         let report = simulate(&memory(&accesses, &VOLUMES), &settings);
-        assert_eq!(report.results.len(), 9 * 3 + 3 + 1);
+        // MIN has the sizes that were requested, and what the production cache holds at each.
+        assert_eq!(report.results.len(), 9 * 3 + 2 * 3 + 1);
+        let of_min: Vec<_> = report.of(PolicyName::Min).filter_map(|row| row.blocks).collect();
+        assert_eq!(of_min, [700, 570, 2_000, 1_835, 9_000, 8_995], "{mode}");
         let unlimited = report.of(PolicyName::Unlimited).next().unwrap();
         for min in report.of(PolicyName::Min) {
             assert!(unlimited.hits >= min.hits, "{mode}");
@@ -54,6 +60,104 @@ fn no_policy_beats_min_and_nothing_beats_no_limit() {
         let (core, lru) = (largest(PolicyName::Core), largest(PolicyName::Lru));
         assert!(core < lru + 0.05, "{mode}: the production cache misses {core}, LRU {lru}");
     }
+}
+
+/// Requests of one block, which one cache after the other could serve: some in a loop, some skewed.
+fn single_blocks(requests: u64, blocks: u64, seed: u64) -> Vec<Access> {
+    let mut rng = Random::new(seed);
+    let mut access = |number: u64| {
+        let kind = rng.bits() % 10;
+        let skewed = (rng.open_unit().powi(3) * blocks as f64) as u64;
+        Access {
+            time_ns: number * 1_000_000,
+            offset_bytes: if kind < 5 { number % blocks } else { skewed } * 4096,
+            length_bytes: 4096,
+            op: if kind % 3 == 0 { Op::Write } else { Op::Read },
+            ..Access::default()
+        }
+    };
+    (0..requests).map(&mut access).collect()
+}
+
+/// The production cache of this size, and MIN with the same memory.
+fn core_and_min(accesses: &[Access], settings: &Settings) -> (Row, Row) {
+    let report = simulate(&memory(accesses, &VOLUMES), settings);
+    let core = report.of(PolicyName::Core).next().expect("the production cache").clone();
+    let min = report.of(PolicyName::Min).find(|min| min.blocks == core.held_blocks);
+    let min = min.expect("MIN with what the production cache holds").clone();
+    (core, min)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Small sizes too, which are below those of the smallest pool.
+    #[test]
+    fn the_production_cache_does_not_beat_min_at_equal_memory(
+        size in 1u64..1_600,
+        blocks in 20u64..3_000,
+        seed in any::<u64>(),
+        mode in prop::sample::select(vec!["wb", "wt", "wa", "wi"]),
+    ) {
+        let (mode, sizes) = (mode.parse().expect("a mode"), Sizes::Blocks(vec![size]));
+        let settings = Settings { mode, sizes, ..Settings::default() };
+        let (core, min) = core_and_min(&single_blocks(4_000, blocks, seed), &settings);
+        prop_assert!(core.hits <= min.hits, "{} hits, MIN has {}", core.hits, min.hits);
+        prop_assert_eq!(core.accesses, min.accesses);
+        prop_assert_eq!(core.raised_to(), (size < 506).then_some(506));
+    }
+}
+
+/// With the size that was requested, the production cache would seem to beat MIN.
+#[test]
+fn a_pool_that_cannot_be_so_small_is_noted_and_compared_with_what_it_holds() {
+    let accesses: Vec<_> = (0..6_000u64)
+        .map(|n| Access {
+            time_ns: n * 1_000_000,
+            offset_bytes: n % 150 * 4096,
+            length_bytes: 4096,
+            ..Access::default()
+        })
+        .collect();
+    let settings = Settings { sizes: Sizes::Blocks(vec![20, 2_000]), ..Settings::default() };
+    let report = simulate(&memory(&accesses, &VOLUMES), &settings);
+    let (core, mut of_min) = (report.of(PolicyName::Core).next().unwrap(), report.of(PolicyName::Min));
+    let (requested, equal) = (of_min.next().unwrap(), of_min.next().unwrap());
+    assert_eq!((core.blocks, core.held_blocks, core.raised_to()), (Some(20), Some(570), Some(506)));
+    assert_eq!((requested.blocks, equal.blocks), (Some(20), Some(570)));
+    assert!(core.hits > requested.hits && core.hits <= equal.hits, "{} {}", core.hits, equal.hits);
+    let table = show::table(&report, false).to_text();
+    assert!(
+        table.contains("No pool of the production cache is smaller than 1.98 MiB (506 blocks)"),
+        "{table}"
+    );
+    assert!(table.contains("so at 80 KiB or less it was simulated with that."), "{table}");
+    let heading = table.lines().next().unwrap();
+    assert!(heading.contains("blocks  holds"), "{heading}");
+    let references = Settings { policies: vec![PolicyName::Lru], ..settings };
+    let table = show::table(&simulate(&memory(&accesses, &VOLUMES), &references), false).to_text();
+    assert!(!table.contains("holds") && !table.contains("No pool"), "{table}");
+}
+
+/// Sizes below that of the smallest pool are that pool, with its price, and are listed once.
+#[test]
+fn advice_is_about_pools_that_there_can_be() {
+    let accesses = single_blocks(4_000, 1_000, 1);
+    let flash = Flash { price_per_gib: 1.0, full_writes: 1_000.0, write_amplification: 1.0 };
+    let advice = |sizes: &[u64]| {
+        let settings = Settings { sizes: Sizes::Blocks(sizes.to_vec()), ..Settings::default() };
+        advise(&memory(&accesses, &VOLUMES), &settings, flash, &|_, _| {}).expect("advice")
+    };
+    let small = advice(&[10, 100, 400, 2_000]);
+    let sizes: Vec<_> = small.choices.iter().map(|choice| choice.size_bytes / 4096).collect();
+    assert_eq!(sizes, [0, 506, 2_000]);
+    let held: Vec<_> = small.choices.iter().map(|choice| choice.held_bytes / 4096).collect();
+    assert_eq!(held, [0, 570, 1_835]);
+    assert_eq!(small.choices[1].price, 506.0 * 4096.0 / (1u64 << 30) as f64);
+    assert!(small.choices.iter().all(|choice| choice.hit_ratio <= choice.most_hit_ratio));
+    let note = small.note.as_deref().expect("a note");
+    assert!(note.contains("at 1.56 MiB or less"), "{note}");
+    assert_eq!(advice(&[600, 2_000]).note, None);
 }
 
 fn json(report: &Report) -> String {

@@ -4,6 +4,9 @@
 //! The static split is found by exact search on the true LRU curves of all disks. It is a bound only for
 //! static divisions of LRU caches: a system that follows phases, or a replacement better than LRU, may exceed
 //! it.
+//!
+//! All of them have the memory that the systems' pool has: of the production cache its segments, which are whole, and its
+//! staging area.
 
 use haversack_analyze::{Histogram, Kind, Stack};
 use haversack_policy::allocate::Claim;
@@ -16,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::counts::ratio;
 use crate::error::SimError;
 use crate::outcome::Row;
+use crate::production::pool::PoolMake;
 use crate::reference::PolicyName;
-use crate::settings::{Settings, Sizes};
+use crate::settings::{Replacement, Settings, Sizes};
 use crate::sweep::{self, Progress};
 use crate::tape::Tape;
 
@@ -35,6 +39,42 @@ pub struct StaticSplit {
     pub blocks: Vec<u64>,
 }
 
+/// A size of the pool.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PoolSize {
+    /// The size as a fraction of the footprint.
+    pub fraction: f64,
+    /// The size in blocks, as requested.
+    pub blocks: u64,
+    /// The most blocks that the pool can hold at a time.
+    pub held_blocks: u64,
+    /// Blocks of the pool if it is larger than requested, because no pool is smaller.
+    pub raised_to: Option<u64>,
+}
+
+/// The sizes of the pool that these settings give.
+///
+/// # Errors
+/// A size is 0 blocks, or too large.
+pub fn sizes(
+    settings: &Settings,
+    fractions: &[f64],
+    footprint_blocks: u64,
+) -> Result<Vec<PoolSize>, SimError> {
+    let blocks = Sizes::Fractions(fractions.to_vec()).blocks(settings.block_bytes, footprint_blocks)?;
+    let is_core = settings.replacement == Replacement::Core;
+    let size = |(fraction, blocks): (&f64, u64)| {
+        let fewest = PoolMake::fewest_blocks(&settings.pool);
+        Ok(PoolSize {
+            fraction: *fraction,
+            blocks,
+            held_blocks: sweep::held_blocks(settings, blocks)?,
+            raised_to: (is_core && blocks < fewest).then_some(fewest),
+        })
+    };
+    fractions.iter().zip(blocks).map(size).collect()
+}
+
 /// The bounds of a size. Hits are among the blocks read and written.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Bounds {
@@ -42,8 +82,12 @@ pub struct Bounds {
     pub seed: u64,
     /// Size of the pool as a fraction of the footprint.
     pub fraction: f64,
-    /// Blocks of the pool.
+    /// Blocks of the pool, as requested.
     pub blocks: u64,
+    /// The most blocks that the pool can hold at a time, which is also the size of the caches here.
+    pub held_blocks: u64,
+    /// Blocks of the pool if it is larger than requested, because no pool is smaller.
+    pub raised_to: Option<u64>,
     /// Hits of a cache without limit.
     pub unlimited: f64,
     /// Hits of a cache that knows the future.
@@ -117,13 +161,12 @@ fn split(names: &[String], curves: &[(Histogram, u64)], blocks: u64) -> StaticSp
 pub fn bounds(
     tape: &Tape<'_>,
     settings: &Settings,
-    fractions: &[f64],
+    sizes: &[PoolSize],
     seed: u64,
     progress: &Progress<'_>,
 ) -> Result<Vec<Bounds>, SimError> {
-    let sizes = Sizes::Fractions(fractions.to_vec());
-    let sizes = sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
-    let rows = sweep::bounds(tape, settings, &sizes, progress)?;
+    let held: Vec<u64> = sizes.iter().map(|size| size.held_blocks).collect();
+    let rows = sweep::bounds(tape, settings, &held, progress)?;
     let curves = curves(tape)?;
     let names: Vec<String> = tape.survey.volumes.iter().map(|volume| volume.name.clone()).collect();
     let figure = |policy: PolicyName, blocks: Option<u64>, of: fn(&Row) -> u64| {
@@ -131,15 +174,20 @@ pub fn bounds(
         row.map_or(0.0, |row| ratio(of(row), row.counts.blocks_read() + row.counts.blocks_written()))
     };
     let hits = |row: &Row| row.counts.read_hits + row.counts.write_hits;
-    let bound = |(fraction, blocks): (&f64, &u64)| Bounds {
-        seed,
-        fraction: *fraction,
-        blocks: *blocks,
-        unlimited: figure(PolicyName::Unlimited, None, hits),
-        min: figure(PolicyName::Min, Some(*blocks), hits),
-        global_lru: figure(PolicyName::Lru, Some(*blocks), hits),
-        global_lru_flash_writes: figure(PolicyName::Lru, Some(*blocks), |row| row.flash_writes),
-        static_split: split(&names, &curves, *blocks),
+    let bound = |size: &PoolSize| {
+        let held = Some(size.held_blocks);
+        Bounds {
+            seed,
+            fraction: size.fraction,
+            blocks: size.blocks,
+            held_blocks: size.held_blocks,
+            raised_to: size.raised_to,
+            unlimited: figure(PolicyName::Unlimited, None, hits),
+            min: figure(PolicyName::Min, held, hits),
+            global_lru: figure(PolicyName::Lru, held, hits),
+            global_lru_flash_writes: figure(PolicyName::Lru, held, |row| row.flash_writes),
+            static_split: split(&names, &curves, size.held_blocks),
+        }
     };
-    Ok(fractions.iter().zip(&sizes).map(bound).collect())
+    Ok(sizes.iter().map(bound).collect())
 }

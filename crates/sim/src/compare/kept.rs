@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, PoolSize};
 use super::row::Combination;
 use super::system::Variant;
 use crate::error::SimError;
@@ -77,8 +77,9 @@ impl Kept {
         self.key(mix, &format!("{:?} {settings:?}", variant.system))
     }
 
-    fn of_bounds(&self, mix: &Mix, fraction: f64) -> u64 {
-        self.key(mix, &format!("bounds {fraction}"))
+    /// The bounds of a size are those of what the pool can hold, which depends on the replacement.
+    fn of_bounds(&self, mix: &Mix, fraction: f64, held_blocks: u64) -> u64 {
+        self.key(mix, &format!("bounds {fraction} {held_blocks}"))
     }
 
     /// Returns a pool's result.
@@ -90,8 +91,8 @@ impl Kept {
     }
 
     /// Returns the bounds of a size. They depend on the loads alone: recorded ones have the same with every seed.
-    pub fn bounds(&self, mix: &Mix, fraction: f64, seed: u64) -> Option<Bounds> {
-        match self.held.get(&self.of_bounds(mix, fraction)) {
+    pub fn bounds(&self, mix: &Mix, size: &PoolSize, seed: u64) -> Option<Bounds> {
+        match self.held.get(&self.of_bounds(mix, size.fraction, size.held_blocks)) {
             Some(Held::Bounds(bounds)) => Some(Bounds { seed, ..bounds.clone() }),
             _ => None,
         }
@@ -110,7 +111,8 @@ impl Kept {
     /// # Errors
     /// The file cannot be written.
     pub fn keep_bounds(&mut self, mix: &Mix, bounds: &Bounds) -> Result<(), SimError> {
-        self.append(self.of_bounds(mix, bounds.fraction), Held::Bounds(bounds.clone()))
+        let key = self.of_bounds(mix, bounds.fraction, bounds.held_blocks);
+        self.append(key, Held::Bounds(bounds.clone()))
     }
 
     fn append(&mut self, key: u64, held: Held) -> Result<(), SimError> {

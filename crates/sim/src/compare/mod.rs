@@ -16,6 +16,7 @@ mod statistics;
 mod summary;
 mod system;
 pub mod verdict;
+mod winners;
 
 use std::path::Path;
 
@@ -39,6 +40,7 @@ pub use show::{bounds_table, page, ranking_table, table, verdict_table};
 pub use statistics::Estimate;
 pub use summary::{Summary, summaries};
 pub use system::{OWN, System};
+pub use winners::{Best, best};
 
 /// Number of pools simulated side by side per thread. Results are kept when all of them are done.
 const POOLS_A_THREAD: usize = 4;
@@ -190,14 +192,14 @@ impl Round<'_> {
         comparison: &mut Comparison,
         progress: &Progress<'_>,
     ) -> Result<(), SimError> {
-        let fractions = &self.mix.fractions;
+        let sizes = bounds::sizes(settings, &self.mix.fractions, tape.survey.footprint_blocks)?;
         let known: Option<Vec<Bounds>> =
-            fractions.iter().map(|fraction| kept.bounds(self.mix, *fraction, self.seed)).collect();
+            sizes.iter().map(|size| kept.bounds(self.mix, size, self.seed)).collect();
         let bounds = match known {
             Some(known) => known,
             None => {
                 let progress = |_, part| progress(Stage::Finish, part);
-                let found = bounds::bounds(tape, settings, fractions, self.seed, &progress)?;
+                let found = bounds::bounds(tape, settings, &sizes, self.seed, &progress)?;
                 found.iter().try_for_each(|bounds| kept.keep_bounds(self.mix, bounds))?;
                 found
             }

@@ -3,10 +3,12 @@
 use haversack_model::BLOCK_BYTES;
 use haversack_report::{Axis, Page, Section, StackedArea, Table, Unit, counted};
 
+use super::picture::{self, AtSize};
 use super::ranking::{RankedBy, Ranking, Swap, rankings};
 use super::summary::{Summary, mean_bounds, summaries};
 use super::verdict::{Point, Verdict};
-use super::{Combination, Comparison, DiskRow, picture};
+use super::winners::{Best, best};
+use super::{Bounds, Combination, Comparison, DiskRow};
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
@@ -16,7 +18,8 @@ fn bytes(blocks: u64) -> String {
     Unit::Bytes.format((blocks * BLOCK_BYTES as u64) as f64)
 }
 
-/// Every system in a row, size by size: means over seeds with 95 % confidence intervals.
+/// Every system in a row, size by size: means over seeds with 95 % confidence intervals. The last column says what a
+/// system is best in among those with pools of the same size; the lowest mean latency is marked.
 pub fn table(comparison: &Comparison) -> Table {
     let mut table = Table::new([
         "allocator",
@@ -31,11 +34,16 @@ pub fn table(comparison: &Comparison) -> Table {
         "to flash",
         "budget",
         "decision ms",
+        "best in",
     ])
-    .words(3);
-    for row in summaries(comparison) {
+    .words(3)
+    .words(12);
+    let all = summaries(comparison);
+    let winners = best(&all);
+    for (row, winner) in all.iter().zip(&winners) {
         let system = &row.system;
-        table.row([
+        let titles: Vec<&str> = winner.iter().map(|best| best.title()).collect();
+        let cells = [
             system.allocator.clone(),
             system.admission.clone(),
             system.write_mode.clone(),
@@ -48,9 +56,30 @@ pub fn table(comparison: &Comparison) -> Table {
             row.flash_write_ratio.text(1.0, 3),
             row.write_budget.map_or_else(|| "-".into(), |blocks| format!("{blocks:.3}")),
             format!("{:.2}", row.decision_ms),
-        ]);
+            titles.join(", "),
+        ];
+        if winner.contains(&Best::MeanLatency) { table.marked_row(cells) } else { table.row(cells) }
     }
-    table
+    if winners.iter().any(|winner| !winner.is_empty()) {
+        table = table.note(
+            "Marked: the lowest mean latency in a pool of that size. Bounds are no systems and never win.",
+        );
+    }
+    match raised(comparison) {
+        Some(note) => table.note(&note),
+        None => table,
+    }
+}
+
+/// Says which pools are larger than requested, if any are.
+fn raised(comparison: &Comparison) -> Option<String> {
+    let too_small = comparison.bounds.iter().filter_map(|bound| Some((bound.fraction, bound.raised_to?)));
+    let (fraction, fewest) = too_small.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!(
+        "No pool of the production cache is smaller than {} ({fewest} blocks), so at {} or less it was simulated with that.",
+        bytes(fewest),
+        percent(fraction)
+    ))
 }
 
 /// The most pairs that a cell names.
@@ -153,7 +182,8 @@ fn points_table(verdict: &Verdict) -> Table {
 
 /// The bounds, size by size.
 pub fn bounds_table(comparison: &Comparison) -> Table {
-    let mut table = Table::new(["pool", "unlimited", "MIN", "best static split", "global LRU", "the split"]);
+    let mut table =
+        Table::new(["pool", "holds", "unlimited", "MIN", "best static split", "global LRU", "the split"]);
     let first = comparison.bounds.first().map(|bound| bound.seed);
     for bound in comparison.bounds.iter().filter(|bound| Some(bound.seed) == first) {
         let names = comparison.trace.volumes.iter().map(|volume| volume.name.as_str());
@@ -161,6 +191,7 @@ pub fn bounds_table(comparison: &Comparison) -> Table {
             names.zip(&bound.static_split.blocks).map(|(name, blocks)| format!("{name} {}", bytes(*blocks)));
         table.row([
             bytes(bound.blocks),
+            bytes(bound.held_blocks),
             percent(bound.unlimited),
             percent(bound.min),
             percent(bound.static_split.hit_ratio),
@@ -176,7 +207,8 @@ fn bounds(comparison: &Comparison) -> Section {
         .text(
             "Hits among all blocks read and written. No cache hits more than one without limit, none of a size more \
              than MIN. The best static split, found by exact search on the disks' true LRU curves, bounds fixed \
-             divisions of LRU caches only. With the first seed.",
+             divisions of LRU caches only. All of them have what the pool can hold: whole segments, and the staging area. \
+             With the first seed.",
         )
         .table(bounds_table(comparison))
 }
@@ -215,6 +247,9 @@ fn shares(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
         !row.targets.is_empty() && (alike || Some(&row.system) == subject)
     };
     let mut section = Section::new("Shares over time").text("Targets after each decision.");
+    if !first_round(comparison).any(|row| drawn(&row)) {
+        return section.text("There is nothing to draw: no system decided, so no disk was given a target.");
+    }
     for row in first_round(comparison).filter(drawn).take(DRAWN_SHARES) {
         let at = row.targets.iter().map(|sample| sample.time_seconds).collect();
         let (x, y) = (Axis::time("Time"), Axis::linear("Target", Unit::Bytes));
@@ -248,8 +283,36 @@ fn pictures(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
     section
 }
 
+/// Latency and hits over the size of the pool, if there are several sizes.
+fn over_size(comparison: &Comparison, verdict: Option<&Verdict>) -> Option<Section> {
+    let subject = verdict.map(|verdict| &verdict.subject);
+    let all = summaries(comparison);
+    let at_size = |bound: &Bounds| AtSize {
+        held_bytes: (bound.held_blocks * BLOCK_BYTES as u64) as f64,
+        summaries: all.iter().filter(|summary| summary.fraction == bound.fraction).collect(),
+        bounds: mean_bounds(comparison, bound.fraction),
+    };
+    let first = comparison.bounds.first()?.seed;
+    let mut sizes: Vec<AtSize<'_>> =
+        comparison.bounds.iter().filter(|bound| bound.seed == first).map(at_size).collect();
+    sizes.sort_by(|a, b| a.held_bytes.total_cmp(&b.held_bytes));
+    sizes.dedup_by(|a, b| a.held_bytes == b.held_bytes);
+    if sizes.len() < 2 {
+        return None;
+    }
+    let section = Section::new("Over the size of the pool").text(
+        "The subject, and the systems that have the lowest mean latency or the most hits at some size; of several windows \
+         and budgets the best. Sizes are what the pool can hold, the staging area included. Dashed lines are bounds.",
+    );
+    Some(
+        section
+            .chart(picture::latency_over_size(&sizes, subject))
+            .chart(picture::hits_over_size(&sizes, subject)),
+    )
+}
+
 /// The sections of one mix.
-fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] {
+fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<Section> {
     let trace = &comparison.trace;
     let lead = format!(
         "{}, {}, {} block accesses, footprint {}, {} of simulated time.",
@@ -265,7 +328,10 @@ fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] 
         .text("Mean latency and 95th percentile of each disk, in microseconds.")
         .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)));
     let mut systems = Section::new("All systems")
-        .text("Means over seeds with 95 % confidence intervals. Flash writes are blocks for each block accessed.")
+        .text(
+            "Means over seeds with 95 % confidence intervals. Flash writes are blocks for each block accessed. The last column \
+             says what a system is best in among those with pools of the same size.",
+        )
         .table(table(comparison));
     let rankings = rankings(comparison);
     if !rankings.is_empty() {
@@ -276,8 +342,10 @@ fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] 
             )
             .table(ranking_table(&rankings));
     }
-    let head = pictures(comparison, verdict);
-    [Section::new(&comparison.mix.title).text(&lead), head, bounds(comparison), systems, disks]
+    let mut sections = vec![Section::new(&comparison.mix.title).text(&lead), pictures(comparison, verdict)];
+    sections.extend(over_size(comparison, verdict));
+    sections.extend([bounds(comparison), systems, disks]);
+    sections
 }
 
 /// Comparisons of several mixes as a page, with the verdict on top.

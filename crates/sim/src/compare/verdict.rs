@@ -286,6 +286,8 @@ mod tests {
             seed: 1,
             fraction: 0.1,
             blocks: 100,
+            held_blocks: 100,
+            raised_to: None,
             unlimited: 0.9,
             min: 0.8,
             global_lru: 0.4,

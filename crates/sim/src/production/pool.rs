@@ -37,6 +37,7 @@ pub struct PoolMake {
 
 impl PoolMake {
     /// The shape of a pool of n blocks, or up to one segment per device fewer; of half as many if they are mirrored.
+    /// A size below [`PoolMake::fewest_blocks`] counts as that.
     ///
     /// # Errors
     /// It is too large.
@@ -59,6 +60,11 @@ impl PoolMake {
         })
     }
 
+    /// The smallest size of a pool with as many devices.
+    pub fn fewest_blocks(pool: &Pool) -> u64 {
+        FEWEST_SEGMENTS * u64::from(SLOTS_PER_SEGMENT) * u64::from(pool.devices.max(1))
+    }
+
     /// Devices that serve I/Os.
     pub fn stations(&self) -> usize {
         self.devices as usize * if self.mirrored { 2 } else { 1 }
@@ -72,6 +78,11 @@ impl PoolMake {
     /// Number of blocks that fit.
     pub fn capacity_blocks(&self) -> u64 {
         self.all_segments() * u64::from(SLOTS_PER_SEGMENT)
+    }
+
+    /// The most blocks that the pool can hold at a time: in its slots, and in its staging area.
+    pub fn held_blocks(&self) -> u64 {
+        self.capacity_blocks() + u64::from(self.staging_blocks)
     }
 
     /// The devices of a new pool. `host` distinguishes the pools of several hosts.
@@ -109,5 +120,26 @@ impl PoolMake {
     ) -> Result<Core, SimError> {
         let (core, _) = Core::open(media, memory, self.core, &OpenOptions::default(), now)?;
         Ok(core)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_holds_whole_segments_and_the_staging_area() {
+        let of = |pool: &Pool, blocks| {
+            let make = PoolMake::of(pool, blocks).unwrap();
+            (make.capacity_blocks(), make.held_blocks())
+        };
+        let one = Pool::default();
+        assert_eq!(PoolMake::fewest_blocks(&one), 506);
+        assert_eq!(of(&one, 1), (506, 570));
+        assert_eq!(of(&one, 506), (506, 570));
+        assert_eq!(of(&one, 2000), (1771, 1835));
+        assert_eq!(of(&one, 13_758), (13_662, 13_876));
+        let three = Pool { devices: 3, staging_blocks: Some(100), ..Pool::default() };
+        assert_eq!((PoolMake::fewest_blocks(&three), of(&three, 1)), (1518, (1518, 1618)));
     }
 }

@@ -211,11 +211,7 @@ fn reasons(report: &Report, choices: &[Choice], knee: Option<usize>, flash: Flas
             &choices[at]
         }
         None => {
-            reasons.push(
-                "There is no clear knee: latency falls about evenly with size, or hardly at all. Let price and life \
-                 decide; the figures below are those of the largest size."
-                    .into(),
-            );
+            reasons.push(no_knee_reason(choices));
             largest
         }
     };
@@ -244,6 +240,20 @@ fn reasons(report: &Report, choices: &[Choice], knee: Option<usize>, flash: Flas
         ));
     }
     reasons
+}
+
+fn no_knee_reason(choices: &[Choice]) -> String {
+    match choices {
+        [none, only] => format!(
+            "Only {} was simulated, so there is no knee: mean latency changes from {:.0} to {:.0} us.",
+            bytes(only.size_bytes as f64),
+            none.mean_us,
+            only.mean_us
+        ),
+        _ => "There is no clear knee: latency falls about evenly with size, or hardly at all. Let price and life \
+              decide; the figures below are those of the largest size."
+            .into(),
+    }
 }
 
 fn knee_reason(choices: &[Choice], at: usize) -> String {

@@ -203,7 +203,7 @@ pub enum Sizes {
     Blocks(Vec<u64>),
     /// In bytes.
     Bytes(Vec<u64>),
-    /// These fractions of the blocks that the trace accesses.
+    /// These fractions of the blocks that the trace accesses, if it accesses any at least one block each.
     Fractions(Vec<f64>),
 }
 
@@ -217,7 +217,8 @@ impl Sizes {
             Sizes::Blocks(blocks) => blocks.clone(),
             Sizes::Bytes(bytes) => bytes.iter().map(|bytes| bytes / block_bytes).collect(),
             Sizes::Fractions(parts) => {
-                parts.iter().map(|part| (part * footprint_blocks as f64) as u64).collect()
+                let fewest = footprint_blocks.min(1);
+                parts.iter().map(|part| ((part * footprint_blocks as f64) as u64).max(fewest)).collect()
             }
         };
         if blocks.is_empty() || blocks.contains(&0) {

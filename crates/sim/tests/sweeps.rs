@@ -158,6 +158,9 @@ fn advice_is_about_pools_that_there_can_be() {
     let note = small.note.as_deref().expect("a note");
     assert!(note.contains("at 1.56 MiB or less"), "{note}");
     assert_eq!(advice(&[600, 2_000]).note, None);
+    let only = advice(&[10, 100]);
+    assert_eq!((only.choices.len(), only.choices.iter().any(|choice| choice.knee)), (2, false));
+    assert!(only.reasons[0].starts_with("Only 1.98 MiB was simulated"), "{:?}", only.reasons);
 }
 
 fn json(report: &Report) -> String {

@@ -207,8 +207,8 @@ fn bounds(comparison: &Comparison) -> Section {
         .text(
             "Hits among all blocks read and written. No cache hits more than one without limit, none of a size more \
              than MIN. The best static split, found by exact search on the disks' true LRU curves, bounds fixed \
-             divisions of LRU caches only. All of them have what the pool can hold: whole segments, and the staging area. \
-             With the first seed.",
+             divisions of LRU caches only. All of them have what the pool can hold, with the production cache in \
+             whole segments and the staging area. With the first seed.",
         )
         .table(bounds_table(comparison))
 }

@@ -62,15 +62,16 @@ fn no_policy_beats_min_and_nothing_beats_no_limit() {
     }
 }
 
-/// Requests of one block, which one cache after the other could serve: some in a loop, some skewed.
+/// Requests of one block each: some in a loop, some skewed.
 fn single_blocks(requests: u64, blocks: u64, seed: u64) -> Vec<Access> {
     let mut rng = Random::new(seed);
     let mut access = |number: u64| {
         let kind = rng.bits() % 10;
         let skewed = (rng.open_unit().powi(3) * blocks as f64) as u64;
+        let block = if kind < 5 { number % blocks } else { skewed };
         Access {
             time_ns: number * 1_000_000,
-            offset_bytes: if kind < 5 { number % blocks } else { skewed } * 4096,
+            offset_bytes: block * 4096,
             length_bytes: 4096,
             op: if kind % 3 == 0 { Op::Write } else { Op::Read },
             ..Access::default()

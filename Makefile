@@ -16,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test docs
+.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -31,6 +31,7 @@ help:
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
 	@echo "make packages    a Debian package and an RPM, in target/packages; make packages-test installs and removes them"
 	@echo "make ansible-test as root: has the Ansible role set up a clean Debian with the package and systemd"
+	@echo "make libvirt-test as root: has libvirt start and end a guest, with the hook in place"
 	@echo "make docs        the documentation as a site, in target/site/docs"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
@@ -84,6 +85,11 @@ packages-test: packages
 # Takes some minutes, most of them for a clean Debian and for Ansible.
 ansible-test: packages
 	./scripts/ansible-test
+
+# A minute. It installs Debian's libvirt.
+libvirt-test:
+	cargo build --release -p haversack-daemon -p haversack-cli
+	./scripts/libvirt-test
 
 # What pages link to outside of docs/ is copied beside the book, so that the links hold.
 docs:

@@ -31,7 +31,7 @@ help:
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
 	@echo "make packages    a Debian package and an RPM, in target/packages; make packages-test installs and removes them"
 	@echo "make ansible-test as root: has the Ansible role set up a clean Debian with the package and systemd"
-	@echo "make libvirt-test as root: has libvirt start and end a guest, with the hook in place"
+	@echo "make libvirt-test as root: has libvirt start, migrate and end a guest, with the hook in place"
 	@echo "make docs        the documentation as a site, in target/site/docs"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
@@ -86,7 +86,7 @@ packages-test: packages
 ansible-test: packages
 	./scripts/ansible-test
 
-# A minute. It installs Debian's libvirt.
+# A minute or two. It installs Debian's libvirtd, which no service starts.
 libvirt-test:
 	cargo build --release -p haversack-daemon -p haversack-cli
 	./scripts/libvirt-test

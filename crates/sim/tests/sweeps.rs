@@ -73,7 +73,7 @@ fn single_blocks(requests: u64, blocks: u64, seed: u64) -> Vec<Access> {
             time_ns: number * 1_000_000,
             offset_bytes: block * 4096,
             length_bytes: 4096,
-            op: if kind % 3 == 0 { Op::Write } else { Op::Read },
+            op: if kind.is_multiple_of(3) { Op::Write } else { Op::Read },
             ..Access::default()
         }
     };

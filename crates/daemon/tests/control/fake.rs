@@ -70,7 +70,7 @@ pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: Write
         is_served: true,
         mode,
         stats: DiskStats::default(),
-        usage: DiskUsage::default(),
+        usage: DiskUsage { origin_in_order: Some(true), ..DiskUsage::default() },
         base: None,
         origin_up: true,
         origin_errors: 0,

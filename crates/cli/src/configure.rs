@@ -3,7 +3,7 @@
 //! Invariants
 //! - The file is replaced as a whole, or stays as it was. It keeps its owner, group and mode.
 //! - What it has stays, byte by byte: the pool's table is appended.
-//! - A file that is no TOML, is not complete, or has the pool or a device already, is refused.
+//! - A file that is not TOML, is not complete, or has the pool or a device already, is refused.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -93,12 +93,12 @@ impl Pool {
     fn check_other(&self, pool: &Value) -> std::result::Result<(), String> {
         let name = pool.get("name").and_then(Value::as_str).unwrap_or_default();
         if name == self.name {
-            return Err(format!("it has a pool '{name}' already: give another name"));
+            return Err(format!("it already has a pool '{name}': choose another name"));
         }
         let devices = pool.get("devices").and_then(Value::as_array).into_iter().flatten();
         match devices.filter_map(Value::as_str).find(|device| self.devices.iter().any(|own| own == device)) {
             None => Ok(()),
-            Some(device) => Err(format!("its pool '{name}' has the device {device} already")),
+            Some(device) => Err(format!("its pool '{name}' already has the device {device}")),
         }
     }
 }
@@ -127,8 +127,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 /// Writes a file that does not exist, with the owner, group and mode of another one.
 fn write_new(path: &Path, text: &str, like: &fs::Metadata) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let made = file.metadata()?;
-    if (made.uid(), made.gid()) != (like.uid(), like.gid()) {
+    let created = file.metadata()?;
+    if (created.uid(), created.gid()) != (like.uid(), like.gid()) {
         fchown(&file, Some(like.uid()), Some(like.gid()))?;
     }
     file.set_permissions(Permissions::from_mode(like.mode() & 0o7777))?;
@@ -168,8 +168,8 @@ mod tests {
     fn a_file_that_cannot_have_the_pool_is_refused() {
         let main = pool("main", &["/dev/a"]);
         for (text, word) in [
-            ("[[pool]]\nname = \"main\"\ndevices = [\"/dev/b\"]\n", "a pool 'main' already"),
-            ("[[pool]]\nname = \"x\"\ndevices = [\"/dev/a\"]\n", "/dev/a already"),
+            ("[[pool]]\nname = \"main\"\ndevices = [\"/dev/b\"]\n", "already has a pool 'main'"),
+            ("[[pool]]\nname = \"x\"\ndevices = [\"/dev/a\"]\n", "already has the device /dev/a"),
             ("[nbd]\nlisten", "complete"),
             ("[nbd\n", "line 1"),
             ("pool = []\n", "pool"),

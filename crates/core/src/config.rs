@@ -49,7 +49,7 @@ pub enum CleanOrder {
     #[default]
     Age,
     /// What the guest wrote after a flush reaches the origin only after everything that it wrote before. See
-    /// `flow/clean/order.rs`.
+    /// `flow/order.rs`.
     Flush,
 }
 

@@ -54,11 +54,10 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
-/// Gives a file that root has created to the owner and group of its directory: the daemon may run as that user, and the file is
-/// open to its owner only.
+/// Changes the owner and group of a file created by root to those of its directory. Only the owner can open the file, and the
+/// daemon may run as another user than root.
 fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result<()> {
-    // SAFETY: it has no conditions.
-    if unsafe { libc::geteuid() } != 0 {
+    if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -224,7 +224,7 @@ my sub hosts {
     return { map { lc($_->{name}) => $_ } @{ must($disk, ['host', 'list']) } };
 }
 
-# Dies unless all nodes know each other, and nobody has the disk but the node that its VM comes from.
+# Dies unless all nodes know each other, and no node has the disk except the one that its VM comes from.
 my sub check_nodes {
     my ($disk, $hosts) = @_;
     my ($missing) = grep { !$hosts->{ lc($_) } } other_nodes($disk);
@@ -284,7 +284,7 @@ my sub check_moves {
 }
 
 # Has the daemon attach a disk that it does not have.
-my sub attach_anew {
+my sub attach_disk {
     my ($disk, $shown, $hosts) = @_;
     my @arguments = ($disk->{name}, $disk->{origin}, '--pool', pool($disk));
     push @arguments, '--mode', setting($disk->{scfg}, 'haversack-mode', 'wb', qr/[a-z-]+/);
@@ -308,7 +308,7 @@ sub attach {
     # Also if somebody has attached it by hand, to take it over from a node that is dead.
     register($disk) if $is_shared;
     return if $is_ours;
-    attach_anew($disk, $shown, $hosts) if !$is_attached;
+    attach_disk($disk, $shown, $hosts) if !$is_attached;
     check_moves($disk) if $is_shared;
     return;
 }
@@ -357,7 +357,7 @@ sub detach {
     return;
 }
 
-# For what changes or removes the volume itself: nobody has the disk attached, and nothing of it is cached.
+# For operations that change or remove the volume itself: no node has the disk attached, and nothing of it is cached.
 sub release {
     my ($disk, %options) = @_;
     $disk->check_no_holder();

@@ -7,7 +7,7 @@
 //! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
 //! - no durable page lists one as dirty (the page is rewritten first), with the same exception;
 //! - the region is durably marked in the write-intent bitmap;
-//! - where blocks are cleaned in order, everything that the guest has flushed is clean (`clean/order.rs`).
+//! - where blocks are cleaned in order, everything that the guest has flushed is clean (`order.rs`).
 //!
 //! Then the blocks are locked and leave the cache, and the origin is written. For zeroes over dirty blocks,
 //! the origin is zeroed and flushed first; then the dirty entries are dropped and their pages rewritten. So
@@ -129,9 +129,9 @@ impl<M: Memory> Call<'_, M> {
 
     /// Whether the request waits until what was flushed before it is clean, which is requested then.
     fn waits_for_order(&mut self, number: u32, disk: DiskNo) -> bool {
-        let Some(last) = self.dirty_until(disk) else { return false };
-        let until = *self.requests[number].order_until.get_or_insert(last);
-        let waits = self.is_dirty_until(disk, until);
+        let Some(dirty) = self.dirty_groups(disk) else { return false };
+        let until = *self.requests[number].order_until.get_or_insert(*dirty.end());
+        let waits = *dirty.start() <= until;
         if waits {
             self.want_order(disk, until);
         }

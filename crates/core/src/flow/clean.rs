@@ -1,7 +1,7 @@
 //! The cleaner: writes dirty blocks back to the origin.
 //!
 //! A disk has one round at a time: pick blocks (first those that others wait for, then those dirty for
-//! longest, with their dirty neighbours; or in the order of the guest's flushes, see `clean/order.rs`), read and
+//! longest, with their dirty neighbours; or in the order of the guest's flushes, see `order.rs`), read and
 //! verify them, write them in block order with neighbours merged, flush the origin, and only then mark them
 //! clean.
 //!
@@ -16,7 +16,6 @@
 //! - The rate limit holds unless something waits for the cleaner.
 
 pub(crate) mod cleaner;
-pub(crate) mod order;
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
@@ -241,7 +240,7 @@ impl<M: Memory> Call<'_, M> {
         any
     }
 
-    fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
+    pub(super) fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
         let versions = self.resolve(disk, block);
         let Some((number, slot)) = versions.flash else { return false };
         let is_in_use = self.locks.get(disk, block).is_some() || self.is_at_peer(disk, block);

@@ -18,7 +18,7 @@
 //!   that the device is gone, recovery treats a single copy as a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
 //!   committed.
-//! - Where blocks are cleaned in order, a version is not committed while it is held by that order (`clean/order.rs`).
+//! - Where blocks are cleaned in order, a version is not committed while it is held by that order (`order.rs`).
 //! - A disk has at most [`MOST_BATCHES`] commits in flight, unless a flush waits for its blocks.
 
 pub(crate) mod batches;

@@ -23,6 +23,7 @@ pub mod mark;
 mod mirror_unavailable;
 mod monitoring;
 pub mod moving;
+pub mod order;
 mod overflow;
 mod ownership;
 pub mod pool_job;

@@ -56,7 +56,7 @@ impl Core {
         let request = &self.requests[number];
         let disk = request.disk;
         let (next, end) = (request.next, request.end);
-        let is_limit = self.dirty_full(disk) && self.dirty_until(disk).is_none();
+        let is_limit = self.dirty_full(disk) && self.dirty_groups(disk).is_none();
         if self.disk(disk).cleaner.origin_failed || !is_limit {
             return false;
         }

@@ -128,7 +128,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let is_write = matches!(op, Op::Write { .. });
         let chosen = if is_write { !bypass } else { stages_zeroes };
-        let refused = d.cleaner.origin_failed || is_write && self.dirty_until(disk).is_some();
+        let refused = d.cleaner.origin_failed || is_write && self.dirty_groups(disk).is_some();
         (chosen || refused) && self.gets_space(disk)
     }
 

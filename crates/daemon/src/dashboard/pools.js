@@ -59,7 +59,7 @@ export function showPools(place, overview, loads) {
   place.replaceChildren(...(overview.pools.length ? overview.pools.map((pool) => card(pool, loads)) : [element("p", "", none)]));
 }
 
-/** The rating that the forecast is made for: a drive write a day over so many years. */
+/** The assumed rating of the devices: one drive write per day for this number of years. */
 const RATED_YEARS = 5;
 
 /** How fast a pool's devices wear, from what was written to flash in the time that the history covers. */

@@ -29,8 +29,9 @@ const DISKS: u16 = 1000;
 const LONG_NAME: &str = "a-guest-whose-name-goes-on-and-on-";
 /// Minutes of history: enough for a forecast.
 const MINUTES: u64 = 15;
-/// The longest time until the page is painted, with all its disks, of the best of so many tries: others run beside the test.
+/// Limit of the time until the page is painted with all its disks.
 const PAINTED_MS: f64 = 1000.0;
+/// The page is measured up to this many times, and the shortest time counts: other tests run at the same time.
 const TRIES: usize = 5;
 /// Windows, in pixels: of a desk and of a telephone.
 const DESK: (u32, u32) = (1280, 900);
@@ -59,7 +60,7 @@ fn many_disks() -> Api {
     api
 }
 
-/// Gives a daemon some minutes of history, in each of which it writes one block to flash.
+/// Adds [`MINUTES`] of history to a daemon, with one block written to flash per minute.
 fn add_history(api: &Api) {
     let now = SystemTime::now();
     api.daemon.history.open(&api.daemon.config, now);

@@ -55,6 +55,25 @@ impl Summary {
         }
     }
 
+    /// Returns the result of one seed of a pool of a tenth of the footprint, for tests.
+    #[cfg(test)]
+    pub(super) fn of_one_seed(system: &System, hits: f64, mean_us: f64, writes: f64) -> Summary {
+        let exactly = |mean| Estimate { mean, half_width: None };
+        Summary {
+            system: system.clone(),
+            window_s: 1.0,
+            fraction: 0.1,
+            write_budget: None,
+            seeds: 1,
+            hit_ratio: exactly(hits),
+            read_hit_ratio: exactly(hits),
+            mean_us: exactly(mean_us),
+            p95_us: exactly(mean_us),
+            flash_write_ratio: exactly(writes),
+            decision_ms: 1.0,
+        }
+    }
+
     /// Whether it has both lower mean latency and fewer flash writes.
     pub fn dominates(&self, other: &Summary) -> bool {
         self.mean_us.mean < other.mean_us.mean && self.flash_write_ratio.mean < other.flash_write_ratio.mean

@@ -259,25 +259,11 @@ fn decision(points: &[Point]) -> Measure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::statistics::Estimate;
     use crate::compare::{Bounds, StaticSplit};
     use crate::tape::Survey;
 
     fn row(system: &System, window_s: f64, hits: f64, mean_us: f64, writes: f64) -> Summary {
-        let exactly = |mean| Estimate { mean, half_width: None };
-        Summary {
-            system: system.clone(),
-            window_s,
-            fraction: 0.1,
-            write_budget: None,
-            seeds: 1,
-            hit_ratio: exactly(hits),
-            read_hit_ratio: exactly(hits),
-            mean_us: exactly(mean_us),
-            p95_us: exactly(mean_us),
-            flash_write_ratio: exactly(writes),
-            decision_ms: 1.0,
-        }
+        Summary { window_s, ..Summary::of_one_seed(system, hits, mean_us, writes) }
     }
 
     fn comparison() -> Comparison {

@@ -51,25 +51,11 @@ pub fn best(summaries: &[Summary]) -> Vec<Vec<Best>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::statistics::Estimate;
     use super::super::system::System;
     use super::*;
 
     fn row(fraction: f64, hits: f64, mean_us: f64, writes: f64) -> Summary {
-        let exactly = |mean| Estimate { mean, half_width: None };
-        Summary {
-            system: System::own("none"),
-            window_s: 1.0,
-            fraction,
-            write_budget: None,
-            seeds: 1,
-            hit_ratio: exactly(hits),
-            read_hit_ratio: exactly(hits),
-            mean_us: exactly(mean_us),
-            p95_us: exactly(mean_us),
-            flash_write_ratio: exactly(writes),
-            decision_ms: 0.0,
-        }
+        Summary { fraction, ..Summary::of_one_seed(&System::own("none"), hits, mean_us, writes) }
     }
 
     #[test]

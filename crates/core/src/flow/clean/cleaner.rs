@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use haversack_model::{BlockNo, Micros, WriteMode, WriteThroughAck};
 
-use super::order::Order;
 use crate::action::JobError;
+use crate::flow::order::groups::Order;
 use crate::memory::FrameNo;
 use crate::origin_gate::permit::CleaningFrom;
 use crate::store::slot::SlotNo;
@@ -111,6 +111,11 @@ impl Cleaner {
     /// Whether something waits until all ended groups are clean.
     pub fn is_order_wanted(&self) -> bool {
         self.order.as_ref().is_some_and(|order| order.is_wanted())
+    }
+
+    /// Returns the number of blocks in the round.
+    pub fn picked(&self) -> usize {
+        self.blocks.len()
     }
 
     pub fn is_idle(&self) -> bool {

@@ -23,7 +23,9 @@
 //!   progress another eighth: the rest is for other disks.
 //! - A disk that waits for its origin commits whatever need not wait.
 
-mod state;
+pub(crate) mod groups;
+
+use std::ops::RangeInclusive;
 
 use haversack_model::DiskNo;
 
@@ -35,8 +37,7 @@ use crate::jobs::Job;
 use crate::memory::Memory;
 use crate::store::slot::{Live, SlotNo};
 use crate::versions::Versions;
-
-pub(crate) use state::Order;
+use groups::Order;
 
 /// Maximum number of dirty slots that one search for blocks of a group looks at.
 const SLOTS_TRIED: usize = 16_384;
@@ -68,16 +69,12 @@ impl Core {
         self.needs_cleaning(disk, slot) && slot.mask() & self.disk(disk).inside(slot.block()) != 0
     }
 
-    /// Returns the last commit of the ended groups, if anything of them is dirty.
-    pub(crate) fn dirty_until(&self, disk: DiskNo) -> Option<u64> {
+    /// Returns the commits from the oldest dirty block of the ended groups to the last one of these groups; `None` if they
+    /// are clean.
+    pub(crate) fn dirty_groups(&self, disk: DiskNo) -> Option<RangeInclusive<u64>> {
         let order = self.disk(disk).cleaner.order.as_ref()?;
         let oldest = self.oldest_in_order(disk)?;
-        (order.has_ended(oldest) && !planted(Bug::AroundOutOfOrder)).then(|| order.last_end())
-    }
-
-    /// Whether anything of the ended groups up to this commit is dirty.
-    pub(crate) fn is_dirty_until(&self, disk: DiskNo, commit: u64) -> bool {
-        self.dirty_until(disk).is_some() && self.oldest_in_order(disk).is_some_and(|oldest| oldest <= commit)
+        (order.has_ended(oldest) && !planted(Bug::AroundOutOfOrder)).then(|| oldest..=order.last_end())
     }
 
     /// Whether a newer version of a block must wait until the one on flash is clean. A stop of the pool does not wait for
@@ -203,7 +200,7 @@ impl<M: Memory> Call<'_, M> {
         while let Some((seq, number, slot)) = self.store.next_in_order(disk, after)
             && seq <= last
             && tried < SLOTS_TRIED
-            && self.disk(disk).cleaner.blocks.len() < room
+            && self.disk(disk).cleaner.picked() < room
             && !*unflushed
         {
             after = Some((seq, number));

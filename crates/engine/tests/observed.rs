@@ -138,6 +138,38 @@ fn reads_of_a_disk_whose_origin_is_away_do_not_hold_up_others() {
     assert_eq!(of_7, 1, "a question is answered once, however often it was repeated");
 }
 
+/// The owner is asked for a long read in parts.
+#[test]
+fn a_read_of_any_length_is_answered() {
+    const SECTORS: u64 = 5 * MOST_OBSERVED_SECTORS as u64 / 2;
+    let place = Place::new("observed-long");
+    let (open, _) = start(&place.pool(&[64], false));
+    let handle = open.handle();
+    let (ask, asked) = std::sync::mpsc::channel();
+    let ask = Mutex::new(ask);
+    join_as(&handle, 1, move |_, message| {
+        if let HostMessage::Read { question, sector, sectors } = message {
+            let _ = ask.lock().unwrap().send((question, sector, sectors));
+        }
+    });
+    let moves = Some(Moves { from: Some(HostId(2)) });
+    let file = OriginSpec::File { path: place.origin("origin", MIBS) };
+    let disk = attach(&open, DiskSpec { moves, ..spec(1, MIBS, file) });
+    let owner = handle.clone();
+    std::thread::spawn(move || {
+        for (question, sector, sectors) in asked {
+            assert!(sectors <= MOST_OBSERVED_SECTORS);
+            let answer =
+                || HostMessage::ReadDone { question, data: Ok(patterns(sector, u64::from(sectors), 5)) };
+            // An answer may come twice.
+            owner.host_said(HostId(2), DISK, answer(), Arc::new(()));
+            owner.host_said(HostId(2), DISK, answer(), Arc::new(()));
+        }
+    });
+    let mut client = Client::new(&handle, disk, MIBS * MIB);
+    assert!(client.read(100, SECTORS) == patterns(100, SECTORS, 5));
+}
+
 /// The answer to a question of an earlier start may come late, and must not pass for that to one of this start.
 #[test]
 fn questions_have_other_numbers_after_a_restart() {

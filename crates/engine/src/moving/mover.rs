@@ -7,6 +7,7 @@ use haversack_migrate::{Message, Method, Migration, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::{self as ownership, Record};
 
+use super::MOST_OBSERVED_SECTORS;
 use crate::front::Asked;
 
 /// The most copies that are read and sent each time the disk is driven.
@@ -50,12 +51,22 @@ impl MoveStatus {
 pub(super) struct Observation {
     pub client: u32,
     pub asked: Asked,
+    /// Sectors that have been read, from the first one on: a long read is asked for in parts.
+    pub read_sectors: u32,
     /// When the owner was asked last; `None` if it was not.
     pub asked_us: Option<Micros>,
     /// When the owner was asked first; until then, when it last answered another read, or when the client asked.
     pub since_us: Micros,
     /// The last answer was a refusal, so nothing is being read for it.
     pub refused: bool,
+}
+
+impl Observation {
+    /// Returns the first sector and the number of sectors that are asked for next.
+    pub fn part(&self) -> (u64, u32) {
+        let left = self.asked.sectors - self.read_sectors;
+        (self.asked.sector.0 + u64::from(self.read_sectors), left.min(MOST_OBSERVED_SECTORS))
+    }
 }
 
 /// See the module documentation.

@@ -23,17 +23,20 @@ const REPEAT_US: Micros = 1_000_000;
 const PATIENCE_US: Micros = 20_000_000;
 
 impl Reactor {
-    /// Asks the owner to read for a client. A read that is too long fails: a client that only looks at a disk reads
-    /// little.
+    /// Asks the owner to read for a client.
     pub(super) fn observe(&mut self, at: usize, client: u32, asked: Asked) {
-        if asked.sectors > MOST_OBSERVED_SECTORS {
-            return self.answer(client, asked, Err(RequestError::NotOwner));
-        }
+        self.ask_from(at, client, asked, 0);
+        self.ask_more(at);
+    }
+
+    /// Adds a question for what is left of a read after `read_sectors` sectors. Each part has a number of its own, so that a
+    /// repeated answer cannot pass for that to another part.
+    fn ask_from(&mut self, at: usize, client: u32, asked: Asked, read_sectors: u32) {
         self.moving.questions += 1;
         let (question, since_us) = (self.moving.questions, self.now);
-        let observation = Observation { client, asked, asked_us: None, since_us, refused: false };
+        let observation =
+            Observation { client, asked, read_sectors, asked_us: None, since_us, refused: false };
         self.moving.movers[at].observations.insert(question, observation);
-        self.ask_more(at);
     }
 
     /// Asks what has not been asked yet, in order, as much as the owner reads for this host at a time.
@@ -41,7 +44,7 @@ impl Reactor {
         let mover = &mut self.moving.movers[at];
         let (mut bytes, mut ask) = (0, Vec::new());
         for (question, observation) in mover.observations.iter_mut().filter(|(_, its)| !its.refused) {
-            bytes += observation.asked.sectors as usize * SECTOR_BYTES;
+            bytes += observation.part().1 as usize * SECTOR_BYTES;
             if bytes > MOST_OBSERVED_BYTES {
                 break;
             }
@@ -55,8 +58,8 @@ impl Reactor {
 
     fn ask_owner(&self, at: usize, question: u64) {
         let mover = &self.moving.movers[at];
-        if let Some(Observation { asked, .. }) = mover.observations.get(&question) {
-            let (sector, sectors) = (asked.sector.0, asked.sectors);
+        if let Some(observation) = mover.observations.get(&question) {
+            let (sector, sectors) = observation.part();
             self.send_to(mover.owner(), mover.id, HostMessage::Read { question, sector, sectors });
         }
     }
@@ -106,23 +109,28 @@ impl Reactor {
         let mover = &mut self.moving.movers[at];
         let is_guests = mover.is_guests();
         let Some(observation) = mover.observations.get_mut(&question) else { return };
-        let (client, asked) = (observation.client, observation.asked);
+        let (client, asked, read_sectors) = (observation.client, observation.asked, observation.read_sectors);
+        let (_, sectors) = observation.part();
         if is_guests {
             // What the other host has read may be old.
             mover.observations.remove(&question);
             return self.ask_again(client, asked);
         }
-        let Some(data) = data.ok().filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES) else {
+        let Some(data) = data.ok().filter(|data| data.len() == sectors as usize * SECTOR_BYTES) else {
             observation.refused = true;
             return self.ask_more(at);
         };
         mover.observations.remove(&question);
         let waiting = mover.observations.values_mut().filter(|its| its.asked_us.is_none());
         waiting.for_each(|its| its.since_us = self.now);
-        if let Some(client) = self.memory.payloads.get_mut(client) {
-            client.give(asked.slot, 0, &data);
+        if let Some(payloads) = self.memory.payloads.get_mut(client) {
+            payloads.give(asked.slot, read_sectors as usize * SECTOR_BYTES, &data);
         }
-        self.answer(client, asked, Ok(()));
+        if read_sectors + sectors == asked.sectors {
+            self.answer(client, asked, Ok(()));
+        } else {
+            self.ask_from(at, client, asked, read_sectors + sectors);
+        }
         self.ask_more(at);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A lock belongs to the open file, and I/O in flight keeps the file open. So once this process gets the lock
 //! of a killed process, none of that process's writes can complete any more. A process that has exited or is
-//! exiting is waited for; one that is alive is not.
+//! exiting is waited for; one that is alive is not, unless it is udev's: udev locks a device for a moment, to look at
+//! what is on it, each time a program that has written to it closes it.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -11,8 +12,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::{EngineError, Result, at};
 
-/// How long the I/O of a killed process may take to finish.
+/// How long the I/O of a killed process may take to finish, and udev to look at a device.
 const WAIT: Duration = Duration::from_secs(10);
+
+/// Names of udev's processes that look at devices.
+const PROBERS: [&str; 2] = ["(udev-worker)", "systemd-udevd"];
 
 /// Flag of a process that is exiting, in `/proc/PID/stat`.
 const EXITING: u64 = 4;
@@ -26,12 +30,14 @@ enum Holder {
     Living(String),
     /// A process that has exited or is exiting; its I/O in flight holds the lock.
     Going,
+    /// A process of udev.
+    Prober,
     /// No process that is visible.
     Unknown,
 }
 
-/// Repeats `attempt` until it returns `Some`. Waits for a holder that has exited or is exiting, up to a limit;
-/// a living holder is an error. If no holder is visible, `unseen_may_go` decides whether to wait.
+/// Repeats `attempt` until it returns `Some`. Waits for a holder that has exited or is exiting, or is udev's, up to a limit;
+/// any other living holder is an error. If no holder is visible, `unseen_may_go` decides whether to wait.
 pub(crate) fn patiently<R>(
     path: &Path,
     unseen_may_go: bool,
@@ -43,15 +49,18 @@ pub(crate) fn patiently<R>(
             return Ok(done);
         }
         let in_use = |by: &str| EngineError::InUse { path: path.to_path_buf(), by: by.to_string() };
-        match holder(path) {
+        let by = match holder(path) {
             Holder::Living(process) => return Err(in_use(&process)),
             Holder::Unknown if !unseen_may_go => return Err(in_use(&unseen(path))),
-            _ if begin.elapsed() > WAIT => return Err(in_use("I/O of a process that was killed")),
-            _ => {}
+            Holder::Prober => "udev, which looks at what is on it",
+            Holder::Going | Holder::Unknown => "in-flight I/O of a killed process",
+        };
+        if begin.elapsed() > WAIT {
+            return Err(in_use(by));
         }
         if !std::mem::replace(&mut told, true) {
             let (path, wait_s) = (path.display(), WAIT.as_secs());
-            tracing::warn!(%path, wait_s, "in use by in-flight I/O of a killed process: waiting for it to finish");
+            tracing::warn!(%path, wait_s, "in use by {by}: waiting for it to finish");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -124,19 +133,27 @@ fn state(process: u32) -> Holder {
         return Holder::Going;
     }
     let name = before.split_once('(').map_or("", |(_, name)| name);
+    if PROBERS.contains(&name) {
+        return Holder::Prober;
+    }
     Holder::Living(format!("process {process} ({name})"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::process::{Child, Command};
 
     use super::*;
 
     /// Starts `flock` with a `sleep` that keeps the lock after `flock` has exited.
     fn locked(path: &Path, seconds: &str) -> Child {
+        locked_by("flock", path, seconds)
+    }
+
+    fn locked_by(program: impl AsRef<OsStr>, path: &Path, seconds: &str) -> Child {
         std::fs::write(path, "").unwrap();
-        let child = Command::new("flock").arg(path).args(["sleep", seconds]).spawn().unwrap();
+        let child = Command::new(program).arg(path).args(["sleep", seconds]).spawn().unwrap();
         while File::open(path).unwrap().try_lock().is_ok() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -154,6 +171,18 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn udev_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let (path, worker) = (place.path().join("device"), place.path().join(PROBERS[0]));
+        std::fs::copy("/usr/bin/flock", &worker).unwrap();
+        let mut child = locked_by(&worker, &path, "1");
+        let file = File::open(&path).unwrap();
+        assert!(file.try_lock().is_err());
+        exclusively(&file, &path).unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! When VMs move: the state that lasts from round to round, and the rules that keep the cluster from oscillating.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClusterError;
-use crate::plan::{Move, Plan};
-use crate::settings::Settings;
+use crate::plan::{Move, Plan, Why};
+use crate::round::{Memory, Moved, Round};
+use crate::settings::{HOUR_US, Settings};
 use crate::snapshot::{HostName, Snapshot, VmName};
+use crate::view::{HostView, View};
 
 /// A move that was begun.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -26,14 +28,24 @@ pub struct MoveRecord {
     pub draining: bool,
 }
 
+/// What is remembered of a host.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Past {
+    /// Consecutive windows with too much demand.
+    windows: u32,
+    /// Its loads in the last windows, the newest last.
+    loads: VecDeque<f64>,
+}
+
 /// Decides moves. All of its state can be saved with serde. A new leader that has no saved state restores the moves from the
 /// directory's history ([`Balancer::restore`]) and counts windows from then on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Balancer {
     settings: Settings,
-    /// Loads of each host in the last windows, the newest last.
-    loads: BTreeMap<HostName, VecDeque<f64>>,
+    /// Serving hosts.
+    hosts: BTreeMap<HostName, Past>,
     /// Moves that still count, the oldest first.
     moves: VecDeque<MoveRecord>,
 }
@@ -45,7 +57,7 @@ impl Balancer {
     /// `BadSetting`.
     pub fn new(settings: Settings) -> Result<Balancer, ClusterError> {
         settings.check()?;
-        Ok(Balancer { settings, loads: BTreeMap::new(), moves: VecDeque::new() })
+        Ok(Balancer { settings, hosts: BTreeMap::new(), moves: VecDeque::new() })
     }
 
     /// Makes a balancer that knows which moves were made, as from the directory's history, in any order.
@@ -53,8 +65,9 @@ impl Balancer {
     /// # Errors
     /// `BadSetting`.
     pub fn restore(settings: Settings, moves: Vec<MoveRecord>) -> Result<Balancer, ClusterError> {
-        let _ = moves;
-        Balancer::new(settings)
+        let mut balancer = Balancer::new(settings)?;
+        moves.into_iter().for_each(|moved| balancer.record(moved));
+        Ok(balancer)
     }
 
     /// Returns the settings.
@@ -77,8 +90,9 @@ impl Balancer {
     /// # Errors
     /// The snapshot contradicts itself.
     pub fn round(&mut self, now_us: Micros, snapshot: &Snapshot) -> Result<Plan, ClusterError> {
-        self.observe(snapshot)?;
-        self.plan(now_us, snapshot)
+        let view = View::new(snapshot)?;
+        self.observe_view(&view);
+        Ok(self.plan_view(now_us, view))
     }
 
     /// Counts the windows with too much demand. Call it once at the end of each window.
@@ -86,7 +100,7 @@ impl Balancer {
     /// # Errors
     /// The snapshot contradicts itself.
     pub fn observe(&mut self, snapshot: &Snapshot) -> Result<(), ClusterError> {
-        let _ = snapshot;
+        self.observe_view(&View::new(snapshot)?);
         Ok(())
     }
 
@@ -96,13 +110,72 @@ impl Balancer {
     /// # Errors
     /// The snapshot contradicts itself.
     pub fn plan(&self, now_us: Micros, snapshot: &Snapshot) -> Result<Plan, ClusterError> {
-        let _ = (now_us, snapshot);
-        Ok(Plan::default())
+        Ok(self.plan_view(now_us, View::new(snapshot)?))
+    }
+
+    fn observe_view(&mut self, view: &View) {
+        let mut before = std::mem::take(&mut self.hosts);
+        for host in view.hosts.iter().filter(|host| host.is_serving()) {
+            let load = host.load();
+            let mut past = before.remove(&host.host.name).unwrap_or_default();
+            past.windows = if load > self.settings.threshold { past.windows.saturating_add(1) } else { 0 };
+            past.loads.push_back(load);
+            let kept = self.settings.calm_windows as usize;
+            past.loads.drain(..past.loads.len().saturating_sub(kept));
+            self.hosts.insert(host.host.name.clone(), past);
+        }
+    }
+
+    fn plan_view(&self, now_us: Micros, view: View) -> Plan {
+        let memory = |host: &HostView| {
+            self.hosts.get(&host.host.name).map_or(Memory::default(), |past| Memory {
+                windows: past.windows,
+                peak_load: past.loads.iter().copied().fold(0.0, f64::max),
+            })
+        };
+        let age_us = |moved: &MoveRecord| now_us.saturating_sub(moved.at_us);
+        let is_counted = |moved: &&MoveRecord| !moved.draining && age_us(moved) < HOUR_US;
+        let made = u32::try_from(self.moves.iter().filter(is_counted).count()).unwrap_or(u32::MAX);
+        let host_moves_left = |host: &HostView| self.settings.max_moves_per_host.saturating_sub(host.moving);
+        let round = Round {
+            settings: &self.settings,
+            memory: view.hosts.iter().map(memory).collect(),
+            moved: self.moved(now_us, &view),
+            moves_left: self.settings.max_moves_per_hour.saturating_sub(made),
+            host_moves_left: view.hosts.iter().map(host_moves_left).collect(),
+            plan: Plan::default(),
+            view,
+        };
+        round.run()
+    }
+
+    /// Returns the moves of the snapshot's VMs that restrict further ones.
+    fn moved(&self, now_us: Micros, view: &View) -> HashMap<usize, Moved> {
+        let mut all: HashMap<usize, Moved> = HashMap::new();
+        for record in &self.moves {
+            let age_us = now_us.saturating_sub(record.at_us);
+            let Ok(vm) = view.vms.binary_search_by(|vm| vm.vm.name.cmp(&record.vm)) else { continue };
+            let moved = all.entry(vm).or_default();
+            moved.is_recent |= age_us < self.settings.min_residence_us;
+            let left = view.hosts.binary_search_by(|host| host.host.name.cmp(&record.from));
+            if let Ok(left) = left
+                && age_us < self.settings.no_return_us
+            {
+                moved.left.push(left);
+            }
+        }
+        all
     }
 
     /// Takes note of a move that was begun, proposed by the balancer or not. A move that is not recorded may be proposed again.
     pub fn record(&mut self, moved: MoveRecord) {
-        self.moves.push_back(moved);
+        let place = self.moves.partition_point(|other| other.at_us <= moved.at_us);
+        self.moves.insert(place, moved);
+        let newest_us = self.moves.back().map_or(0, |moved| moved.at_us);
+        let kept_us = HOUR_US.max(self.settings.min_residence_us).max(self.settings.no_return_us);
+        while self.moves.front().is_some_and(|moved| newest_us - moved.at_us > kept_us) {
+            self.moves.pop_front();
+        }
     }
 
     /// Returns the moves that still count, the oldest first.
@@ -119,7 +192,7 @@ impl MoveRecord {
             vm: moved.vm.clone(),
             from: moved.from.clone(),
             to: moved.to.clone(),
-            draining: moved.why == crate::plan::Why::Draining,
+            draining: moved.why == Why::Draining,
         }
     }
 }

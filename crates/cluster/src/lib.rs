@@ -9,11 +9,19 @@
 //! matter: whichever host is the leader makes the same plan.
 
 mod balancer;
+mod cost;
 mod error;
+mod index;
+mod latency;
 mod plan;
+mod queue;
+mod round;
 mod settings;
 mod snapshot;
 mod tenants;
+mod variance;
+mod view;
+mod worth;
 
 pub use balancer::{Balancer, MoveRecord};
 pub use error::ClusterError;

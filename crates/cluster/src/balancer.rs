@@ -143,6 +143,8 @@ impl Balancer {
             moved: self.moved(now_us, &view),
             moves_left: self.settings.max_moves_per_hour.saturating_sub(made),
             host_moves_left: view.hosts.iter().map(host_moves_left).collect(),
+            smallest: view.smallest(),
+            is_balancing: false,
             plan: Plan::default(),
             view,
         };

@@ -27,9 +27,19 @@ impl Cost {
     /// - Warm-up: the blocks that are missing at the switch arrive evenly, so on average half of them are missing, and with
     ///   them that part of what the VM's hits save.
     pub fn of(round: &Round, vm: usize, to: usize) -> Cost {
+        let other = &round.view.hosts[to].host;
+        Cost::with(round, vm, other.link_bytes_per_s, round.view.cache(to).latency)
+    }
+
+    /// Returns what it costs at least, wherever the VM goes.
+    pub fn least(round: &Round, vm: usize) -> Cost {
+        Cost::with(round, vm, u64::MAX, 0.0)
+    }
+
+    fn with(round: &Round, vm: usize, link_bytes_per_s: u64, latency: f64) -> Cost {
         let (settings, view) = (round.settings, &round.view);
         let of = &view.vms[vm];
-        let rate = view.hosts[of.at].host.link_bytes_per_s.min(view.hosts[to].host.link_bytes_per_s).max(1);
+        let rate = view.hosts[of.at].host.link_bytes_per_s.min(link_bytes_per_s).max(1);
         let copy_s = of.vm.copied_blocks() as f64 * BLOCK_BYTES as f64 / rate as f64;
         let missing = 1.0 - settings.warm_ratio;
         let warm_up_s = missing * copy_s;
@@ -38,7 +48,7 @@ impl Cost {
         Cost {
             copy_s,
             warm_up_s,
-            neighbours_us: settings.neighbour_slowdown * copy_s * (round.latency(of.at) + round.latency(to)),
+            neighbours_us: settings.neighbour_slowdown * copy_s * (view.cache(of.at).latency + latency),
             stall_us: view.weight_per_s(vm) * stall_s * settings.stall_us as f64 / 2.0,
             warm_up_us: worth * missing / 2.0 * warm_up_s,
         }
@@ -51,12 +61,6 @@ impl Cost {
 }
 
 impl Round<'_> {
-    /// Returns the latency of all accesses of a host in a second, weighted by priority: without a cache, less what it saves.
-    fn latency(&self, host: usize) -> f64 {
-        let without: f64 = self.view.hosts[host].vms.iter().map(|vm| self.view.uncached(*vm as usize)).sum();
-        (without - self.view.saved(host).0).max(0.0)
-    }
-
     /// Returns what a VM saves where it is: what its host's cache saves less without it.
     pub fn loss(&self, vm: usize) -> f64 {
         let from = self.view.vms[vm].at;
@@ -64,8 +68,7 @@ impl Round<'_> {
         let reserved = host.reserved_blocks - self.view.vms[vm].reserved_blocks.min(host.reserved_blocks);
         let room = host.host.capacity_blocks.saturating_sub(reserved);
         let without = divided(room, &cache.steps, Some(vm as u32), &[]).0;
-        let with = divided(host.room(host.host.capacity_blocks), &cache.steps, None, &[]).0;
-        with - without + self.view.worth(vm).reserved
+        cache.steps_saved - without + self.view.worth(vm).reserved
     }
 
     /// Returns what a VM would save on another host, if it used so many blocks of its cache.

@@ -2,8 +2,9 @@
 //!
 //! A binary tree over the hosts. Each node has the smallest key and the most of each resource below it. A search looks at
 //! nodes in the order of their keys, and passes over those without room, so it costs about the logarithm of the number of
-//! hosts for each host found.
+//! hosts for each host found. Needs that no host meets are remembered, so that they are not searched for again.
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -29,6 +30,15 @@ pub(crate) struct Need {
     pub memory_bytes: u64,
     /// Processors.
     pub vcpus: u32,
+}
+
+impl Need {
+    /// Returns whether it asks for at least as much of everything.
+    fn covers(&self, other: &Need) -> bool {
+        self.spare_blocks.unwrap_or(i64::MIN) >= other.spare_blocks.unwrap_or(i64::MIN)
+            && self.memory_bytes >= other.memory_bytes
+            && self.vcpus >= other.vcpus
+    }
 }
 
 impl Offer {
@@ -62,7 +72,12 @@ pub(crate) struct Index {
     /// The root is at 1, the children of a node at twice its place, the leaves from `width` on.
     nodes: Vec<Offer>,
     width: usize,
+    /// Needs that no host meets.
+    unmet: RefCell<Vec<Need>>,
 }
+
+/// How many needs that no host meets are remembered.
+const MOST_UNMET: usize = 16;
 
 /// A node to look at: the smallest key first, then the deepest.
 #[derive(PartialEq)]
@@ -85,14 +100,18 @@ impl PartialOrd for Next {
 impl Index {
     /// Makes the index of some of this many hosts.
     pub fn new(count: usize, mut offers: Vec<(u32, Offer)>) -> Index {
-        // Neighbours in the tree have similar keys, so that few nodes are looked at.
-        offers.sort_by(|a, b| a.1.key.total_cmp(&b.1.key).then(b.0.cmp(&a.0)));
+        // Neighbours in the tree have similar room and similar keys, so that few nodes are looked at.
+        let room = |offer: &Offer| (offer.memory_bytes.checked_ilog2(), offer.vcpus.checked_ilog2());
+        offers.sort_by(|a, b| {
+            room(&a.1).cmp(&room(&b.1)).then(a.1.key.total_cmp(&b.1.key)).then(b.0.cmp(&a.0))
+        });
         let width = offers.len().next_power_of_two();
         let mut index = Index {
             hosts: offers.iter().map(|offer| offer.0).collect(),
             leaves: vec![u32::MAX; count],
             nodes: vec![Offer::NONE; 2 * width],
             width,
+            unmet: RefCell::default(),
         };
         for (leaf, (host, offer)) in offers.into_iter().enumerate() {
             index.leaves[host as usize] = leaf as u32;
@@ -109,6 +128,7 @@ impl Index {
         if self.leaves[host] == u32::MAX {
             return;
         }
+        self.unmet.borrow_mut().retain(|need| !offer.meets(need));
         let mut node = self.width + self.leaves[host] as usize;
         self.nodes[node] = offer;
         while node > 1 {
@@ -120,6 +140,10 @@ impl Index {
     /// Returns up to `most` hosts that meet the need and are accepted, those with the smallest keys, in the order of keys.
     pub fn best(&self, need: &Need, most: usize, accept: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut found = Vec::new();
+        if self.unmet.borrow().iter().any(|unmet| need.covers(unmet)) {
+            return found;
+        }
+        let mut is_met = false;
         let mut next = BinaryHeap::from([Next(self.nodes[1].key, 1)]);
         while let Some(Next(_, node)) = next.pop() {
             if !self.nodes[node].meets(need) {
@@ -129,6 +153,7 @@ impl Index {
                 next.extend([2 * node, 2 * node + 1].map(|child| Next(self.nodes[child].key, child)));
                 continue;
             }
+            is_met = true;
             let host = self.hosts[node - self.width] as usize;
             if accept(host) {
                 found.push(host);
@@ -136,6 +161,12 @@ impl Index {
                     break;
                 }
             }
+        }
+        if !is_met {
+            let mut unmet = self.unmet.borrow_mut();
+            unmet.retain(|other| !other.covers(need));
+            unmet.truncate(MOST_UNMET - 1);
+            unmet.push(*need);
         }
         found
     }
@@ -177,7 +208,7 @@ mod tests {
                     memory_bytes: random.below(40),
                     vcpus: random.below(8) as u32,
                 };
-                let accept = |host: usize| host % 3 != 0;
+                let accept = |host: usize| host & 3 != 0;
                 let mut expected: Vec<f64> = (0..count)
                     .filter(|host| accept(*host) && offers[*host].meets(&need))
                     .map(|host| offers[host].key)

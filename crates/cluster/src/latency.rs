@@ -9,7 +9,7 @@ use crate::index::{Index, Offer};
 use crate::round::{Choice, Chooser, Round};
 
 /// The hosts that are tried for a VM, by each order.
-const CANDIDATES: usize = 8;
+const CANDIDATES: usize = 4;
 /// Scores that differ by a smaller part are equal: sums of numbers in another order differ by less.
 const EQUAL: f64 = 1e-9;
 
@@ -86,7 +86,7 @@ fn by_price(round: &Round, host: usize) -> Offer {
     if !round.view.hosts[host].is_serving() {
         return Offer::NONE;
     }
-    round.offer(host, usable_blocks(round, host), round.view.saved(host).1)
+    round.offer(host, usable_blocks(round, host), round.view.cache(host).price)
 }
 
 impl Chooser for Latency {
@@ -96,11 +96,11 @@ impl Chooser for Latency {
             .movable(from)
             .map(|vm| {
                 let loss = round.loss(vm);
-                ((round.view.worth(vm).alone(u64::MAX) - loss) * horizon_s, loss, vm)
+                let most = (round.view.worth(vm).alone(u64::MAX) - loss) * horizon_s;
+                (most - Cost::least(round, vm).total_us(), loss, vm)
             })
             .collect();
         vms.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
-        let saved = round.view.saved(from).0;
         let mut best: Option<Choice> = None;
         for (most, loss, vm) in vms {
             if best.is_some_and(|best| most <= best.score) || most <= 0.0 {
@@ -109,8 +109,8 @@ impl Chooser for Latency {
             let hosts = self.candidates(round, vm, |to| round.may_go(vm, to));
             let Some(found) = Self::best(round, vm, hosts) else { continue };
             let score = found.score - loss * horizon_s;
-            let least = round.settings.hysteresis * (saved + round.view.saved(found.to).0) * horizon_s;
-            if score > least && best.is_none_or(|best| score > best.score) {
+            let least = (round.settings.hysteresis - 1.0) * Cost::of(round, vm, found.to).total_us();
+            if score > least.max(0.0) && best.is_none_or(|best| score > best.score) {
                 best = Some(Choice { score, ..found });
             }
         }

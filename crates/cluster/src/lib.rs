@@ -11,6 +11,7 @@
 mod balancer;
 mod cost;
 mod error;
+mod flow;
 mod index;
 mod latency;
 mod plan;

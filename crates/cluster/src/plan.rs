@@ -101,7 +101,7 @@ impl fmt::Display for Move {
         let percent = |load: f64| (load * 100.0).round();
         match self.why {
             Why::Draining => {
-                write!(f, "move {} from {} to {}: {} is draining", self.vm, self.from, self.to, self.from)?
+                write!(f, "move {} from {} to {}: {} is draining", self.vm, self.from, self.to, self.from)?;
             }
             Why::Overload { windows } => write!(
                 f,

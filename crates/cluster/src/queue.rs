@@ -68,7 +68,7 @@ impl Ord for Entry {
 
 impl PartialOrd for Entry {
     fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.order(other))
+        Some(self.cmp(other))
     }
 }
 

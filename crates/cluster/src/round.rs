@@ -44,6 +44,10 @@ pub(crate) struct Round<'a> {
     pub moves_left: u32,
     /// How many more moves each host may take part in.
     pub host_moves_left: Vec<u32>,
+    /// The least memory and processors of a VM that may be moved.
+    pub smallest: (u64, u32),
+    /// Whether draining hosts have been looked after; what leaves them is not limited.
+    pub is_balancing: bool,
     pub plan: Plan,
 }
 
@@ -75,6 +79,7 @@ impl<'a> Round<'a> {
     pub fn run(mut self) -> Plan {
         self.plan.variance_before = self.variance();
         self.drain();
+        self.is_balancing = true;
         let mut chooser = self.chooser();
         self.relieve(chooser.as_mut());
         self.plan.variance_after = self.variance();
@@ -117,7 +122,8 @@ impl<'a> Round<'a> {
     /// Returns what a host offers to further VMs: `usable` of its blocks at most.
     pub fn offer(&self, host: usize, usable_blocks: f64, key: f64) -> Offer {
         let of = &self.view.hosts[host];
-        if !of.is_serving() {
+        let is_full = of.free_memory_bytes < self.smallest.0 || of.free_vcpus < self.smallest.1;
+        if !of.is_serving() || is_full || (self.is_balancing && self.host_moves_left[host] == 0) {
             return Offer::NONE;
         }
         Offer {

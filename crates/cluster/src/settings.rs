@@ -28,10 +28,10 @@ pub struct Settings {
     pub threshold: f64,
     /// The consecutive windows with too much demand after which VMs move away.
     pub windows: u32,
-    /// With `least-latency`: a host gets a VM only if its demand was below the threshold in this many windows, the VM's
-    /// included. So it is not given what it must soon give back.
+    /// With `least-latency`: the windows over which a host's highest demand counts as what its own VMs may soon need again.
+    /// Only the rest of its cache is offered to other VMs, so it is not given what it must soon give back.
     pub calm_windows: u32,
-    /// With `least-latency`: the least gain of a move, as a part of the latency that the two hosts' caches save now.
+    /// With `least-latency`: how many times its cost a move must earn within the horizon.
     pub hysteresis: f64,
     /// With `least-latency`: the time in which a move must earn what it costs.
     pub horizon_us: Micros,
@@ -61,7 +61,7 @@ impl Default for Settings {
             threshold: 0.9,
             windows: 3,
             calm_windows: 6,
-            hysteresis: 0.02,
+            hysteresis: 2.0,
             horizon_us: HOUR_US,
             max_moves_per_hour: 60,
             max_moves_per_host: 4,
@@ -93,7 +93,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), ClusterError> {
         let ratios = [
             ("threshold", self.threshold, 0.01..=1.0, "a number from 0.01 to 1"),
-            ("hysteresis", self.hysteresis, 0.0..=1.0, "a number from 0 to 1"),
+            ("hysteresis", self.hysteresis, 1.0..=1000.0, "a number from 1 to 1000"),
             ("warm-ratio", self.warm_ratio, 0.0..=1.0, "a number from 0 to 1"),
             ("neighbour-slowdown", self.neighbour_slowdown, 0.0..=10.0, "a number from 0 to 10"),
         ];

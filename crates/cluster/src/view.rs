@@ -33,11 +33,16 @@ pub(crate) struct HostView<'a> {
     cache: OnceCell<Cache>,
 }
 
-/// The steps of all VMs of a host, the steepest first, and what their reservations save.
-#[derive(Default)]
+/// What a host's cache is worth.
 pub(crate) struct Cache {
-    pub reserved: f64,
+    /// The steps of all its VMs, the steepest first.
     pub steps: Vec<Owned>,
+    /// What the steps that fit save in a second.
+    pub steps_saved: f64,
+    /// What a block more would save.
+    pub price: f64,
+    /// The latency that all accesses have in a second, weighted by priority.
+    pub latency: f64,
 }
 
 pub(crate) struct VmView<'a> {
@@ -131,6 +136,15 @@ impl<'a> View<'a> {
         self.vms[vm].at = to;
     }
 
+    /// Returns the least memory and processors of the VMs that may be moved.
+    pub fn smallest(&self) -> (u64, u32) {
+        let movable =
+            self.vms.iter().map(|vm| vm.vm).filter(|vm| vm.pinned.is_none() && vm.moving_to.is_none());
+        movable.fold((u64::MAX, u32::MAX), |(memory_bytes, vcpus), vm| {
+            (memory_bytes.min(vm.memory_bytes), vcpus.min(vm.vcpus))
+        })
+    }
+
     /// Returns whether the VM may be placed on the host, as far as the manager's constraints and reservations go.
     pub fn fits(&self, vm: usize, to: usize) -> bool {
         let (vm, host) = (&self.vms[vm], &self.hosts[to]);
@@ -147,15 +161,23 @@ impl<'a> View<'a> {
     }
 
     pub fn cache(&self, host: usize) -> &Cache {
-        self.hosts[host].cache.get_or_init(|| {
-            let mut cache = Cache::default();
-            for &vm in &self.hosts[host].vms {
+        let of = &self.hosts[host];
+        of.cache.get_or_init(|| {
+            let mut steps = Vec::new();
+            let (mut reserved, mut uncached) = (0.0, 0.0);
+            for &vm in &of.vms {
                 let worth = self.worth(vm as usize);
-                cache.reserved += worth.reserved;
-                cache.steps.extend(worth.steps.iter().map(|&step| Owned { step, vm }));
+                reserved += worth.reserved;
+                uncached += self.uncached(vm as usize);
+                steps.extend(worth.steps.iter().map(|&step| Owned { step, vm }));
             }
-            cache.steps.sort_by(|a, b| b.step.slope.total_cmp(&a.step.slope).then(a.vm.cmp(&b.vm)));
-            cache
+            steps.sort_unstable_by(|a: &Owned, b: &Owned| {
+                let by_slope = b.step.slope.total_cmp(&a.step.slope);
+                by_slope.then(a.vm.cmp(&b.vm)).then(a.step.blocks.cmp(&b.step.blocks))
+            });
+            let (steps_saved, price) = divided(of.room(of.host.capacity_blocks), &steps, None, &[]);
+            let latency = (uncached - reserved - steps_saved).max(0.0);
+            Cache { steps, steps_saved, price, latency }
         })
     }
 
@@ -169,13 +191,6 @@ impl<'a> View<'a> {
     pub fn uncached(&self, vm: usize) -> f64 {
         let latency = |disk: &Disk| finite(disk.accesses_per_s * disk.priority * disk.origin_latency_us);
         self.vms[vm].vm.disks.iter().map(latency).sum()
-    }
-
-    /// Returns what a host's cache is expected to save in a second, and the worth of a block more.
-    pub fn saved(&self, host: usize) -> (f64, f64) {
-        let (cache, of) = (self.cache(host), &self.hosts[host]);
-        let (saved, price) = divided(of.room(of.host.capacity_blocks), &cache.steps, None, &[]);
-        (saved + cache.reserved, price)
     }
 }
 

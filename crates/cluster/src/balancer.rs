@@ -34,8 +34,8 @@ pub struct MoveRecord {
 struct Past {
     /// Consecutive windows with too much demand.
     windows: u32,
-    /// Its loads in the last windows, the newest last.
-    loads: VecDeque<f64>,
+    /// Its loads in the last windows in thousandths, rounded down, the newest last: short, as the state is saved each window.
+    loads: VecDeque<u16>,
 }
 
 /// Decides moves. All of its state can be saved with serde. A new leader that has no saved state restores the moves from the
@@ -119,7 +119,7 @@ impl Balancer {
             let load = host.load();
             let mut past = before.remove(&host.host.name).unwrap_or_default();
             past.windows = if load > self.settings.threshold { past.windows.saturating_add(1) } else { 0 };
-            past.loads.push_back(load);
+            past.loads.push_back((load * 1000.0) as u16);
             let kept = self.settings.calm_windows as usize;
             past.loads.drain(..past.loads.len().saturating_sub(kept));
             self.hosts.insert(host.host.name.clone(), past);
@@ -130,7 +130,7 @@ impl Balancer {
         let memory = |host: &HostView| {
             self.hosts.get(&host.host.name).map_or(Memory::default(), |past| Memory {
                 windows: past.windows,
-                peak_load: past.loads.iter().copied().fold(0.0, f64::max),
+                peak_load: past.loads.iter().max().map_or(0.0, |load| f64::from(*load) / 1000.0),
             })
         };
         let age_us = |moved: &MoveRecord| now_us.saturating_sub(moved.at_us);

@@ -14,6 +14,7 @@ mod error;
 mod flow;
 mod index;
 mod latency;
+mod outline;
 mod plan;
 mod queue;
 mod round;
@@ -26,6 +27,7 @@ mod worth;
 
 pub use balancer::{Balancer, MoveRecord};
 pub use error::ClusterError;
+pub use outline::outline;
 pub use plan::{Held, Hindrance, Move, Plan, Why};
 pub use settings::{Rule, Settings};
 pub use snapshot::{Disk, DiskName, Host, HostName, HostState, Snapshot, TenantName, Vm, VmName};

@@ -60,7 +60,7 @@ impl Default for Settings {
             rule: Rule::LeastLatency,
             threshold: 0.9,
             windows: 3,
-            calm_windows: 6,
+            calm_windows: 18,
             hysteresis: 2.0,
             horizon_us: HOUR_US,
             max_moves_per_hour: 60,

@@ -144,7 +144,7 @@ pub struct Disk {
     /// Accesses per second.
     #[serde(default)]
     pub accesses_per_s: f64,
-    /// Hit ratio of its accesses by blocks of cache; a few points suffice.
+    /// Hit ratio of its accesses by blocks of cache; a few points suffice ([`outline`](crate::outline())).
     #[serde(default)]
     pub curve: Curve,
     /// Mean latency of an access that misses.

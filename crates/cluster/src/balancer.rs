@@ -14,7 +14,6 @@ use crate::view::{HostView, View};
 
 /// A move that was begun.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct MoveRecord {
     /// When it was begun.
     pub at_us: Micros,
@@ -30,7 +29,6 @@ pub struct MoveRecord {
 
 /// What is remembered of a host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 struct Past {
     /// Consecutive windows with too much demand.
     windows: u32,
@@ -41,7 +39,6 @@ struct Past {
 /// Decides moves. All of its state can be saved with serde. A new leader that has no saved state restores the moves from the
 /// directory's history ([`Balancer::restore`]) and counts windows from then on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Balancer {
     settings: Settings,
     /// Serving hosts.

@@ -112,7 +112,7 @@ impl Network {
             self.set_targets(&part, bounds);
             self.fill(&part);
             if part.tenants.iter().any(|at| self.has[*at] < self.target[*at]) {
-                parts.extend(self.split(part, &mut next).into_iter().flatten());
+                parts.extend(self.split(&part, &mut next).into_iter().flatten());
             }
         }
         self.has.iter().zip(&self.outside).map(|(has, outside)| has + outside).collect()
@@ -308,7 +308,7 @@ impl Network {
     }
 
     /// Splits a part by the minimum cut that the last measurement has found.
-    fn split(&mut self, part: Part, next: &mut u32) -> Option<[Part; 2]> {
+    fn split(&mut self, part: &Part, next: &mut u32) -> Option<[Part; 2]> {
         let is_reached = |of: &[u32], at: &usize| of[*at] != FAR;
         let (poor, rest): (Vec<usize>, Vec<usize>) =
             part.tenants.iter().partition(|at| is_reached(&self.layers.tenants, at));

@@ -9,7 +9,6 @@ use crate::snapshot::{HostName, VmName};
 
 /// The result of a round.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Plan {
     /// Moves, the most urgent first: those off draining hosts, then by gain. Each counts on those before it.
     pub moves: Vec<Move>,
@@ -23,7 +22,6 @@ pub struct Plan {
 
 /// A proposed move of a VM with its cache. `Display` says it in a sentence.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Move {
     /// The VM.
     pub vm: VmName,
@@ -67,7 +65,6 @@ pub enum Why {
 
 /// What should move and does not.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Held {
     /// The host that is draining or overloaded.
     pub host: HostName,

@@ -20,7 +20,7 @@ pub enum Rule {
 
 /// The settings of the balancer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The rule.
     pub rule: Rule,
@@ -94,8 +94,8 @@ impl Settings {
         let ratios = [
             ("threshold", self.threshold, 0.01..=1.0, "a number from 0.01 to 1"),
             ("hysteresis", self.hysteresis, 1.0..=1000.0, "a number from 1 to 1000"),
-            ("warm-ratio", self.warm_ratio, 0.0..=1.0, "a number from 0 to 1"),
-            ("neighbour-slowdown", self.neighbour_slowdown, 0.0..=10.0, "a number from 0 to 10"),
+            ("warm_ratio", self.warm_ratio, 0.0..=1.0, "a number from 0 to 1"),
+            ("neighbour_slowdown", self.neighbour_slowdown, 0.0..=10.0, "a number from 0 to 10"),
         ];
         for (key, found, range, expected) in ratios {
             if !range.contains(&found) {
@@ -104,9 +104,9 @@ impl Settings {
         }
         let counts = [
             ("windows", u64::from(self.windows)),
-            ("calm-windows", u64::from(self.calm_windows)),
-            ("horizon-us", self.horizon_us),
-            ("max-moves-per-host", u64::from(self.max_moves_per_host)),
+            ("calm_windows", u64::from(self.calm_windows)),
+            ("horizon_us", self.horizon_us),
+            ("max_moves_per_host", u64::from(self.max_moves_per_host)),
         ];
         match counts.into_iter().find(|(_, found)| *found == 0) {
             None => Ok(()),

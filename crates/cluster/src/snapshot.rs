@@ -42,7 +42,6 @@ name! {
 
 /// The cluster at the end of a window.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Snapshot {
     /// The hosts.
     pub hosts: Vec<Host>,
@@ -65,7 +64,6 @@ pub enum HostState {
 
 /// A host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Host {
     /// Its name.
     pub name: HostName,
@@ -86,7 +84,6 @@ pub struct Host {
 
 /// A VM. Its disks move together.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Vm {
     /// Its name.
     pub name: VmName,
@@ -117,7 +114,6 @@ pub struct Vm {
 
 /// A disk of a VM.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Disk {
     /// Its name.
     pub name: DiskName,

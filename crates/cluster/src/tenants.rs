@@ -26,7 +26,6 @@ const CHUNKS_A_TENANT: u64 = 4;
 
 /// A tenant's guarantees, which hold over all hosts together.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Tenant {
     /// Its name.
     pub name: TenantName,
@@ -42,7 +41,6 @@ pub struct Tenant {
 
 /// What a tenant demands on a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Demand {
     /// The tenant.
     pub tenant: TenantName,
@@ -54,7 +52,6 @@ pub struct Demand {
 
 /// What a tenant gets on a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct HostShare {
     /// The host.
     pub host: HostName,
@@ -66,7 +63,6 @@ pub struct HostShare {
 
 /// What a tenant gets in all.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct TenantTotal {
     /// The tenant.
     pub tenant: TenantName,
@@ -80,7 +76,6 @@ pub struct TenantTotal {
 
 /// Tenants' shares.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Division {
     /// The share of each tenant with a demand on a host, sorted by host, then tenant.
     pub shares: Vec<HostShare>,

@@ -134,8 +134,8 @@ fn fair(case: &Case, weights: &[f64], least: &[f64], most: &[f64]) -> Vec<f64> {
             if is_possible(middle) { low = middle } else { high = middle }
         }
         let (now, higher) = (at_level(low), at_level(high * 1.0001 + 0.01));
-        for set in 0..1usize << count {
-            if sum(&higher, set) > ranks[set] + 1e-7 && sum(&now, set) > ranks[set] - 1e-4 {
+        for (set, rank) in ranks.iter().enumerate() {
+            if sum(&higher, set) > rank + 1e-7 && sum(&now, set) > rank - 1e-4 {
                 (0..count).filter(|at| set >> at & 1 == 1).for_each(|at| fixed[at] = Some(now[at]));
             }
         }
@@ -175,7 +175,7 @@ fn totals_are_those_of_another_computation() {
         let expected = fair(&case, &weights, &least, &most);
         for ((total, expected), least) in division.totals.iter().zip(&expected).zip(&least) {
             let off = (total.blocks as f64 - expected).abs();
-            assert!(off <= 2.0 + 1e-3, "seed {seed}: {:?} instead of {expected} of {expected:?}", total);
+            assert!(off <= 2.0 + 1e-3, "seed {seed}: {total:?} instead of {expected}");
             assert!(total.blocks as f64 >= least - 2.0, "seed {seed}: {total:?}, reserved {least}");
         }
     }

@@ -103,35 +103,48 @@ pub fn loads(snapshot: &Snapshot) -> BTreeMap<&HostName, f64> {
         .collect()
 }
 
-/// Checks that a plan violates no constraint, even if all VMs are on both of their hosts at the same time.
+/// Checks that a plan violates no constraint.
 pub fn check_plan(snapshot: &Snapshot, plan: &Plan, context: &str) {
+    if let Some(violation) = violation(snapshot, plan) {
+        panic!("{context}: {violation}");
+    }
+}
+
+/// Returns a constraint that a plan violates, if there is one, even if all VMs are on both of their hosts at the same time.
+pub fn violation(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let mut on: BTreeMap<&HostName, Vec<&Vm>> = BTreeMap::new();
-    let mut demand_at: BTreeMap<&HostName, u64> = BTreeMap::new();
+    let mut reserved_at: BTreeMap<&HostName, u64> = BTreeMap::new();
     for vm in &snapshot.vms {
         let at: BTreeSet<&HostName> = std::iter::once(&vm.host).chain(&vm.moving_to).collect();
         at.into_iter().for_each(|host| on.entry(host).or_default().push(vm));
-        *demand_at.entry(vm.moving_to.as_ref().unwrap_or(&vm.host)).or_default() += vm.reservation_blocks();
+        *reserved_at.entry(vm.moving_to.as_ref().unwrap_or(&vm.host)).or_default() += vm.reservation_blocks();
     }
     let mut seen: BTreeSet<&VmName> = BTreeSet::new();
     for Move { vm: name, from, to, .. } in &plan.moves {
-        let context = format!("{context}: {name} from {from} to {to}");
-        assert!(seen.insert(name), "{context}: twice in a plan");
         let vm = snapshot.vms.iter().find(|vm| vm.name == *name).unwrap();
         let host = snapshot.hosts.iter().find(|host| host.name == *to).unwrap();
-        assert!(vm.host == *from && from != to, "{context}: it is on {}", vm.host);
-        assert!(vm.pinned.is_none() && vm.moving_to.is_none(), "{context}: it cannot be moved");
-        assert_eq!(host.state, HostState::Serving, "{context}");
         let there = on.entry(&host.name).or_default();
         let groups: Vec<&String> = there.iter().flat_map(|other| &other.anti_affinity).collect();
-        assert!(!vm.anti_affinity.iter().any(|group| groups.contains(&group)), "{context}: anti-affinity");
+        let is_apart = !vm.anti_affinity.iter().any(|group| groups.contains(&group));
         there.push(vm);
         let (memory, vcpus) =
             there.iter().fold((0, 0), |(memory, vcpus), vm| (memory + vm.memory_bytes, vcpus + vm.vcpus));
-        assert!(host.memory_bytes.is_none_or(|most| memory <= most), "{context}: memory");
-        assert!(host.vcpus.is_none_or(|most| vcpus <= most), "{context}: processors");
-        *demand_at.get_mut(&vm.host).unwrap() -= vm.reservation_blocks();
-        let reserved = demand_at.entry(&host.name).or_default();
+        *reserved_at.get_mut(&vm.host).unwrap() -= vm.reservation_blocks();
+        let reserved = reserved_at.entry(&host.name).or_default();
         *reserved += vm.reservation_blocks();
-        assert!(*reserved <= host.capacity_blocks, "{context}: reservations");
+        let rules = [
+            ("it is moved once", seen.insert(name)),
+            ("it is where it is said to be", vm.host == *from && from != to),
+            ("it can be moved", vm.pinned.is_none() && vm.moving_to.is_none()),
+            ("the host serves", host.state == HostState::Serving),
+            ("anti-affinity", is_apart),
+            ("memory", host.memory_bytes.is_none_or(|most| memory <= most)),
+            ("processors", host.vcpus.is_none_or(|most| vcpus <= most)),
+            ("reservations", *reserved <= host.capacity_blocks),
+        ];
+        if let Some((rule, _)) = rules.into_iter().find(|(_, holds)| !holds) {
+            return Some(format!("{name} from {from} to {to}: {rule}"));
+        }
     }
+    None
 }

@@ -371,6 +371,8 @@ fn what_is_done_is_said() {
             (&["disk", "flush", "vm1"][..], "vm1: flushed\n".into()),
             (&["disk", "detach", "vm1"][..], "vm1: detached\n".into()),
             (&["disk", "forget", "vm1"][..], "vm1: forgotten\n".into()),
+            (&["disk", "attach", "vm1", "file:vm1.img"][..], format!("vm1: attached to pool {pool}\n")),
+            (&["disk", "detach", "vm1"][..], "vm1: detached\n".into()),
             (&["disk", "attach", "vm1", "vm1.img", "-q", "--vhost-user", "vm1.sock"][..], String::new()),
             (
                 &["pool", "add", "second.img", "--size", "64MiB"][..],
@@ -407,6 +409,83 @@ fn what_is_done_is_said() {
     });
 }
 
+/// What a shell does when a user presses TAB: its program and its options, and a script that prints what it offers. Its arguments are the
+/// file with the completions and the words of the command line.
+const SHELLS: [(&str, &[&str], &str); 3] = [
+    (
+        "bash",
+        &["--norc", "-c"],
+        r#"source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); word=${COMP_WORDS[COMP_CWORD]}
+           [ "$word" != = ] || word=
+           _haversack haversack "$word" "${COMP_WORDS[COMP_CWORD - 1]}"; printf '%s\n' "${COMPREPLY[@]}""#,
+    ),
+    (
+        "zsh",
+        &["-f", "-c"],
+        r#"compdef() { : }; _describe() { print -rl -- "${(@P)3%%:*}" }; source $1; shift
+           words=("$@"); CURRENT=$#; PREFIX=${@[-1]}; _haversack; true"#,
+    ),
+    (
+        "fish",
+        &["--no-config", "-c"],
+        r#"source $argv[2]; complete --do-complete (string join ' ' $argv[3..]) | string replace --regex '\t.*' ''"#,
+    ),
+];
+
+/// What a shell offers for the last of these words of a command line of `haversack`, whose `HAVERSACK_SOCKET` is this.
+fn offered(place: &Place, shell: usize, socket: &Path, words: &[&str]) -> Result<Vec<String>> {
+    let (name, options, body) = SHELLS[shell];
+    let mut writes = tools::own("haversack")?;
+    let program = writes.get_program().to_owned();
+    writes.args(["completions", name]);
+    let file = place.path(&format!("completions.{name}"));
+    std::fs::write(&file, tools::run(writes)?).map_err(Error::io("a script"))?;
+    let mut command = tools::tool(name)?;
+    let directory = Path::new(&program).parent().unwrap_or(Path::new(".")).display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{directory}:{path}")).env("HAVERSACK_SOCKET", socket);
+    command.args(options).arg(body).arg(name).arg(&file).arg("haversack").args(words);
+    let output = tools::output(command)?;
+    check(output.stderr.is_empty(), format!("{name} complains: {output:?}"))?;
+    Ok(output.stdout.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+#[test]
+fn shells_complete_the_names_that_the_daemon_has() {
+    test("completion", |place| {
+        let path =
+            |name: &str| -> Result<String> { Ok(image::zeroes(place, name, 16)?.display().to_string()) };
+        let disks = vec![lazy("vm1", &path("vm1.img")?), lazy("web", &path("web.img")?)];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        let (socket, nowhere) = (daemon.socket("control.sock"), place.path("nowhere.sock"));
+        let (pool, named) = (daemon.pool(), socket.display().to_string());
+        for shell in 0..SHELLS.len() {
+            for (words, expected) in [
+                (&["disk", "show", ""][..], &["vm1", "web"][..]),
+                (&["disk", "detach", "v"], &["vm1"]),
+                (&["disk", "attach", "new", "/x", "--pool", ""], &[&pool]),
+                (&["pool", "status", ""], &[&pool]),
+                (&["migrate", "w"], &["web"]),
+                // There are no other hosts.
+                (&["migrate", "vm1", "--to", ""], &[]),
+                (&["flush-off"], &["flush-offline"]),
+            ] {
+                let found = offered(place, shell, &socket, words)?;
+                check(found == expected, format!("{}: {words:?}: {found:?}", SHELLS[shell].0))?;
+            }
+            // The command line has the last word about the socket.
+            let elsewhere = offered(place, shell, &nowhere, &["--socket", &named, "disk", "show", ""])?;
+            check(elsewhere == ["vm1", "web"], format!("{}: --socket: {elsewhere:?}", SHELLS[shell].0))?;
+            let alone = offered(place, shell, &nowhere, &["disk", "show", ""])?;
+            check(alone.is_empty(), format!("{}: without a daemon: {alone:?}", SHELLS[shell].0))?;
+        }
+        // As bash splits --socket=SOCKET and --pool=.
+        let split = ["--socket", "=", &named, "disk", "attach", "new", "/x", "--pool", "="];
+        let found = offered(place, 0, &nowhere, &split)?;
+        check(found == [pool.clone()], format!("--pool=: {found:?}"))
+    });
+}
+
 #[test]
 fn output_can_be_parsed_by_programs() {
     test("output", |place| {
@@ -427,9 +506,9 @@ fn output_can_be_parsed_by_programs() {
         {
             daemon.json(arguments)?;
         }
-        for shell in ["bash", "zsh", "fish"] {
+        for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
             let script = daemon.command(&["completions", shell])?;
-            check(script.contains("flush-offline"), format!("no completions for {shell}"))?;
+            check(script.contains("haversack"), format!("no completions for {shell}"))?;
         }
         let script = place.path("completions.bash");
         std::fs::write(&script, daemon.command(&["completions", "bash"])?).map_err(Error::io("a script"))?;

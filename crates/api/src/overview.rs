@@ -18,6 +18,9 @@ pub struct Overview {
     /// The policy's allocator, if there is a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Whether disks can move between hosts: the configuration has `[migration]`.
+    #[serde(default)]
+    pub can_migrate: bool,
     /// The pools.
     pub pools: Vec<PoolStatus>,
     /// The disks.

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 use haversack_api::{DiskChange, DiskEventKind, Size, Span};
 use haversack_engine::pool::MOST_ARENAS;
 
+use crate::complete::{self, Complete, Names};
 use crate::configure::DEFAULT_FILE;
 
 /// Headings of the options of a disk.
@@ -73,6 +75,7 @@ pub enum Command {
     /// Show recent events: disks attached and detached, failed devices, lost data, unreachable origins.
     Events {
         /// Show only events of this pool or disk.
+        #[arg(add = Names::PoolsAndDisks)]
         subject: Option<String>,
         /// Number of events to show.
         #[arg(long, default_value_t = 20)]
@@ -103,11 +106,14 @@ pub enum Command {
     SupportBundle(crate::support::SupportBundle),
     /// Stop the daemon cleanly.
     Stop,
-    /// Print shell completions.
+    /// Print shell completions. In bash, zsh and fish, they include the names that the daemon has.
     Completions {
         /// The shell.
         shell: Shell,
     },
+    /// Internal.
+    #[command(hide = true)]
+    Complete(Complete),
     /// Write the manual pages to a directory.
     Man {
         /// The directory.
@@ -148,9 +154,10 @@ pub enum PoolCommand {
     #[command(override_usage = "haversack pool add [OPTIONS] [POOL] <DEVICE>")]
     Add {
         /// Pool; not needed if the daemon has only one.
-        #[arg(value_name = "POOL")]
+        #[arg(value_name = "POOL", value_hint = ValueHint::AnyPath, add = Names::Pools)]
         pool_or_device: String,
         /// The device.
+        #[arg(value_hint = ValueHint::AnyPath)]
         device: Option<String>,
         /// Create the file if it does not exist, with this size.
         #[arg(long)]
@@ -171,9 +178,10 @@ pub enum PoolCommand {
     #[command(override_usage = "haversack pool remove [OPTIONS] [POOL] <DEVICE>")]
     Remove {
         /// Pool; not needed if the daemon has only one.
-        #[arg(value_name = "POOL")]
+        #[arg(value_name = "POOL", add = Names::PoolsAndDevices)]
         pool_or_device: String,
         /// Path or number of the device.
+        #[arg(add = Names::Devices)]
         device: Option<String>,
     },
     /// List the pools.
@@ -181,6 +189,7 @@ pub enum PoolCommand {
     /// Show pools and their devices.
     Status {
         /// Show only this pool.
+        #[arg(add = Names::Pools)]
         pool: Option<String>,
     },
     /// Check the devices of a pool that no daemon uses. Read-only.
@@ -202,6 +211,7 @@ pub enum DiskCommand {
     /// Write back a disk's dirty blocks and detach it. Clean blocks stay in the cache. Ctrl-C cancels.
     Detach {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
         /// Detach even if clients are connected (their requests fail), or if the disk is waiting to be attached (its
         /// dirty data stays in the cache).
@@ -215,6 +225,7 @@ pub enum DiskCommand {
     /// Show where data of an attached disk is lost: reads fail there until it is written again.
     Lost {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
     },
     /// List the disks.
@@ -222,11 +233,13 @@ pub enum DiskCommand {
     /// Show a disk.
     Show {
         /// The disk.
+        #[arg(add = Names::Disks)]
         name: String,
     },
     /// Change settings of an attached disk.
     Set {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
         #[command(flatten)]
         settings: DiskChange,
@@ -234,6 +247,7 @@ pub enum DiskCommand {
     /// Write all currently dirty blocks to the origin. Ctrl-C cancels.
     Flush {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
     },
     /// Run a command, for example to take a snapshot, while the disks' origins contain everything that the guest has written.
@@ -245,6 +259,7 @@ pub enum DiskCommand {
     /// Change a disk's size. The origin must already have the new size.
     Resize {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
         /// The new size.
         size: Size,
@@ -259,6 +274,7 @@ pub enum DiskCommand {
     /// Report an event of a disk's VM to the policy.
     Event {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
         /// Event: new, ended, suspended, resumed, stunned, migrating-in, migrating-out, storage-migrating or
         /// storage-migrated.
@@ -271,6 +287,7 @@ pub enum DiskCommand {
     /// Show a disk's miss-ratio curve, working set and reuse intensity.
     Curve {
         /// The disk.
+        #[arg(add = Names::AttachedDisks)]
         name: String,
         /// Measure for this long first.
         #[arg(long = "for")]
@@ -281,6 +298,7 @@ pub enum DiskCommand {
     /// Forget a detached disk and drop its cached blocks. Destroying dirty data requires typing the disk's name.
     Forget {
         /// The disk.
+        #[arg(add = Names::DetachedDisks)]
         name: String,
         /// Repeat the disk's name to destroy its dirty data without a prompt.
         #[arg(long, value_name = "NAME")]
@@ -292,6 +310,7 @@ pub enum DiskCommand {
 #[derive(Args)]
 pub struct Own {
     /// The disk.
+    #[arg(add = Names::Disks)]
     pub name: String,
     /// Repeat the disk's name instead of typing it at the prompt.
     #[arg(long, value_name = "NAME")]
@@ -301,7 +320,7 @@ pub struct Own {
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
     /// Do not fence these hosts: they are off and stay off. Name all that would be fenced.
-    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST", value_delimiter = ',', add = Names::Hosts)]
     pub without_fence: Vec<String>,
     /// Only show what would be lost.
     #[arg(long, conflicts_with = "confirm")]
@@ -325,7 +344,7 @@ pub enum PolicyCommand {
     /// Show decisions, oldest first.
     Log {
         /// Show only decisions about this pool.
-        #[arg(long)]
+        #[arg(long, add = Names::Pools)]
         pool: Option<String>,
         /// Number of decisions to show.
         #[arg(short = 'n', long, default_value_t = 10)]
@@ -334,6 +353,7 @@ pub enum PolicyCommand {
     /// Explain a disk's share, write mode and admission filter.
     Explain {
         /// The disk.
+        #[arg(add = Names::Disks)]
         disk: String,
     },
     /// Compare the hit ratios and the demands that the decisions of a log expected with those of the windows that followed.
@@ -353,11 +373,13 @@ pub enum PolicyCommand {
 #[derive(Args)]
 pub struct Attach {
     /// Name of the disk.
+    #[arg(add = Names::DetachedDisks)]
     pub name: String,
     /// Origin: a path or URI.
+    #[arg(add = ArgValueCompleter::new(complete::origin))]
     pub origin: String,
     /// Pool [default: the daemon's only pool].
-    #[arg(long)]
+    #[arg(long, add = Names::Pools)]
     pub pool: Option<String>,
     #[command(flatten)]
     pub tls: OriginTls,
@@ -377,7 +399,7 @@ pub struct Attach {
     #[arg(long, help_heading = CLIENTS)]
     pub queues: Option<u16>,
     /// Host that has the disk, if it moves here, or `none` if no host has had it [default: all hosts are asked].
-    #[arg(long, value_name = "HOST", help_heading = IDENTITY)]
+    #[arg(long, value_name = "HOST", help_heading = IDENTITY, add = Names::Hosts)]
     pub from: Option<String>,
     /// Ownership epoch.
     #[arg(long, help_heading = IDENTITY)]
@@ -392,7 +414,7 @@ pub struct Attach {
     #[arg(long, help_heading = CLIENTS)]
     pub read_only: bool,
     /// Read-only disk of the image that the disk was made from, whose cached blocks it shares.
-    #[arg(long, value_name = "DISK", help_heading = IDENTITY)]
+    #[arg(long, value_name = "DISK", help_heading = IDENTITY, add = Names::AttachedDisks)]
     pub base: Option<String>,
     /// Do not export the disk over NBD.
     #[arg(long, help_heading = CLIENTS)]
@@ -427,7 +449,7 @@ pub struct OriginTls {
 #[derive(Args)]
 pub struct FlushOffline {
     /// Name or identity of the disk, followed by the devices of the pool; with --list only the devices.
-    #[arg(required = true, value_name = "DISK|DEVICE")]
+    #[arg(required = true, value_name = "DISK|DEVICE", value_hint = ValueHint::AnyPath)]
     pub disk_and_devices: Vec<String>,
     /// List the pool's disks, their origins and dirty data. Read-only.
     #[arg(long)]
@@ -436,7 +458,7 @@ pub struct FlushOffline {
     #[arg(long)]
     pub dry_run: bool,
     /// Origin: a path or NBD URI [default: the one that the disk was attached with].
-    #[arg(long)]
+    #[arg(long, add = ArgValueCompleter::new(complete::origin))]
     pub origin: Option<String>,
     #[command(flatten)]
     pub tls: OriginTls,

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
 use crate::output::{self, Style, counted};
+use crate::place;
 use crate::run::ask;
 
 fn failed(error: impl std::fmt::Display) -> CliError {
@@ -137,7 +138,7 @@ fn find<'a>(wanted: &str, disks: &'a [Found]) -> Result<&'a Found> {
 fn origin_of(arguments: &FlushOffline, disk: &Found) -> Result<String> {
     let name = disk.name();
     let (uri, label) = match (&arguments.origin, &disk.label) {
-        (Some(uri), label) => (uri.clone(), label.as_ref()),
+        (Some(uri), label) => (place::origin(uri)?, label.as_ref()),
         (None, Some(label)) => (label.place.clone(), Some(label)),
         (None, None) => {
             return Err(CliError::Usage(format!(

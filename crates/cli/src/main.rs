@@ -6,6 +6,7 @@ mod arguments;
 mod client;
 mod compare;
 mod compare_migration;
+mod complete;
 mod configure;
 #[cfg(test)]
 mod documented;

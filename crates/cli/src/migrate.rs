@@ -20,6 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::Client;
+use crate::complete::Names;
 use crate::error::{CliError, Result};
 use crate::follow::{follow, is_done};
 use crate::output::{Style, print};
@@ -34,10 +35,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Migrate {
     /// Disks.
-    #[arg(required = true)]
+    #[arg(required = true, add = Names::AttachedDisks)]
     disks: Vec<String>,
     /// Name of the host that the VM will move to.
-    #[arg(long, required = true)]
+    #[arg(long, required = true, add = Names::Hosts)]
     to: Option<String>,
     /// Method [default: as the daemon is configured].
     #[arg(long, value_parser = PossibleValuesParser::new(Travels::ALL.map(Travels::name)).try_map(|name| name.parse::<Travels>()))]
@@ -60,17 +61,19 @@ enum MigrateCommand {
     /// Show the progress of migrations.
     Status {
         /// Show only this disk.
+        #[arg(add = Names::MovableDisks)]
         disk: Option<String>,
     },
     /// Stop sending a disk's cache. The disk stays here.
     Abort {
         /// Disk.
+        #[arg(add = Names::SentDisks)]
         disk: String,
     },
     /// Attach a disk here and request it from the host that has it, because its VM is about to arrive.
     Expect {
         /// Disk.
-        #[arg(required_unless_present = "vhost_user", conflicts_with = "vhost_user")]
+        #[arg(required_unless_present = "vhost_user", conflicts_with = "vhost_user", add = Names::MovableDisks)]
         disk: Option<String>,
         /// The disk that is served on this vhost-user socket on the host that has it.
         #[arg(long, value_name = "PATH")]

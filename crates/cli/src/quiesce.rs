@@ -28,6 +28,7 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::Client;
+use crate::complete::Names;
 use crate::error::{CliError, Result};
 use crate::follow::{follow, is_done};
 use crate::output::{self, Style, counted};
@@ -51,7 +52,7 @@ const DISKS: &str = "HAVERSACK_DISKS";
 #[derive(Args)]
 pub struct Quiesce {
     /// Disks, usually all disks of a VM.
-    #[arg(required = true)]
+    #[arg(required = true, add = Names::AttachedDisks)]
     disks: Vec<String>,
     /// Freeze the guest's file systems while the command runs: socket of the guest agent's character device
     /// (org.qemu.guest_agent.0).

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::Client;
+use crate::complete::Names;
 use crate::error::{CliError, Result};
 use crate::output::print;
 use crate::run::part;
@@ -20,6 +21,7 @@ use crate::trace::{request_count, write_file};
 #[derive(Args)]
 pub struct Record {
     /// The disk.
+    #[arg(add = Names::AttachedDisks)]
     pub disk: String,
     /// Output file; - for standard output. CSV if its name ends in .csv or is -, otherwise Haversack's own format.
     #[arg(short, long)]

@@ -19,8 +19,8 @@ use crate::output::{Style, print};
 use crate::place::absolute;
 use crate::trace::TraceCommand;
 use crate::{
-    events, flush_offline, migrate, offline, output, own, place, policy, pools, quiesce, record, show, top,
-    trace,
+    complete, events, flush_offline, migrate, offline, output, own, place, policy, pools, quiesce, record,
+    show, top, trace,
 };
 
 /// Runs a command.
@@ -43,7 +43,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             offline::check(devices, *thorough, as_json)
         }
         Command::FlushOffline(flush) => flush_offline::run(flush, style),
+        Command::Complete(arguments) => complete::run(arguments),
         Command::Completions { shell } => {
+            if let Some(script) = complete::script(*shell) {
+                return output::write(script);
+            }
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut script);
             output::write(&String::from_utf8_lossy(&script))

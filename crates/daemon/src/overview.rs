@@ -16,6 +16,7 @@ impl Daemon {
             version: status.version,
             uptime_s: status.uptime_s,
             policy,
+            can_migrate: self.hosts().is_some(),
             pools: status.pools,
             disks: status.disks.into_iter().map(disk).collect(),
         }

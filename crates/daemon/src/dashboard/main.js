@@ -13,7 +13,7 @@ async function ask(path) {
   const answer = await fetch(new URL(path, location.origin));
   if (answer.ok) return answer.json();
   const { error } = await answer.json().catch(() => ({}));
-  throw Object.assign(new Error(`${path}: ${answer.status} ${error ?? ""}`), { status: answer.status });
+  throw new Error(`${path}: ${answer.status} ${error ?? ""}`);
 }
 
 /** What each disk has done between two overviews. A disk that was attached again is left out. */
@@ -67,11 +67,8 @@ async function refreshCurves() {
 }
 
 async function refreshMoves() {
-  showMoves(place("moves"), await ask("/v1/migrations").catch((error) => {
-    // A daemon without other hosts.
-    if (error.status === 409) return null;
-    throw error;
-  }));
+  // A daemon without other hosts would refuse. After a restart it may have some.
+  showMoves(place("moves"), state.overview.can_migrate ? await ask("/v1/migrations") : null);
 }
 
 async function refreshEvents() {

@@ -80,11 +80,14 @@ struct Between {
     measured: Arc<Mutex<Option<String>>>,
     /// Disks that move, of which a daemon without a data path has none.
     moves: Option<Vec<MigrationStatus>>,
+    /// The paths that the browser has asked for.
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 async fn pass(State(between): State<Between>, mut request: Request<Body>, next: Next) -> Response {
     request.extensions_mut().insert(admin());
     let path = request.uri().path().to_owned();
+    between.asked.lock().unwrap().push(path.clone());
     match (path.as_str(), between.moves) {
         ("/test/measure.js", _) => {
             ([(CONTENT_TYPE, "text/javascript")], include_str!("measure.js")).into_response()
@@ -94,18 +97,28 @@ async fn pass(State(between): State<Between>, mut request: Request<Body>, next: 
             ().into_response()
         }
         ("/v1/migrations", Some(moves)) => Json(moves).into_response(),
-        ("/", _) if between.measures => with_script(next.run(request).await).await,
+        ("/v1/overview", Some(_)) => {
+            changed(next.run(request).await, |text| {
+                text.replace("\"can_migrate\":false", "\"can_migrate\":true")
+            })
+            .await
+        }
+        ("/", _) if between.measures => changed(next.run(request).await, with_script).await,
         _ => next.run(request).await,
     }
 }
 
-/// Adds the script that measures to the page, whose own policy allows scripts from its own server.
-async fn with_script(page: Response) -> Response {
-    let (mut parts, body) = page.into_parts();
+/// Changes the text of a response.
+async fn changed(response: Response, change: fn(&str) -> String) -> Response {
+    let (mut parts, body) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-    let script = "<script type=\"module\" src=\"/test/measure.js\"></script>\n</head>";
-    Response::from_parts(parts, Body::from(text.replace("</head>", script)))
+    Response::from_parts(parts, Body::from(change(&text)))
+}
+
+/// Adds the script that measures to the page, whose own policy allows scripts from its own server.
+fn with_script(page: &str) -> String {
+    page.replace("</head>", "<script type=\"module\" src=\"/test/measure.js\"></script>\n</head>")
 }
 
 /// Serves a daemon's control API on a port of the loopback interface, as `ssh -L` would.
@@ -138,12 +151,12 @@ fn browser(profile: &Path) -> Command {
 const MISSING: &str = "chromium is needed: install Debian's chromium";
 
 /// Opens the page and returns its document when it has been there for some seconds, of its own time.
-async fn document(api: &Api, moves: Option<Vec<MigrationStatus>>) -> String {
-    let port = serve(api, Between { moves, ..Between::default() }).await;
+async fn document(api: &Api, between: Between) -> String {
+    let port = serve(api, between).await;
     let open = move || {
         let profile = tempfile::tempdir().unwrap();
         let mut browser = browser(profile.path());
-        browser.args(["--virtual-time-budget=3000", "--dump-dom", &format!("http://127.0.0.1:{port}/")]);
+        browser.args(["--virtual-time-budget=12000", "--dump-dom", &format!("http://127.0.0.1:{port}/")]);
         browser.output().expect(MISSING)
     };
     let output = tokio::task::spawn_blocking(open).await.unwrap();
@@ -202,7 +215,8 @@ async fn the_dashboard_shows_a_thousand_disks() {
     let api = many_disks();
     api.daemon.events.add("origin-away", "vm7", "<script>document.title = 'taken'</script>");
     add_history(&api);
-    let page = document(&api, None).await;
+    let between = Between::default();
+    let page = document(&api, between.clone()).await;
     let wanted = [
         "1000 of 1000 disks attached",
         "Show all 1000 disks",
@@ -219,6 +233,11 @@ async fn the_dashboard_shows_a_thousand_disks() {
     shows(&page, &wanted);
     assert!(!page.contains("<img src=x>") && !page.contains("<title>taken"), "names are taken for HTML");
     assert!(page.contains("&lt;script&gt;"), "the event's message is not shown");
+    let asked = between.asked.lock().unwrap();
+    let times = |path: &str| asked.iter().filter(|asked| *asked == path).count();
+    // Again and again, except for the moves, which a daemon without other hosts does not have.
+    assert!(times("/v1/overview") > 1, "{asked:?}");
+    assert_eq!(times("/v1/migrations"), 0, "{asked:?}");
 }
 
 #[tokio::test]
@@ -275,7 +294,7 @@ async fn the_dashboard_draws_a_live_curve_with_the_present_share_and_the_reason(
         tokio::time::sleep(POLL_EVERY).await;
     }
     assert!(points > 1, "there is no curve");
-    let page = document(&api, None).await;
+    let page = document(&api, Between::default()).await;
     guest.abort();
     let curves = page.split_once("id=\"curves\"").map_or("", |(_, rest)| rest);
     let wanted = ["class=\"line c0\"", "class=\"mark\"", "class=\"dot\"", "now 400 KiB", "<p>Policy: "];
@@ -304,7 +323,10 @@ async fn the_dashboard_shows_the_disks_that_move() {
         stuck,
         moving("vm4", "here", "epsilon", [0; 3]),
     ];
-    let page = document(&api, Some(moves)).await;
+    let between = Between { moves: Some(moves), ..Between::default() };
+    let page = document(&api, between.clone()).await;
+    let times = between.asked.lock().unwrap().iter().filter(|path| *path == "/v1/migrations").count();
+    assert!(times > 1, "the page has asked for the moves {times} times");
     let page = page.split_once("id=\"moves\"").map_or("", |(_, rest)| rest);
     let cell = |text: &str| format!("<td class=\"words\">{text}</td>");
     let there = cell("this host") + &cell("beta") + &cell("pre-copy") + &cell("75 %, 1 min 40 s left");

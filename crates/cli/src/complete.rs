@@ -1,11 +1,12 @@
 //! Completes command lines for shells: commands, options and paths, and the names that the daemon has.
 //!
-//! The script of a shell calls the hidden command `haversack complete` with the words up to the cursor. clap's own scripts are not
-//! used: that for zsh completes nothing at the first time if zsh loads it on demand, and that for bash does not know `--pool=main`.
+//! The script of a shell calls the hidden command `haversack complete` with the words up to the cursor. clap's own scripts and
+//! `CompleteEnv` are not used: the one for zsh offers nothing at the first TAB when zsh loads it on demand, the one for bash does not
+//! complete `--pool=ma`, and all offer options among the names.
 //!
 //! Invariants
 //! - Nothing is written but what fits, and the end is a success, whatever happens.
-//! - Only options of the user's choice begin with '-': without one typed, they would hide the names.
+//! - Options are offered only once '-' is typed: among them, a disk that is the only one would not be completed at once.
 
 mod names;
 

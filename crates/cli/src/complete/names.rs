@@ -94,9 +94,23 @@ pub fn answered(command: Command, words: &[OsString]) -> Command {
 
 /// Returns the socket of the daemon: of the command line, of the environment, or the default.
 fn socket(words: &[OsString]) -> Option<PathBuf> {
-    // An unfinished command line has errors.
-    let matches = Arguments::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+    if let Some(socket) = socket_option(words) {
+        return Some(socket);
+    }
+    // The program's name alone is an incomplete command line; it has the environment's socket, or the default.
+    let matches = Arguments::command().ignore_errors(true).try_get_matches_from(words.first()).ok()?;
     matches.get_one::<PathBuf>("socket").cloned()
+}
+
+/// Returns the last `--socket` of a command line, which need not be complete or right. What follows `--` is not of `haversack`.
+fn socket_option(words: &[OsString]) -> Option<PathBuf> {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let words = words.split(|word| *word == "--").next()?;
+    let value = |at: usize| match words[at].strip_prefix("--socket")? {
+        "" => words.get(at + 1).copied(),
+        joined => joined.strip_prefix('='),
+    };
+    (0..words.len()).rev().find_map(value).map(PathBuf::from)
 }
 
 fn with_names(command: Command, socket: &Arc<PathBuf>) -> Command {
@@ -277,7 +291,7 @@ mod tests {
         const CALLED: [&str; 9] =
             ["name", "disk", "disks", "pool", "pool_or_device", "subject", "to", "from", "without_fence"];
         // Not of this daemon.
-        const OTHERS: [&str; 2] = ["pool create", "trace cut"];
+        const OTHERS: [&str; 4] = ["compare:", "pool create", "sim:", "trace cut"];
         fn forgotten(command: &Command, path: &str, found: &mut Vec<String>) {
             for arg in command.get_arguments() {
                 let is_called = CALLED.contains(&arg.get_id().as_str()) && arg.get_action().takes_values();
@@ -310,6 +324,10 @@ mod tests {
             let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
             assert_eq!(socket(&words).as_deref(), Some(Path::new("/x/s")), "{text}");
         }
+        let quiesce = "haversack disk quiesce vm1 -- backup --socket /x/s";
+        let words: Vec<OsString> = quiesce.split(' ').map(OsString::from).collect();
+        assert_ne!(socket(&words).as_deref(), Some(Path::new("/x/s")));
+        assert!(socket(&words).is_some());
     }
 
     #[test]

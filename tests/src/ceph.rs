@@ -1,6 +1,7 @@
 //! Ceph: one monitor and one OSD in memory, on the loopback interface, without authentication.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::process::Process;
 use crate::tools::PATIENCE;
@@ -21,6 +22,7 @@ pub struct Ceph {
     _monitor: Process,
     _osd: Process,
     config: PathBuf,
+    network: Option<PathBuf>,
 }
 
 impl Ceph {
@@ -29,13 +31,21 @@ impl Ceph {
     /// # Errors
     /// If a daemon does not start or the pool cannot be created.
     pub fn start(place: &Place) -> Result<Self> {
+        Self::start_in(place, None)
+    }
+
+    /// As [`Ceph::start`], in a network namespace.
+    ///
+    /// # Errors
+    /// As [`Ceph::start`].
+    pub fn start_in(place: &Place, network: Option<PathBuf>) -> Result<Self> {
         let config = place.path("ceph.conf");
         let directory = place.path("");
         let address = format!("v1:127.0.0.1:{}", tools::free_port()?);
         let cluster = uuid()?;
         std::fs::write(&config, configuration(&cluster, &address, &directory.display().to_string()))
             .map_err(Error::io(config.display().to_string()))?;
-        let run = |program: &str, arguments: &[&str]| run(&config, program, arguments);
+        let run = |program: &str, arguments: &[&str]| run(&config, network.as_deref(), program, arguments);
         for data in ["mon", "osd"] {
             let data = place.path(data);
             std::fs::create_dir(&data).map_err(Error::io(data.display().to_string()))?;
@@ -46,7 +56,7 @@ impl Ceph {
         let daemon = |program: &str, id: &str| -> Result<Process> {
             let mut command = tools::tool(program)?;
             command.env("CEPH_CONF", &config).args(["-f", "-i", id]);
-            Process::start(place, program, &command)
+            Process::start(place, program, &within(command, network.as_deref())?)
         };
         let monitor = daemon("ceph-mon", "a")?;
         let osd_id = uuid()?;
@@ -70,7 +80,7 @@ impl Ceph {
         }
         osd.wait_for(PATIENCE, is_up)?;
         run("ceph", &["osd", "pool", "create", POOL, "8"])?;
-        Ok(Self { _monitor: monitor, _osd: osd, config })
+        Ok(Self { _monitor: monitor, _osd: osd, config, network })
     }
 
     /// The file with the clients' configuration.
@@ -254,7 +264,7 @@ impl Ceph {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        run(&self.config, program, arguments)
+        run(&self.config, self.network.as_deref(), program, arguments)
     }
 }
 
@@ -263,13 +273,21 @@ fn uuid() -> Result<String> {
     Ok(std::fs::read_to_string(path).map_err(Error::io(path))?.trim().to_owned())
 }
 
+/// The command in a network namespace, if there is one.
+fn within(command: Command, network: Option<&Path>) -> Result<Command> {
+    match network {
+        Some(network) => tools::in_network(&command, network),
+        None => Ok(command),
+    }
+}
+
 /// Runs a program against the cluster with this configuration. The monitor refuses a command that comes before its client
 /// has got the cluster's identity from it; then it is run again.
-fn run(config: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+fn run(config: &Path, network: Option<&Path>, program: &str, arguments: &[&str]) -> Result<String> {
     let once = || {
         let mut command = tools::tool(program)?;
         command.env("CEPH_CONF", config).args(arguments);
-        tools::run(command)
+        tools::run(within(command, network)?)
     };
     (1..STARTS).fold(once(), |result, _| match result {
         Err(error) if error.to_string().contains("getting command descriptions") => once(),

@@ -12,6 +12,7 @@
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
 //! | [`network`] | hosts on a network of their own, whose links are slow or cut |
+//! | [`documents`] | the commands that the documents show |
 //! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
@@ -24,6 +25,7 @@ pub mod certificates;
 pub mod clients;
 pub mod connection;
 pub mod control;
+pub mod documents;
 pub mod error;
 pub mod guest;
 pub mod haversack;

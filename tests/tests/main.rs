@@ -11,6 +11,7 @@ mod detached;
 mod devices;
 mod documentation;
 mod documented;
+mod documented_commands;
 mod file_systems;
 mod first_start;
 mod harness;

@@ -1,0 +1,1 @@
+truncate -s 1G /dev/nvme0n1

@@ -1,0 +1,2 @@
+image /srv/images/vm1.raw 64M
+daemon

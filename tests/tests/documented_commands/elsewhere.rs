@@ -1,0 +1,129 @@
+//! The commands of the documents that `documented_commands` does not run, and what runs them.
+
+/// Commands of a page that are run elsewhere, or nowhere.
+pub(super) struct Elsewhere {
+    /// The page, from the workspace's root.
+    pub(super) page: &'static str,
+    /// What the commands begin with.
+    pub(super) begins: &'static str,
+    /// Why they are not run on a page's own host.
+    pub(super) why: &'static str,
+    /// The file that runs the same, and what it contains of it: a test's function, or the program's call. `None`: nothing runs it.
+    pub(super) by: Option<(&'static str, &'static str)>,
+}
+
+/// Short for a row.
+const fn row(
+    page: &'static str,
+    begins: &'static str,
+    why: &'static str,
+    by: Option<(&'static str, &'static str)>,
+) -> Elsewhere {
+    Elsewhere { page, begins, why, by }
+}
+
+const SERVICE: &str = "it needs systemd as the first process";
+const SUITE: &str = "it is what runs the suite";
+const GUEST: &str = "it is typed in a guest with a shell";
+const LIBVIRT: &str = "it needs libvirtd, which make libvirt-test installs";
+const UBLK: &str = "it needs a kernel with the ublk driver";
+const OTHERS: &str =
+    "other software, which needs drivers of its own and is not in the suite; the page says so";
+const PROXMOX: &str = "Proxmox VE is not in Debian; tests/proxmox calls the plug-in as it does";
+
+const UBLK_GUEST: &str = "scripts/ublk-guest";
+const LIBVIRT_TEST: &str = "scripts/libvirt-test";
+const SERVICE_TEST: &str = "scripts/service-test";
+const ANSIBLE_TEST: &str = "scripts/ansible-test";
+
+/// What [`super::PAGES`] do not run.
+pub(super) const ELSEWHERE: &[Elsewhere] = &[
+    row("README.md", "make run", "it installs packages and compiles", None),
+    row("README.md", "make test", SUITE, Some(("Makefile", "\nmake test"))),
+    row(
+        "README.md",
+        "systemctl enable --now haversackd",
+        SERVICE,
+        Some((SERVICE_TEST, "systemctl enable --now haversackd")),
+    ),
+    row("docs/ansible.md", "cd ", "on a controller", Some((ANSIBLE_TEST, "cd /srv/ansible"))),
+    row(
+        "docs/ansible.md",
+        "cp ",
+        "it needs the package",
+        Some((ANSIBLE_TEST, "cp \"$deb\" \"$root/srv/ansible/haversack.deb\"")),
+    ),
+    row(
+        "docs/ansible.md",
+        "ansible-playbook",
+        "it needs a Debian with systemd",
+        Some((ANSIBLE_TEST, "ansible-playbook")),
+    ),
+    row("docs/dashboard.md", "ssh ", "it needs an SSH server on another host", None),
+    row("docs/from-other-caches.md", "", OTHERS, None),
+    row("docs/proxmox.md", "systemctl", PROXMOX, None),
+    row("docs/qemu-libvirt.md", "guest# ", GUEST, Some(("tests/tests/vhost_user.rs", "fn "))),
+    row("docs/qemu-libvirt.md", "virsh define", LIBVIRT, Some((LIBVIRT_TEST, "virsh alpha define"))),
+    row("docs/qemu-libvirt.md", "virsh ", LIBVIRT, Some((LIBVIRT_TEST, "virsh alpha start"))),
+    row("docs/qemu-libvirt.md", "virt-xml-validate", LIBVIRT, Some((LIBVIRT_TEST, "virt-xml-validate"))),
+    row("docs/qemu-libvirt.md", "systemctl restart libvirtd", LIBVIRT, Some((LIBVIRT_TEST, "libvirtd"))),
+    row(
+        "docs/qemu-libvirt.md",
+        "qemu-system-x86_64 ... ",
+        "two QEMUs and their monitor",
+        Some(("tests/tests/migration.rs", "fn ")),
+    ),
+    row(
+        "docs/qemu-libvirt.md",
+        "(qemu) ",
+        "two QEMUs and their monitor",
+        Some(("tests/tests/migration.rs", "fn ")),
+    ),
+    row("docs/quick-start.md", "git clone", "the suite runs in a clone", None),
+    row("docs/quick-start.md", "scripts/setup", SUITE, Some(("Makefile", "./scripts/setup"))),
+    row("docs/quick-start.md", "make packages", "it compiles", Some(("Makefile", "make packages"))),
+    row(
+        "docs/quick-start.md",
+        "sudo apt install",
+        "it needs the package",
+        Some(("scripts/packages-test", "dpkg --install")),
+    ),
+    row(
+        "docs/quick-start.md",
+        "systemctl enable",
+        SERVICE,
+        Some((SERVICE_TEST, "systemctl enable --now haversackd")),
+    ),
+    row(
+        "docs/quick-start.md",
+        "systemctl restart",
+        SERVICE,
+        Some((SERVICE_TEST, "systemctl restart haversackd")),
+    ),
+    row(
+        "docs/quick-start.md",
+        "journalctl",
+        SERVICE,
+        Some((SERVICE_TEST, "journalctl --no-pager -o cat -u haversackd")),
+    ),
+    row("docs/quick-start.md", "guest# ", GUEST, Some(("tests/tests/vhost_user.rs", "fn "))),
+    row("docs/trace.md", "cargo run", "it compiles", None),
+    row("docs/ublk.md", "modprobe ublk_drv", UBLK, Some((UBLK_GUEST, "modprobe"))),
+    row(
+        "docs/ublk.md",
+        "haversack-ublk --id 0 'nbd+unix:///vm1",
+        UBLK,
+        Some((UBLK_GUEST, "haversack-ublk \"$@\"")),
+    ),
+    row("docs/ublk.md", "mkfs.ext4 -q /dev/ublkb0", UBLK, Some((UBLK_GUEST, "mkfs.ext4 -q /dev/ublkb0"))),
+    row(
+        "docs/ublk.md",
+        "mount -o discard /dev/ublkb0",
+        UBLK,
+        Some((UBLK_GUEST, "mount -t ext4 -o discard /dev/ublkb0")),
+    ),
+    row("docs/ublk.md", "systemctl", UBLK, None),
+    row("docs/ublk.md", "cd /sys/block/ublkb0", UBLK, Some((UBLK_GUEST, "cd /sys/block/ublkb0"))),
+    row("docs/ublk.md", "grep . size", UBLK, Some((UBLK_GUEST, "grep . size"))),
+    row("docs/ublk.md", "haversack-ublk --id 0 'nbd+unix:///vm2", UBLK, Some((UBLK_GUEST, "haversack-ublk"))),
+];

@@ -8,6 +8,7 @@ before() { :; }
 run() {
     local line=$1 text start
     IFS= read -r -d '' text || true
+    text=${text%$'\n'}
     echo "line $line: $text"
     ANSWER='' UNTIL=''
     before "$text" || { echo "before line $line: failed"; exit 1; }
@@ -27,6 +28,7 @@ run() {
 skip() {
     local line=$1 text
     IFS= read -r -d '' text || true
+    text=${text%$'\n'}
     before "$text" || { echo "before line $line: failed"; exit 1; }
 }
 
@@ -78,10 +80,13 @@ use() {
     qemu-io -f raw -c 'read 0 1M' -c 'read 0 1M' -c 'write 4M 1M' "nbd+unix:///$1?socket=/run/haversack/nbd.sock" >/dev/null
 }
 
-# A trace of this many requests to a volume, at 500 a second.
+# A trace of this many requests, at 500 or as many a second, to a volume with the file's name.
 trace() {
     haversack trace generate zipf --blocks 4k --requests "$2" --theta 0.9 --read 0.6 --size 4k:0.7,16k:0.3 --rate "${3:-500}" \
-        --seed 1 -o "$1" >/dev/null
+        --seed 1 --force -o generated.csv >/dev/null
+    sed -i "s/^\([0-9]*\),[^,]*/\1,${1%%.*}/" generated.csv
+    haversack trace convert --force generated.csv "$1" >/dev/null
+    rm generated.csv
 }
 
 # The mixes of the repository, with a hundredth of their requests.

@@ -67,7 +67,7 @@ fn commands_in(page: &str, text: &str) -> Vec<Shown> {
             continue;
         }
         let Some(typed) = typed(language, line) else {
-            if let Some(last) = found.last_mut().filter(|_| is_shown && !line.is_empty()) {
+            if let Some(last) = found.last_mut().filter(|_| is_shown && language != Some("sh") && !line.is_empty()) {
                 last.output.push(line.to_owned());
             }
             continue;
@@ -86,7 +86,7 @@ fn commands_in(page: &str, text: &str) -> Vec<Shown> {
 /// Returns what is typed in a line of a block of code. Blocks that also show output mark it with a prompt, scripts do not.
 fn typed<'a>(language: Option<&str>, line: &'a str) -> Option<&'a str> {
     match language? {
-        "sh" => Some(line).filter(|line| !line.trim().is_empty() && !line.starts_with('#')),
+        "sh" => Some(line).filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')),
         "console" | "" => SHELL_PROMPTS
             .iter()
             .find_map(|prompt| line.strip_prefix(prompt))

@@ -256,11 +256,17 @@ fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
         ..OpenOptions::default()
     };
     let mut vms = Vec::new();
+    let mut owned = BTreeSet::new();
     for (path, name) in common.trace.iter().zip(&names) {
         let options = options.clone();
         let opener = move || Ok(open(path, &options)?);
         let own = survey(&opener, &settings)?.volumes.into_iter().map(|volume| volume.name);
         let own: BTreeSet<String> = own.collect();
+        if let Some(volume) = own.intersection(&owned).next() {
+            let what = format!("{name}: expected volumes that no other trace has, found '{volume}', which another VM has");
+            return Err(CliError::Usage(what));
+        }
+        owned.extend(own.iter().cloned());
         let role = if *name == table.disk { Role::Moves } else { Role::AtSource };
         vms.push(VmSetup {
             name: name.clone(),

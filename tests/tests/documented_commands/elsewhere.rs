@@ -31,6 +31,8 @@ const OTHERS: &str =
     "other software, which needs drivers of its own and is not in the suite; the page says so";
 const PROXMOX: &str = "Proxmox VE is not in Debian; tests/proxmox calls the plug-in as it does";
 
+const MOVES_VM: &str = "it needs guests on two hosts, and their monitors";
+
 const UBLK_GUEST: &str = "scripts/ublk-guest";
 const LIBVIRT_TEST: &str = "scripts/libvirt-test";
 const SERVICE_TEST: &str = "scripts/service-test";
@@ -107,6 +109,10 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         Some((SERVICE_TEST, "journalctl --no-pager -o cat -u haversackd")),
     ),
     row("docs/quick-start.md", "guest# ", GUEST, Some(("tests/tests/vhost_user.rs", "fn "))),
+    row("docs/snapshots.md", "haversack disk quiesce vm1 -- sh -c", LIBVIRT, Some(("tests/tests/quiesce.rs", "fn a_snapshot_without_an_agent_has_what_was_acknowledged"))),
+    row("docs/migration.md", "qemu-system-x86_64 ... ", MOVES_VM, Some(("tests/tests/moves/main.rs", "fn guests_move_again_and_again_whatever_fails"))),
+    row("docs/migration.md", "haversack migrate vm1 vm2", MOVES_VM, Some(("tests/tests/moves/main.rs", "fn guests_move_again_and_again_whatever_fails"))),
+    row("docs/origins.md", "iscsiadm", "it needs a kernel with an iSCSI initiator", None),
     row("docs/trace.md", "cargo run", "it compiles", None),
     row("docs/ublk.md", "modprobe ublk_drv", UBLK, Some((UBLK_GUEST, "modprobe"))),
     row(

@@ -67,7 +67,9 @@ fn commands_in(page: &str, text: &str) -> Vec<Shown> {
             continue;
         }
         let Some(typed) = typed(language, line) else {
-            if let Some(last) = found.last_mut().filter(|_| is_shown && language != Some("sh") && !line.is_empty()) {
+            if let Some(last) =
+                found.last_mut().filter(|_| is_shown && language != Some("sh") && !line.is_empty())
+            {
                 last.output.push(line.to_owned());
             }
             continue;

@@ -171,22 +171,32 @@ fn write_script(place: &Place, page: &str, shown: &[Shown], script: &Path) -> Re
     std::fs::write(script, text).map_err(Error::io(script.display().to_string()))
 }
 
-/// Checks that a command has ended as shown and that the first line of what it printed is shown, figures aside; if it
-/// fails, the last.
+/// Checks that a command has ended as shown, and has printed what is shown: the last line if it fails, otherwise the only one or,
+/// of several, the first without figures, such as a table's heading.
 fn check_command(place: &Place, shown: &Shown) -> Result<()> {
     let file = |end: &str| std::fs::read_to_string(place.path(format!("out/{}.{end}", shown.line)));
     let status = file("status").map_err(|_| Error::Check("it was not run, or did not end".into()))?;
     let said = file("out").unwrap_or_default() + &file("err").unwrap_or_default();
     check((status.trim() != "0") == shown.fails(), format!("ended with {}:\n{said}", status.trim()))?;
-    let line = if shown.fails() { shown.output.last() } else { shown.output.first() };
-    let Some(line) = line.filter(|line| line.trim() != "...") else { return Ok(()) };
+    let lines: Vec<&String> = shown.output.iter().filter(|line| line.trim() != "...").collect();
+    let line = match lines.as_slice() {
+        [.., last] if shown.fails() => Some(last),
+        [only] => Some(only),
+        lines => lines.iter().find(|line| !has_figure(line)),
+    };
+    let Some(line) = line else { return Ok(()) };
     let found = said.lines().any(|said| without_figures(said) == without_figures(line));
     check(found, format!("the page shows\n{line}\nand it prints\n{said}"))
 }
 
-/// Returns the words of a line without those in which there are digits, and without the units that may follow them.
+fn has_figure(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit())
+}
+
+/// Returns the words of a line without figures, and without units of sizes.
 fn without_figures(line: &str) -> Vec<&str> {
-    line.split_whitespace().filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()
+    let is_unit = |word: &str| ["B", "KiB", "MiB", "GiB"].contains(&word.trim_end_matches(','));
+    line.split_whitespace().filter(|word| !has_figure(word) && !is_unit(word)).collect()
 }
 
 impl Elsewhere {
@@ -203,7 +213,9 @@ impl Elsewhere {
         check(text.contains(part), format!("{path} does not contain '{part}'"))?;
         let program =
             self.begins.trim_start_matches("sudo ").trim_start_matches("guest# ").split_whitespace().next();
-        let names_it = part.starts_with("fn ") || program.is_none_or(|program| part.contains(program));
+        let names_it = path == "Makefile"
+            || part.starts_with("fn ")
+            || program.is_none_or(|program| part.contains(program));
         check(names_it, format!("'{part}' does not run {}", program.unwrap_or_default()))
     }
 }

@@ -263,7 +263,9 @@ fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
         let own = survey(&opener, &settings)?.volumes.into_iter().map(|volume| volume.name);
         let own: BTreeSet<String> = own.collect();
         if let Some(volume) = own.intersection(&owned).next() {
-            let what = format!("{name}: expected volumes that no other trace has, found '{volume}', which another VM has");
+            let what = format!(
+                "{name}: expected volumes that no other trace has, found '{volume}', which another VM has"
+            );
             return Err(CliError::Usage(what));
         }
         owned.extend(own.iter().cloned());

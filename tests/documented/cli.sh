@@ -1,6 +1,6 @@
 # A reference, not a course: each command finds vm1 as it presumes. Its origin is an RBD image; the disk moves with one in a file.
 . "$WORKSPACE/tests/documented/hosts.sh"
-for device in a b c; do truncate -s 12G /srv/nvme-$device && ln -s /srv/nvme-$device /dev/disk/by-id/nvme-$device; done
+for device in a b c; do truncate -s 3G /srv/nvme-$device && ln -s /srv/nvme-$device /dev/disk/by-id/nvme-$device; done
 for address in 10.0.0.2 10.0.0.3; do ip address add $address/32 dev lo; done
 echo "10.0.0.3 beta" >>/etc/hosts
 rbd create vms/vm1 --size 20G
@@ -53,6 +53,7 @@ before() {
     "haversack trace record"*) UNTIL="sleep 1" ;;
     "haversack trace window"*) trace vm1.trace 20k 10 ;;
     "haversack stop"*) fresh /srv/images/vm1.raw && write_on haversack vm1 '0 1M' ;;
+    "haversack pool check"*) wait "$daemon" ;;
     "haversack flush-offline"*--dry-run* | "haversack flush-offline --list"*) ;;
     "haversack flush-offline"*) ANSWER=vm1 ;;
     "haversack pool wipe"*) ANSWER=/dev/disk/by-id/nvme-b ;;

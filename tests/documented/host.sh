@@ -38,8 +38,8 @@ until_done() {
         ! "$@" >/dev/null 2>&1 || return 0
         sleep 0.1
     done
-    echo "failed for 30 s: $*"
-    return 1
+    echo "fails for 30 s: $*"
+    "$@"
 }
 
 # Runs a command until UNTIL succeeds, as in a shell with job control, where Ctrl-C reaches it.
@@ -70,8 +70,9 @@ daemon() {
 
 # Starts the daemon with the configuration as it is, in place of the one that runs.
 restart() {
-    if haversack stop 2>/dev/null; then until_done test ! -S /run/haversack/control.sock; fi
+    if haversack stop 2>/dev/null; then wait "$daemon"; fi
     haversackd >>"$OUT/haversackd.log" 2>&1 &
+    daemon=$!
     until_done haversack status
 }
 

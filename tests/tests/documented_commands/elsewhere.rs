@@ -33,6 +33,8 @@ const PROXMOX: &str = "Proxmox VE is not in Debian; tests/proxmox calls the plug
 
 const MOVES_VM: &str = "it needs guests on two hosts, and their monitors";
 
+const NFS: &str = "it needs an NFS server, which is not among what scripts/setup installs: tried by hand";
+
 const UBLK_GUEST: &str = "scripts/ublk-guest";
 const LIBVIRT_TEST: &str = "scripts/libvirt-test";
 const SERVICE_TEST: &str = "scripts/service-test";
@@ -63,6 +65,10 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
     ),
     row("docs/dashboard.md", "ssh ", "it needs an SSH server on another host", None),
     row("docs/from-other-caches.md", "", OTHERS, None),
+    row("docs/origins.md", "haversack disk attach vm2 nfs:", NFS, None),
+    row("docs/origins.md", "fio --ioengine=nbd --uri='nbd+unix:///vm2", NFS, None),
+    row("docs/origins.md", "haversack disk flush vm2", NFS, None),
+    row("docs/origins.md", "qemu-img compare -f raw -F raw 'nbd+unix:///vm2", NFS, None),
     row("docs/proxmox.md", "systemctl", PROXMOX, None),
     row(
         "docs/qemu-libvirt.md",
@@ -93,7 +99,12 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         LIBVIRT,
         Some((LIBVIRT_TEST, "on alpha virt-xml-validate")),
     ),
-    row("docs/qemu-libvirt.md", "systemctl restart libvirtd", LIBVIRT, Some((LIBVIRT_TEST, "libvirtd"))),
+    row(
+        "docs/qemu-libvirt.md",
+        "systemctl restart libvirtd",
+        "pkill ends it there, and it is started without systemd",
+        Some((LIBVIRT_TEST, "pkill --parent \"${libvirtd[alpha]}\"")),
+    ),
     row(
         "docs/qemu-libvirt.md",
         "qemu-system-x86_64 ... ",
@@ -112,7 +123,7 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
     row(
         "docs/quick-start.md",
         "sudo apt install",
-        "it needs the package",
+        "dpkg installs it in a Debian of its own, without what it depends on",
         Some(("scripts/packages-test", "dpkg --install")),
     ),
     row(

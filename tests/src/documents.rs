@@ -107,9 +107,7 @@ fn is_open(command: &str) -> bool {
             (Some(open), _) if open == c => quote = None,
             (None, '\'' | '"') => quote = Some(c),
             (None | Some('"'), '\\') => {
-                if chars.next().is_none() {
-                    return true;
-                }
+                let Some(_) = chars.next() else { return true };
             }
             (None, '#') if before.is_whitespace() => while chars.next_if(|c| *c != '\n').is_some() {},
             _ => {}

@@ -428,7 +428,7 @@ const SHELLS: [(&str, &[&str], &str); 3] = [
     (
         "fish",
         &["--no-config", "-c"],
-        r#"source $argv[2]; complete --do-complete (string join ' ' $argv[3..]) | string replace --regex '\t.*' ''"#,
+        r#"source $argv[2]; complete --do-complete (string join -- ' ' $argv[3..]) | string replace --regex '\t.*' ''"#,
     ),
 ];
 

@@ -11,6 +11,7 @@
 //! | [`verify`], [`traveller`] | NBD clients that know what they must read; one that moves between hosts as a VM does |
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
+//! | [`etcd`] | the directory of a cluster |
 //! | [`network`] | hosts on a network of their own, whose links are slow or cut |
 //! | [`documents`] | the commands that the documents show |
 //! | [`certificates`] | authorities and certificates for TLS |
@@ -27,6 +28,7 @@ pub mod connection;
 pub mod control;
 pub mod documents;
 pub mod error;
+pub mod etcd;
 pub mod guest;
 pub mod haversack;
 pub mod hosts;

@@ -32,6 +32,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("monmaptool", "ceph-common"),
     ("ceph-mon", "ceph-mon"),
     ("ceph-osd", "ceph-osd"),
+    ("etcd", "etcd-server"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),

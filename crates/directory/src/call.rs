@@ -1,0 +1,98 @@
+//! Changes that a caller waits for.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use etcd_client::{Client, ResponseHeader};
+use tokio::sync::oneshot;
+
+use crate::connect::in_time;
+use crate::error::DirectoryError;
+use crate::status::Shared;
+use crate::write::{All, Condition, Write};
+
+/// Calls that wait; more are refused.
+pub(crate) const MOST_CALLS: usize = 64;
+
+/// Changes that are made together or not at all.
+pub(crate) struct Call {
+    pub writes: Vec<Write>,
+    /// What else must be so.
+    pub conditions: Vec<Condition>,
+    /// Let the written keys go with this host's lease.
+    pub is_leased: bool,
+    /// Gets the revision of the change.
+    pub answer: oneshot::Sender<Result<i64, DirectoryError>>,
+}
+
+impl Call {
+    /// Answers without trying.
+    pub fn refuse(self, shared: &Shared) {
+        shared.count_failed_call();
+        let why = shared.why_away().unwrap_or_else(|| "the connection was just lost".into());
+        // Whoever has asked may be gone.
+        let _ = self.answer.send(Err(DirectoryError::Away { why }));
+    }
+
+    /// Carries the call out and answers. Returns an error if the connection is of no use any more.
+    pub async fn carry_out(
+        self,
+        shared: &Shared,
+        calls: &mut Client,
+        endpoint: &str,
+    ) -> Result<(), DirectoryError> {
+        let Call { writes, conditions, is_leased, answer } = self;
+        let result = change(shared, calls, endpoint, writes, &conditions, is_leased).await;
+        shared.count_writes(usize::from(result.is_ok()));
+        let lost = match &result {
+            Err(error) if error.ends_session() => Some(error.to_string()),
+            _ => None,
+        };
+        if result.is_err() {
+            shared.count_failed_call();
+        }
+        let _ = answer.send(result);
+        match lost {
+            None => Ok(()),
+            Some(why) => {
+                let what = "a call".into();
+                Err(DirectoryError::Call { endpoint: endpoint.into(), what, why, is_connection: true })
+            }
+        }
+    }
+}
+
+async fn change(
+    shared: &Shared,
+    calls: &mut Client,
+    endpoint: &str,
+    writes: Vec<Write>,
+    conditions: &[Condition],
+    is_leased: bool,
+) -> Result<i64, DirectoryError> {
+    let lease = shared.lease().filter(|_| is_leased).map_or(0, |lease| lease.id);
+    let writes: Vec<_> = writes.into_iter().map(|write| write.with_lease(lease)).collect();
+    let Some(first) = writes.first() else { return Ok(0) };
+    let (all, txn) = All::new(&writes, conditions);
+    let answer = in_time(endpoint, &first.to_string(), calls.txn(txn)).await?;
+    if !answer.succeeded() {
+        let key = all.refused(&answer).unwrap_or(&first.key).clone();
+        return Err(DirectoryError::Changed { key });
+    }
+    let revision = answer.header().map_or(0, ResponseHeader::revision);
+    note(shared, &writes, revision);
+    Ok(revision)
+}
+
+/// Applies a change to the view at once, so that its maker sees it. The watch brings it again.
+fn note(shared: &Shared, writes: &[Write], revision: i64) {
+    let at = Instant::now();
+    let mut view = shared.lock_view();
+    let view = Arc::make_mut(&mut view);
+    for write in writes {
+        match &write.value {
+            Some(value) => view.note(&write.key, value, write.lease, revision, at),
+            None => view.delete(write.key.to_string().as_bytes(), revision, at),
+        }
+    }
+}

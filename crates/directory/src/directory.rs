@@ -1,0 +1,279 @@
+//! The handle, and the thread behind it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::backoff::{Backoff, random};
+use crate::call::{Call, MOST_CALLS};
+use crate::config::Config;
+use crate::error::DirectoryError;
+use crate::key::Key;
+use crate::leadership::Leadership;
+use crate::record::{
+    BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, TenantRecord, encode,
+};
+use crate::report::Report;
+use crate::session::Session;
+use crate::status::{Shared, Status};
+use crate::view::{Seen, View};
+use crate::write::{At, Condition, Write};
+
+/// How long a connection must have lasted for the next attempt to follow at once.
+const LASTING: Duration = Duration::from_secs(10);
+/// How often a move is tried whose disk is reported at the same time.
+const MOST_ATTEMPTS: u32 = 5;
+/// How long the view may take to show what etcd has.
+const UNTIL_SEEN: Duration = Duration::from_millis(50);
+
+/// A host's access to the directory. See the crate.
+///
+/// Dropping it gives the lease back, if etcd is there, and ends the thread.
+pub struct Directory {
+    shared: Arc<Shared>,
+    calls: Mutex<Option<mpsc::Sender<Call>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Directory {
+    /// Starts the thread, which connects to etcd. Returns at once, whether etcd is there or not.
+    ///
+    /// # Errors
+    /// The settings cannot be used, see [`Config::check`], or the thread cannot be started.
+    pub fn start(config: Config) -> Result<Directory, DirectoryError> {
+        config.check()?;
+        let shared = Arc::new(Shared::new(config, random()));
+        let (sender, receiver) = mpsc::channel(MOST_CALLS);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(DirectoryError::Thread)?;
+        let served = shared.clone();
+        let run = move || runtime.block_on(serve(&served, receiver));
+        let thread = std::thread::Builder::new().name("directory".into()).spawn(run);
+        let thread = thread.map_err(DirectoryError::Thread)?;
+        Ok(Directory { shared, calls: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Returns this host's name.
+    pub fn name(&self) -> &str {
+        &self.shared.config.name
+    }
+
+    /// Returns the number that this daemon has chosen for itself.
+    pub fn instance(&self) -> u64 {
+        self.shared.instance
+    }
+
+    /// Returns what is known of the directory. It does not wait, and the copy is cheap. [`Status::age`] says how old it is.
+    pub fn view(&self) -> Arc<View> {
+        self.shared.view()
+    }
+
+    /// Returns how the directory is.
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// Says what this host wants to have in the directory. It does not wait, and replaces what was said before.
+    pub fn report(&self, report: Report) {
+        self.shared.set_report(report);
+    }
+
+    /// Begins a move: from then on nobody else begins one of this disk. It is refused if the disk's entry or an intent has
+    /// changed since the view was taken, or, under a [`Leadership`], if another host balances.
+    ///
+    /// Waits some seconds at most, and must not be called where a runtime of tokio runs. So do all methods below.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer, or somebody else was faster. [`DirectoryError::Time`] leaves open whether the intent
+    /// is there.
+    pub fn begin_move(
+        &self,
+        disk: &str,
+        intent: &IntentRecord,
+        leadership: Option<Leadership>,
+    ) -> Result<(), DirectoryError> {
+        let (key, owned) = (Key::Intent(disk.into()), Key::Disk(disk.into()));
+        let leads = leadership.map(|leadership| leadership.condition());
+        for attempt in 1.. {
+            let view = self.view();
+            let is_same = |entry: &&Seen<DiskRecord>| {
+                entry.record.host == intent.from && entry.record.epoch == intent.epoch
+            };
+            let Some(entry) = view.disks.get(disk).filter(is_same) else {
+                return Err(DirectoryError::Changed { key: owned });
+            };
+            if view.intents.contains_key(disk) {
+                return Err(DirectoryError::Changed { key });
+            }
+            let is_owned = Condition { key: owned.clone(), at: At::Changed(entry.revision) };
+            let conditions = leads.iter().cloned().chain([is_owned]).collect();
+            match self.call(vec![Write::put(key.clone(), encode(intent)).if_at(0)], conditions, false) {
+                // Its owner has reported it meanwhile, most likely as before. The view will tell.
+                Err(DirectoryError::Changed { key }) if key == owned && attempt < MOST_ATTEMPTS => {
+                    std::thread::sleep(UNTIL_SEEN);
+                }
+                result => return result.map(drop),
+            }
+        }
+        Err(DirectoryError::Changed { key: owned })
+    }
+
+    /// Removes an intent, if it is the one that the view has.
+    ///
+    /// # Errors
+    /// As [`Directory::begin_move`].
+    pub fn end_move(&self, disk: &str) -> Result<(), DirectoryError> {
+        let key = Key::Intent(disk.into());
+        match self.view().revision_of(&key) {
+            0 => Ok(()),
+            revision => self.call(vec![Write::delete(key).if_at(revision)], Vec::new(), false).map(drop),
+        }
+    }
+
+    /// Has a host emptied, or not any more.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer.
+    pub fn set_drain(&self, host: &str, drain: Option<&DrainRecord>) -> Result<(), DirectoryError> {
+        self.set(Key::Drain(host.into()), drain.map(encode))
+    }
+
+    /// Sets a tenant, or removes it.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer.
+    pub fn set_tenant(&self, name: &str, tenant: Option<&TenantRecord>) -> Result<(), DirectoryError> {
+        self.set(Key::Tenant(name.into()), tenant.map(encode))
+    }
+
+    /// Becomes the host that balances, unless another one is, or goes on to be it. It ends with this host's lease.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer. That another host balances is not an error.
+    pub fn lead(&self) -> Result<Option<Leadership>, DirectoryError> {
+        let lease = self.shared.lease().filter(|lease| lease.is_valid(Instant::now()));
+        let Some(lease) = lease else {
+            let why = self.shared.why_away().unwrap_or_else(|| "this host has no lease".into());
+            return Err(DirectoryError::Away { why });
+        };
+        if let Some(leader) = &self.view().leader {
+            let is_me = leader.record.instance == self.instance() && leader.lease == lease.id;
+            return Ok(is_me.then_some(Leadership { created: leader.created }));
+        }
+        let record = LeaderRecord { host: self.name().into(), instance: self.instance() };
+        match self.call(vec![Write::put(Key::Leader, encode(&record)).if_at(0)], Vec::new(), true) {
+            Ok(created) => Ok(Some(Leadership { created })),
+            Err(DirectoryError::Changed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores what the host that balances has observed.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer, or another host balances.
+    pub fn set_balance(&self, leadership: Leadership, record: &BalanceRecord) -> Result<(), DirectoryError> {
+        self.call(vec![Write::put(Key::Balance, encode(record))], vec![leadership.condition()], false)
+            .map(drop)
+    }
+
+    fn set(&self, key: Key, value: Option<Vec<u8>>) -> Result<(), DirectoryError> {
+        let write = match value {
+            Some(value) => Write::put(key, value),
+            None => Write::delete(key),
+        };
+        self.call(vec![write], Vec::new(), false).map(drop)
+    }
+
+    fn call(
+        &self,
+        writes: Vec<Write>,
+        conditions: Vec<Condition>,
+        is_leased: bool,
+    ) -> Result<i64, DirectoryError> {
+        if let Some(why) = self.shared.why_away() {
+            self.shared.count_failed_call();
+            return Err(DirectoryError::Away { why });
+        }
+        let (answer, answered) = oneshot::channel();
+        let call = Call { writes, conditions, is_leased, answer };
+        {
+            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let calls = calls.as_ref().ok_or(DirectoryError::Stopped)?;
+            calls.try_send(call).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => DirectoryError::Busy,
+                mpsc::error::TrySendError::Closed(_) => DirectoryError::Stopped,
+            })?;
+        }
+        answered.blocking_recv().unwrap_or(Err(DirectoryError::Stopped))
+    }
+
+    /// Gives the lease back, if etcd is there, and ends the thread. Waits some seconds at most. Later calls are refused.
+    pub fn stop(&self) {
+        drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the directory has panicked");
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Connects again and again, until there are no callers any more.
+async fn serve(shared: &Shared, mut calls: mpsc::Receiver<Call>) {
+    let endpoints = &shared.config.endpoints;
+    let mut backoff = Backoff::new(endpoints.len());
+    let mut is_away = false;
+    for endpoint in endpoints.iter().cycle() {
+        let opened = tokio::select! {
+            opened = Session::open(shared, endpoint) => opened,
+            () = refuse(shared, &mut calls) => return,
+        };
+        let error = match opened {
+            Err(error) => error,
+            Ok(mut session) => {
+                shared.connected(endpoint);
+                tracing::info!(endpoint, "connected to etcd");
+                is_away = false;
+                let began = Instant::now();
+                match session.run(&mut calls).await {
+                    Ok(()) => return session.leave().await,
+                    Err(error) => {
+                        if began.elapsed() >= LASTING {
+                            backoff.succeeded();
+                        }
+                        error
+                    }
+                }
+            }
+        };
+        let text = error.to_string();
+        if is_away {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("no connection to etcd, the next is tried: {text}");
+        }
+        is_away = true;
+        shared.disconnected(text);
+        tokio::select! {
+            () = tokio::time::sleep(backoff.failed()) => {}
+            () = refuse(shared, &mut calls) => return,
+        }
+    }
+}
+
+/// Refuses calls. Returns when there are no callers any more.
+async fn refuse(shared: &Shared, calls: &mut mpsc::Receiver<Call>) {
+    while let Some(call) = calls.recv().await {
+        call.refuse(shared);
+    }
+}

@@ -1,0 +1,263 @@
+//! The values: JSON objects with a `version`.
+//!
+//! Fields may be added within a version, with a default; readers ignore those that they do not know. A record of a later
+//! version is not understood, and is left alone.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The version of all records that are written.
+pub const VERSION: u32 = 1;
+
+/// A host that is alive.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// A number that the daemon has chosen at its start. Two daemons with one name differ in it.
+    pub instance: u64,
+    /// Reports that the daemon has made since its start. It changes with each, so that all hosts can tell how old a host's
+    /// figures are without comparing clocks.
+    pub reports: u64,
+    /// Time between two reports, in seconds.
+    pub report_every_s: f64,
+    /// The daemon's version.
+    pub software: String,
+    /// Other hosts to which this one is connected, and so to which its disks can move.
+    #[serde(default)]
+    pub reaches: BTreeSet<String>,
+    /// Disks move between this host and others (`[migration]`).
+    #[serde(default)]
+    pub moves_disks: bool,
+    /// Bytes a second that may be used to send caches to another host; none without a limit.
+    #[serde(default)]
+    pub link_bytes_per_s: Option<u64>,
+}
+
+/// What is asked of a pool or a disk, over the last report's time.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Load {
+    /// Requests a second.
+    pub requests_per_s: f64,
+    /// Bytes that clients read and write, a second.
+    pub bytes_per_s: f64,
+    /// Bytes read from and written to the origin, a second: what the cache does not save.
+    pub origin_bytes_per_s: f64,
+    /// Bytes written to flash, a second.
+    pub flash_bytes_per_s: f64,
+    /// Blocks read that were in the cache, a second.
+    pub read_hits_per_s: f64,
+    /// Blocks read that were not, a second.
+    pub read_misses_per_s: f64,
+    /// Mean latency of the requests, in microseconds; 0 without requests.
+    pub latency_us: f64,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Its state: `running`, `degraded`, ...
+    pub state: String,
+    /// Capacity in bytes.
+    pub capacity_bytes: u64,
+    /// What its disks could use, in bytes; what they use, without a policy that knows it.
+    pub demand_bytes: u64,
+    /// Cached bytes.
+    pub usage_bytes: u64,
+    /// Dirty bytes.
+    pub dirty_bytes: u64,
+    /// What is asked of it.
+    #[serde(default)]
+    pub load: Load,
+}
+
+/// A disk.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DiskRecord {
+    /// Its name.
+    pub name: String,
+    /// The VM that it belongs to, if its configuration says so. A VM's disks move together.
+    #[serde(default)]
+    pub vm: Option<String>,
+    /// The tenant that it belongs to, if its configuration says so.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// The host that owns it, as recorded durably in that host's pool.
+    pub host: String,
+    /// The epoch of that record; 0 for a disk that does not move.
+    pub epoch: u64,
+    /// Its pool on that host.
+    pub pool: String,
+    /// `attached`, `detached`, ...
+    pub state: String,
+    /// It can move to another host.
+    pub can_move: bool,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// What it could use of a cache, in bytes; what it uses, without a policy that knows it.
+    pub demand_bytes: u64,
+    /// Cached bytes.
+    pub usage_bytes: u64,
+    /// Dirty bytes.
+    pub dirty_bytes: u64,
+    /// Connected clients.
+    pub clients: u64,
+    /// The host that its cache is being sent to.
+    #[serde(default)]
+    pub moving_to: Option<String>,
+    /// What is asked of it.
+    #[serde(default)]
+    pub load: Load,
+    /// What the policy knows of it.
+    #[serde(default)]
+    pub worth: Worth,
+}
+
+/// What a cache is worth to a disk.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Worth {
+    /// The least that it gets, in bytes.
+    pub reservation_bytes: u64,
+    /// The most that it gets, in bytes.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
+    /// A factor of the worth of its hits; 1 if nothing is configured.
+    pub priority: f64,
+    /// What was used again lately, in bytes, and so is copied when it moves.
+    pub reused_bytes: u64,
+    /// Ratio of its accesses that hit in a cache of so many bytes, a few points in rising order; empty without a policy.
+    #[serde(default)]
+    pub curve: Vec<(u64, f64)>,
+    /// Mean latency of its origin, in microseconds; 0 if nothing was measured.
+    pub origin_latency_us: f64,
+    /// Mean latency of its pool's cache devices, in microseconds; 0 if nothing was measured.
+    pub cache_latency_us: f64,
+}
+
+/// A move of a disk: written before anything is sent, and removed when the disk is there or the move is given up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IntentRecord {
+    /// The disk's name.
+    pub name: String,
+    /// Its owner when the move began.
+    pub from: String,
+    /// The epoch under which that host owned it. A disk's entry with a higher one says that the move is over.
+    pub epoch: u64,
+    /// Where it is to go.
+    pub to: String,
+    /// The host whose daemon has begun it.
+    pub by: String,
+    /// The [`HostRecord::instance`] of that daemon. When that one is gone, nobody drives the move any more.
+    pub instance: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// A host that is to be emptied.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DrainRecord {
+    /// Who wants that, for people.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// What a tenant may use. Its disks name it in their configuration.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TenantRecord {
+    /// Its weight when caches are divided, against those of other tenants.
+    pub weight: f64,
+    /// What its disks get together, on all hosts, before others get more than their reservations, in bytes.
+    #[serde(default)]
+    pub reservation_bytes: u64,
+    /// The most that its disks get together, on all hosts, in bytes.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
+}
+
+/// The host that balances.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaderRecord {
+    /// Its name.
+    pub host: String,
+    /// Its [`HostRecord::instance`].
+    pub instance: u64,
+}
+
+/// What the host that balances has observed, for the next one that does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BalanceRecord {
+    /// The time of the cluster in microseconds: it goes on while a host balances, by that host's monotonic clock. It is no
+    /// time of day.
+    pub clock_us: u64,
+    /// What was observed and moved.
+    pub state: serde_json::Value,
+}
+
+/// A value that cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is of a later version.
+    #[error(
+        "version {found} is later than {VERSION}, which this daemon knows: update haversack on this host"
+    )]
+    Later {
+        /// Its version.
+        found: u32,
+    },
+    /// It is not what is expected under its key.
+    #[error("not a record of the kind that its key names: {0}")]
+    Malformed(String),
+}
+
+#[derive(Serialize)]
+struct Out<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// Returns the bytes of a record.
+pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    // The records have only text keys, so this cannot fail.
+    serde_json::to_vec(&Out { version: VERSION, record }).unwrap_or_default()
+}
+
+/// Reads a record.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+    let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
+    let Version { version } = serde_json::from_slice(bytes).map_err(malformed)?;
+    if version > VERSION {
+        return Err(RecordError::Later { found: version });
+    }
+    serde_json::from_slice(bytes).map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_written_and_unknown_fields_are_ignored() {
+        let drain = DrainRecord { by: "operator".into() };
+        let bytes = encode(&drain);
+        assert_eq!(String::from_utf8_lossy(&bytes), r#"{"version":1,"by":"operator"}"#);
+        assert_eq!(decode::<DrainRecord>(&bytes).unwrap(), drain);
+        assert_eq!(decode::<DrainRecord>(br#"{"version":1,"by":"operator","new":[1]}"#).unwrap(), drain);
+        assert_eq!(decode::<DrainRecord>(br#"{"version":1}"#).unwrap(), DrainRecord::default());
+    }
+
+    #[test]
+    fn a_later_version_and_nonsense_are_errors() {
+        let later = decode::<DrainRecord>(br#"{"version":2,"by":"operator"}"#);
+        assert_eq!(later, Err(RecordError::Later { found: 2 }));
+        for bytes in [&b""[..], b"1", b"{}", b"{\"version\":-1}", b"\xff"] {
+            assert!(matches!(decode::<DrainRecord>(bytes), Err(RecordError::Malformed(_))));
+        }
+        assert!(matches!(decode::<LeaderRecord>(br#"{"version":1}"#), Err(RecordError::Malformed(_))));
+    }
+}

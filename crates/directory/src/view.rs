@@ -1,0 +1,337 @@
+//! A host's local copy of the directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use etcd_client::KeyValue;
+
+use crate::key::Key;
+use crate::record::{
+    BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, PoolRecord, RecordError,
+    TenantRecord, decode,
+};
+
+/// A record, and where it stands in etcd's history.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seen<T> {
+    /// The record.
+    pub record: T,
+    /// The revision at which its key was created.
+    pub created: i64,
+    /// The revision of its last change.
+    pub revision: i64,
+    /// The lease that it depends on; 0 for none.
+    pub lease: i64,
+    /// When this host heard of that change, by its monotonic clock.
+    pub at: Instant,
+}
+
+/// What the directory contained when this host heard of it last. [`crate::Status::age`] says how long ago that was.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct View {
+    /// Etcd's revision up to which every change is included.
+    pub revision: i64,
+    /// The hosts that are alive.
+    pub hosts: BTreeMap<String, Seen<HostRecord>>,
+    /// When hosts were gone that were alive while this host looked.
+    pub gone: BTreeMap<String, Instant>,
+    /// The pools, by host and name.
+    pub pools: BTreeMap<(String, String), Seen<PoolRecord>>,
+    /// The disks, by identity.
+    pub disks: BTreeMap<String, Seen<DiskRecord>>,
+    /// The moves that are planned or under way, by the disk's identity.
+    pub intents: BTreeMap<String, Seen<IntentRecord>>,
+    /// The hosts that are to be emptied.
+    pub drains: BTreeMap<String, Seen<DrainRecord>>,
+    /// The tenants.
+    pub tenants: BTreeMap<String, Seen<TenantRecord>>,
+    /// The host that balances.
+    pub leader: Option<Seen<LeaderRecord>>,
+    /// What that host, or the one before it, has observed.
+    pub balance: Option<Seen<BalanceRecord>>,
+    /// Keys with values that this daemon cannot read, and why.
+    pub unreadable: BTreeMap<String, String>,
+}
+
+impl View {
+    /// Returns the hosts that have pools or disks in the directory, or are to be emptied, and are not alive.
+    pub fn away(&self) -> BTreeSet<&str> {
+        let of_pools = self.pools.keys().map(|(host, _)| host);
+        let of_disks = self.disks.values().map(|disk| &disk.record.host);
+        let known = of_pools.chain(of_disks).chain(self.drains.keys());
+        known.filter(|host| !self.hosts.contains_key(*host)).map(String::as_str).collect()
+    }
+
+    /// Returns the disks of a name, with their identities.
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a String, &'a Seen<DiskRecord>)> {
+        self.disks.iter().filter(move |(_, disk)| disk.record.name == name)
+    }
+
+    /// Returns what holds a move up or ends it, by the entries of its disk and of the host that has begun it.
+    pub fn progress(&self, disk: &str, intent: &IntentRecord) -> Progress {
+        match self.disks.get(disk).map(|disk| &disk.record) {
+            Some(disk) if disk.host == intent.to && disk.epoch > intent.epoch => Progress::Arrived,
+            Some(disk) if disk.host != intent.from || disk.epoch != intent.epoch => Progress::Elsewhere,
+            Some(disk) if disk.moving_to.as_ref() == Some(&intent.to) => Progress::Sending,
+            None => Progress::Elsewhere,
+            Some(_) => {
+                let driver = self.hosts.get(&intent.by).map(|host| host.record.instance);
+                if driver == Some(intent.instance) { Progress::Planned } else { Progress::Abandoned }
+            }
+        }
+    }
+
+    /// Applies the present state of a key. What is older than what is known of the key is ignored.
+    pub(crate) fn put(&mut self, kv: &KeyValue, at: Instant) {
+        let Ok(text) = kv.key_str() else { return };
+        let Some(key) = Key::parse(text) else { return };
+        let stamp =
+            Stamp { created: kv.create_revision(), revision: kv.mod_revision(), lease: kv.lease(), at };
+        self.set(&key, kv.value(), stamp);
+    }
+
+    /// Applies a change that this host has made itself.
+    pub(crate) fn note(&mut self, key: &Key, value: &[u8], lease: i64, revision: i64, at: Instant) {
+        let created = self.created(key).unwrap_or(revision);
+        self.set(key, value, Stamp { created, revision, lease, at });
+    }
+
+    fn created(&self, key: &Key) -> Option<i64> {
+        match key {
+            Key::Leader => self.leader.as_ref().map(|seen| seen.created),
+            Key::Disk(id) => self.disks.get(id).map(|seen| seen.created),
+            _ => None,
+        }
+    }
+
+    fn set(&mut self, key: &Key, value: &[u8], stamp: Stamp) {
+        if self.revision_of(key) >= stamp.revision {
+            return;
+        }
+        let stored = match key {
+            Key::Host(name) => stamp.seen(value).map(|seen| {
+                self.gone.remove(name);
+                self.hosts.insert(name.clone(), seen);
+            }),
+            Key::Pool { host, pool } => {
+                stamp.seen(value).map(|seen| drop(self.pools.insert((host.clone(), pool.clone()), seen)))
+            }
+            Key::Disk(id) => stamp.seen(value).map(|seen| drop(self.disks.insert(id.clone(), seen))),
+            Key::Intent(id) => stamp.seen(value).map(|seen| drop(self.intents.insert(id.clone(), seen))),
+            Key::Drain(name) => stamp.seen(value).map(|seen| drop(self.drains.insert(name.clone(), seen))),
+            Key::Tenant(name) => stamp.seen(value).map(|seen| drop(self.tenants.insert(name.clone(), seen))),
+            Key::Leader => stamp.seen(value).map(|seen| self.leader = Some(seen)),
+            Key::Balance => stamp.seen(value).map(|seen| self.balance = Some(seen)),
+        };
+        match stored {
+            Ok(()) => drop(self.unreadable.remove(&key.to_string())),
+            Err(error) => {
+                self.forget(key, stamp.at);
+                self.unreadable.insert(key.to_string(), error.to_string());
+            }
+        }
+    }
+
+    /// Removes a key that was deleted at a revision.
+    pub(crate) fn delete(&mut self, key: &[u8], revision: i64, at: Instant) {
+        let Ok(text) = std::str::from_utf8(key) else { return };
+        let Some(key) = Key::parse(text) else { return };
+        self.unreadable.remove(text);
+        if self.revision_of(&key) < revision {
+            self.forget(&key, at);
+        }
+    }
+
+    fn forget(&mut self, key: &Key, at: Instant) {
+        match key {
+            Key::Host(name) => {
+                if self.hosts.remove(name).is_some() {
+                    self.gone.insert(name.clone(), at);
+                }
+            }
+            Key::Pool { host, pool } => drop(self.pools.remove(&(host.clone(), pool.clone()))),
+            Key::Disk(id) => drop(self.disks.remove(id)),
+            Key::Intent(id) => drop(self.intents.remove(id)),
+            Key::Drain(name) => drop(self.drains.remove(name)),
+            Key::Tenant(name) => drop(self.tenants.remove(name)),
+            Key::Leader => self.leader = None,
+            Key::Balance => self.balance = None,
+        }
+    }
+
+    /// Returns the revision of a key's last change; 0 if there is none.
+    pub fn revision_of(&self, key: &Key) -> i64 {
+        match key {
+            Key::Host(name) => revision(self.hosts.get(name)),
+            Key::Pool { host, pool } => revision(self.pools.get(&(host.clone(), pool.clone()))),
+            Key::Disk(id) => revision(self.disks.get(id)),
+            Key::Intent(id) => revision(self.intents.get(id)),
+            Key::Drain(name) => revision(self.drains.get(name)),
+            Key::Tenant(name) => revision(self.tenants.get(name)),
+            Key::Leader => revision(self.leader.as_ref()),
+            Key::Balance => revision(self.balance.as_ref()),
+        }
+    }
+
+    /// Replaces everything by what was read at a revision. What has not changed keeps the time at which it did.
+    pub(crate) fn replace(&mut self, kvs: &[KeyValue], revision: i64, at: Instant) {
+        let mut new = View { revision, gone: std::mem::take(&mut self.gone), ..View::default() };
+        for kv in kvs {
+            new.put(kv, at);
+        }
+        for name in self.hosts.keys().filter(|name| !new.hosts.contains_key(*name)) {
+            new.gone.insert(name.clone(), at);
+        }
+        keep_times(&mut new.hosts, &self.hosts);
+        keep_times(&mut new.pools, &self.pools);
+        keep_times(&mut new.disks, &self.disks);
+        keep_times(&mut new.intents, &self.intents);
+        keep_times(&mut new.drains, &self.drains);
+        keep_times(&mut new.tenants, &self.tenants);
+        *self = new;
+    }
+}
+
+/// How far a move is, see [`View::progress`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Nothing is sent yet.
+    Planned,
+    /// The disk's cache is being sent.
+    Sending,
+    /// The disk is where it was to go: the intent can be removed.
+    Arrived,
+    /// Another host has the disk, or it was forgotten: the intent can be removed.
+    Elsewhere,
+    /// Nothing is sent, and whoever has begun the move is gone: the intent can be removed.
+    Abandoned,
+}
+
+impl Progress {
+    /// Returns whether the intent is of no use any more.
+    pub fn is_over(self) -> bool {
+        matches!(self, Progress::Arrived | Progress::Elsewhere | Progress::Abandoned)
+    }
+}
+
+fn revision<T>(seen: Option<&Seen<T>>) -> i64 {
+    seen.map_or(0, |seen| seen.revision)
+}
+
+/// Where a value stands in etcd's history.
+#[derive(Clone, Copy)]
+struct Stamp {
+    created: i64,
+    revision: i64,
+    lease: i64,
+    at: Instant,
+}
+
+impl Stamp {
+    fn seen<T: serde::de::DeserializeOwned>(self, value: &[u8]) -> Result<Seen<T>, RecordError> {
+        let Stamp { created, revision, lease, at } = self;
+        Ok(Seen { record: decode(value)?, created, revision, lease, at })
+    }
+}
+
+fn keep_times<K: Ord, T>(new: &mut BTreeMap<K, Seen<T>>, old: &BTreeMap<K, Seen<T>>) {
+    for (key, seen) in new {
+        if let Some(before) = old.get(key).filter(|before| before.revision == seen.revision) {
+            seen.at = before.at;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a disk's record.
+    pub fn disk(host: &str, epoch: u64) -> DiskRecord {
+        DiskRecord {
+            name: "vm1".into(),
+            vm: None,
+            tenant: None,
+            host: host.into(),
+            epoch,
+            pool: "fast".into(),
+            state: "attached".into(),
+            can_move: true,
+            size_bytes: 1 << 30,
+            demand_bytes: 1 << 20,
+            usage_bytes: 1 << 20,
+            dirty_bytes: 0,
+            clients: 1,
+            moving_to: None,
+            load: crate::Load::default(),
+            worth: crate::Worth::default(),
+        }
+    }
+
+    /// Returns what was seen of a record.
+    pub fn seen_at<T>(record: T, revision: i64) -> Seen<T> {
+        Seen { record, created: revision, revision, lease: 0, at: Instant::now() }
+    }
+
+    fn host(instance: u64) -> HostRecord {
+        HostRecord {
+            instance,
+            reports: 1,
+            report_every_s: 1.0,
+            software: "0".into(),
+            reaches: BTreeSet::new(),
+            moves_disks: true,
+            link_bytes_per_s: None,
+        }
+    }
+
+    fn intent() -> IntentRecord {
+        IntentRecord {
+            name: "vm1".into(),
+            from: "alpha".into(),
+            epoch: 3,
+            to: "beta".into(),
+            by: "gamma".into(),
+            instance: 7,
+            reason: "test".into(),
+        }
+    }
+
+    #[test]
+    fn a_move_is_judged_by_the_owners_entry() {
+        let progress = |disk: Option<DiskRecord>, driver: Option<u64>| {
+            let mut view = View::default();
+            view.disks.extend(disk.map(|disk| ("id".into(), seen_at(disk, 1))));
+            view.hosts.extend(driver.map(|instance| ("gamma".into(), seen_at(host(instance), 1))));
+            view.progress("id", &intent())
+        };
+        assert_eq!(progress(Some(disk("alpha", 3)), Some(7)), Progress::Planned);
+        assert_eq!(progress(Some(disk("alpha", 3)), Some(8)), Progress::Abandoned);
+        assert_eq!(progress(Some(disk("alpha", 3)), None), Progress::Abandoned);
+        let sending = DiskRecord { moving_to: Some("beta".into()), ..disk("alpha", 3) };
+        // Whoever has begun it may be gone: it is under way.
+        assert_eq!(progress(Some(sending), None), Progress::Sending);
+        assert_eq!(progress(Some(disk("beta", 4)), Some(7)), Progress::Arrived);
+        assert_eq!(progress(Some(disk("delta", 4)), Some(7)), Progress::Elsewhere);
+        assert_eq!(progress(Some(disk("alpha", 5)), Some(7)), Progress::Elsewhere);
+        assert_eq!(progress(None, Some(7)), Progress::Elsewhere);
+    }
+
+    #[test]
+    fn hosts_with_pools_or_disks_and_no_lease_are_away() {
+        let mut view = View::default();
+        view.disks.insert("id".into(), seen_at(disk("alpha", 3), 1));
+        view.disks.insert("id2".into(), seen_at(disk("beta", 3), 1));
+        view.hosts.insert("beta".into(), seen_at(host(1), 1));
+        assert_eq!(view.away(), BTreeSet::from(["alpha"]));
+        view.delete(b"/haversack/v1/hosts/beta", 2, Instant::now());
+        assert_eq!(view.away(), BTreeSet::from(["alpha", "beta"]));
+        assert!(view.gone.contains_key("beta"));
+        // The disks stay with their owners.
+        assert_eq!(view.disks["id2"].record.host, "beta");
+        // A deletion that is older than what is known changes nothing.
+        view.hosts.insert("beta".into(), seen_at(host(1), 5));
+        view.delete(b"/haversack/v1/hosts/beta", 4, Instant::now());
+        assert!(view.hosts.contains_key("beta"));
+    }
+}

@@ -1,0 +1,4 @@
+//! The directory of a cluster, over an etcd that fails in all the ways that it can.
+
+mod directory;
+mod raw;

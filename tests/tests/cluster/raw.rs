@@ -1,0 +1,67 @@
+//! A client of etcd that sees the keys as they are.
+
+use std::future::Future;
+
+use etcd_client::{Client, GetOptions, PutOptions, ResponseHeader};
+use haversack_e2e::{Error, Result};
+use tokio::runtime::Runtime;
+
+/// See the module.
+pub struct Raw {
+    runtime: Runtime,
+    client: Client,
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Check(format!("etcd: {error}"))
+}
+
+impl Raw {
+    pub fn connect(endpoint: &str) -> Result<Raw> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let client = runtime.block_on(Client::connect([endpoint], None)).map_err(failed)?;
+        Ok(Raw { runtime, client })
+    }
+
+    fn wait<T>(&self, call: impl Future<Output = std::result::Result<T, etcd_client::Error>>) -> Result<T> {
+        self.runtime.block_on(call).map_err(failed)
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<String>> {
+        let answer = self.wait(self.client.kv_client().get(key, None))?;
+        let value = answer.kvs().first().map(|kv| kv.value_str().map(str::to_owned));
+        value.transpose().map_err(failed)
+    }
+
+    pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let answer = self.wait(self.client.kv_client().get(prefix, Some(options)))?;
+        answer.kvs().iter().map(|kv| kv.key_str().map(str::to_owned).map_err(failed)).collect()
+    }
+
+    pub fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.wait(self.client.kv_client().put(key, value, None)).map(drop)
+    }
+
+    /// Sets a key that goes with a lease of so many seconds, which nobody prolongs.
+    pub fn put_for(&self, key: &str, value: &str, seconds: i64) -> Result<()> {
+        let lease = self.wait(self.client.lease_client().grant(seconds, None))?.id();
+        let options = PutOptions::new().with_lease(lease);
+        self.wait(self.client.kv_client().put(key, value, Some(options))).map(drop)
+    }
+
+    pub fn delete(&self, key: &str) -> Result<()> {
+        self.wait(self.client.kv_client().delete(key, None)).map(drop)
+    }
+
+    pub fn revision(&self) -> Result<i64> {
+        let answer = self.wait(self.client.kv_client().get("any", None))?;
+        Ok(answer.header().map_or(0, ResponseHeader::revision))
+    }
+
+    /// Forgets all history.
+    pub fn compact(&self) -> Result<()> {
+        let revision = self.revision()?;
+        self.wait(self.client.kv_client().compact(revision, None)).map(drop)
+    }
+}

@@ -6,6 +6,7 @@
 //! - Sizes are bytes and times microseconds unless the field's name says otherwise. On input a size may also be
 //!   a string such as `10GiB`, and a time one such as `30s`.
 
+mod cluster;
 mod disk;
 mod migration;
 mod overview;
@@ -14,6 +15,10 @@ pub mod redact;
 mod status;
 mod units;
 
+pub use cluster::{
+    ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
+    HostState, PlannedMove, TenantSettings, TenantStatus,
+};
 pub use disk::{
     Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls,
     Persistence, Target,

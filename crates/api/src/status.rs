@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::cluster::DirectoryStatus;
 use crate::disk::{DiskConfig, Mode};
 use crate::policy::{DiskPolicy, Measured};
 use crate::units::Size;
@@ -19,6 +20,9 @@ pub struct Status {
     /// What the daemon may open; not set if it may open whatever its user may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
+    /// How its access to the directory of the cluster is; not set if it is in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<DirectoryStatus>,
     /// The pools.
     pub pools: Vec<PoolStatus>,
     /// The disks, attached or not.

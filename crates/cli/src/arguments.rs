@@ -51,9 +51,15 @@ pub enum Command {
     Disk(DiskCommand),
     /// Send the cache of disks to another host, for VMs that are about to move there.
     Migrate(crate::migrate::Migrate),
-    /// Show the other hosts.
+    /// Show the other hosts, and have hosts of the cluster emptied.
     #[command(subcommand)]
     Host(crate::migrate::HostCommand),
+    /// Show the cluster that this host is in, and what would balance it.
+    #[command(subcommand)]
+    Cluster(crate::cluster::ClusterCommand),
+    /// Manage what tenants may use of the caches of all hosts.
+    #[command(subcommand)]
+    Tenant(crate::cluster::TenantCommand),
     /// Manage the policy that divides pools among disks, and explain its decisions.
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -4,6 +4,7 @@ mod advise;
 mod analyze;
 mod arguments;
 mod client;
+mod cluster;
 mod compare;
 mod compare_migration;
 mod complete;

@@ -20,6 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::Client;
+use crate::cluster;
 use crate::complete::Names;
 use crate::error::{CliError, Result};
 use crate::follow::{follow, is_done};
@@ -89,6 +90,16 @@ enum MigrateCommand {
 pub enum HostCommand {
     /// List the other hosts, and the connections to them.
     List,
+    /// Have a host emptied: the balancer moves its VMs away, and none to it.
+    Drain {
+        /// Host.
+        name: String,
+    },
+    /// Let a host have VMs again.
+    Undrain {
+        /// Host.
+        name: String,
+    },
 }
 
 /// Runs `haversack migrate`.
@@ -237,8 +248,15 @@ fn pace(one: &MigrationStatus, bytes_per_s: f64) -> String {
 }
 
 /// Runs `haversack host`.
-pub fn host(client: &Client, command: &HostCommand, as_json: bool) -> Result<()> {
-    let HostCommand::List = command;
+pub fn host(client: &Client, command: &HostCommand, style: Style) -> Result<()> {
+    match command {
+        HostCommand::List => list_hosts(client, style.as_json),
+        HostCommand::Drain { name } => cluster::drain(client, name, true, style),
+        HostCommand::Undrain { name } => cluster::drain(client, name, false, style),
+    }
+}
+
+fn list_hosts(client: &Client, as_json: bool) -> Result<()> {
     let hosts: Vec<HostStatus> = client.get("/v1/hosts")?;
     let mut text = String::new();
     for host in &hosts {

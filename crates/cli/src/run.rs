@@ -19,8 +19,8 @@ use crate::output::{Style, print};
 use crate::place::absolute;
 use crate::trace::TraceCommand;
 use crate::{
-    complete, events, flush_offline, migrate, offline, output, own, place, policy, pools, quiesce, record,
-    show, top, trace,
+    cluster, complete, events, flush_offline, migrate, offline, output, own, place, policy, pools, quiesce,
+    record, show, top, trace,
 };
 
 /// Runs a command.
@@ -56,7 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Pool(command) => pools::run(&daemon()?, command, style),
         Command::Disk(command) => disk(&daemon()?, command, style),
         Command::Migrate(arguments) => migrate::run(&daemon()?, arguments, style),
-        Command::Host(command) => migrate::host(&daemon()?, command, as_json),
+        Command::Host(command) => migrate::host(&daemon()?, command, style),
+        Command::Cluster(command) => cluster::run(&daemon()?, command, as_json),
+        Command::Tenant(command) => cluster::tenant(&daemon()?, command, style),
         Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
         Command::Policy(PolicyCommand::Accuracy { log }) => policy::accuracy(log, as_json),
         Command::Policy(command) => policy::run(&daemon()?, command, style),

@@ -292,6 +292,7 @@ fn sandbox(sandbox: Option<&SandboxStatus>) -> String {
 pub fn status(status: &Status) -> String {
     let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
     out += &sandbox(status.sandbox.as_ref());
+    out += &status.directory.as_ref().map_or_else(String::new, crate::cluster::directory);
     if status.pools.is_empty() {
         out += NO_POOL;
     }

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use crate::cluster::config::ClusterConfig;
 use crate::control::config::{AccessConfig, ApiConfig};
 use crate::hosts::config::{HostConfig, MigrationConfig};
 use crate::sandbox::SandboxConfig;
@@ -79,6 +80,8 @@ pub struct Config {
     /// The other hosts.
     #[serde(default, rename = "host")]
     pub hosts: Vec<HostConfig>,
+    /// The directory of the cluster that this host is in; none if not set.
+    pub cluster: Option<ClusterConfig>,
     /// The policy that divides the pools among their disks; none if not set.
     pub policy: Option<PolicySettings>,
     /// The disks.
@@ -313,6 +316,7 @@ struct Places {
     sandbox: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     migration: Option<Spanned<IgnoredAny>>,
+    cluster: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
     pool: Vec<Spanned<IgnoredAny>>,
@@ -327,7 +331,7 @@ impl Places {
         let tables = [&self.daemon, &self.api, &self.access, &self.sandbox, &self.nbd, &self.migration];
         let others = tables
             .into_iter()
-            .chain([&self.policy])
+            .chain([&self.policy, &self.cluster])
             .flatten()
             .chain(&self.pool)
             .chain(&self.host)
@@ -419,6 +423,7 @@ impl Config {
             let host = places.host.first().map_or(0, |host| host.span().start);
             (places.migration.as_ref().map_or(host, |part| part.span().start), what)
         })?;
+        self.check_cluster().map_err(|what| (start(&places.cluster), what))?;
         self.check_policy().map_err(|what| (start(&places.policy), what))
     }
 
@@ -438,6 +443,11 @@ impl Config {
             None if self.hosts.is_empty() => Ok(()),
             None => Err("[[host]] needs [migration]: give this host's name and certificates there".into()),
         }
+    }
+
+    fn check_cluster(&self) -> Result<(), String> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        cluster.check(self.migration.as_ref()).map_err(|what| format!("[cluster] {what}"))
     }
 
     fn check_policy(&self) -> Result<(), String> {
@@ -698,6 +708,32 @@ mod tests {
                 ),
                 9,
                 "named twice",
+            ),
+            (disk("[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\""), 9, "authority"),
+            (disk("[cluster]\nendpoints = [\"http://e:1\"]\ninsecure = true"), 9, "name is needed"),
+            (disk("[cluster]\nendpoints = [\"e:1\"]\nname = \"a\"\ninsecure = true"), 9, "http://HOST:PORT"),
+            (disk("[cluster]\nendpoints = []\nname = \"a\"\ninsecure = true"), 9, "at least one"),
+            (
+                disk(
+                    "[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\"\nauthority = \"/ca\"\nkey = \"/k\"",
+                ),
+                9,
+                "both or none",
+            ),
+            (
+                disk(
+                    "[cluster]\nendpoints = [\"http://e:1\"]\nname = \"a\"\ninsecure = true\nlease = \"1s\"",
+                ),
+                9,
+                "3s or more",
+            ),
+            (
+                disk(
+                    "[cluster]\nendpoints = [\"http://e:1\"]\nname = \"b\"\ninsecure = true\n[migration]\nname = \"a\"\n\
+                     listen = [\"127.0.0.1:1\"]\ninsecure = true",
+                ),
+                9,
+                "leave it out here",
             ),
             (disk("[api]\nlisten = \"[::1]:1\"\ncertificate = \"/c\"\nkey = \"/k\""), 9, "authenticate"),
             (disk("[access.reader]\ngroups = []"), 9, "reader"),

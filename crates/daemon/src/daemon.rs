@@ -19,6 +19,7 @@ use crate::backend::{Backend, VhostUser};
 use crate::bases::Attempts;
 use crate::budget::Budgets;
 use crate::closed::ClosedPools;
+use crate::cluster::Cluster;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
@@ -66,6 +67,7 @@ pub struct Daemon {
     pub(crate) base_attempts: Attempts,
     /// The other hosts, if disks move between hosts.
     hosts: OnceLock<Arc<Hosts>>,
+    cluster: OnceLock<Cluster>,
     sandbox: OnceLock<Sandbox>,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
@@ -176,6 +178,7 @@ impl Daemon {
             closed: ClosedPools::default(),
             base_attempts: Attempts::default(),
             hosts: OnceLock::new(),
+            cluster: OnceLock::new(),
             sandbox: OnceLock::new(),
             pools,
             disks: Mutex::default(),
@@ -203,6 +206,17 @@ impl Daemon {
     /// Returns the other hosts, if disks move between hosts.
     pub fn hosts(&self) -> Option<Arc<Hosts>> {
         self.hosts.get().cloned()
+    }
+
+    /// Sets the cluster that this host is in. Called once.
+    pub(crate) fn set_cluster(&self, cluster: Cluster) {
+        // Later calls have no effect.
+        let _ = self.cluster.set(cluster);
+    }
+
+    /// Returns the cluster, if this host is in one.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.get()
     }
 
     /// Returns the open pools.

@@ -3,6 +3,7 @@
 use haversack_api::ErrorBody;
 use haversack_control::ControlError;
 use haversack_core::{JobError, ManageError};
+use haversack_directory::DirectoryError;
 use haversack_engine::error::EngineError;
 use haversack_policy::PolicyError;
 
@@ -108,6 +109,9 @@ pub enum DaemonError {
     /// The operating system refused.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The directory of the cluster cannot be changed.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
@@ -180,6 +184,12 @@ impl DaemonError {
                 (500, "state", "remove the file 'history' from the state directory, and restart")
             }
             DaemonError::System(_) => (500, "system", "see the daemon's log"),
+            DaemonError::Directory(DirectoryError::Changed { .. }) => {
+                (409, "conflict", "see 'haversack cluster status', then try again")
+            }
+            DaemonError::Directory(_) => {
+                (503, "directory", "guests and disks go on without etcd; try again when it is back")
+            }
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }
     }

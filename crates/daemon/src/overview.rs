@@ -36,6 +36,15 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Returns a line about the directory of the cluster if it is away.
+    pub fn directory_away(&self) -> Option<String> {
+        let directory = self.directory_status().filter(|directory| directory.endpoint.is_none())?;
+        let why = directory.problems.first().map_or("", String::as_str);
+        Some(format!("the directory of the cluster has been away for {:.0} s: {why}", directory.since_s))
+    }
+}
+
 fn disk(status: DiskStatus) -> DiskOverview {
     let (requests, latency_us) = [status.vhost_user_latency, status.nbd_latency]
         .into_iter()

@@ -140,6 +140,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         (old.sandbox != new.sandbox, "[sandbox] has changed"),
         (old.nbd != new.nbd, "[nbd] has changed"),
         (old.migration != new.migration, "[migration] has changed"),
+        (old.cluster != new.cluster, "[cluster] has changed"),
         (old.hosts != new.hosts, "[[host]] has changed"),
         (old.pools != new.pools, "[[pool]] has changed"),
     ];

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use haversack_api::DiskConfig;
 use haversack_core::{CheckpointUse, CoreConfig, OpenReport, ReadProgress};
+use haversack_directory::DirectoryError;
 use haversack_engine::error::EngineError;
 use haversack_engine::{OpenPool, PoolSettings};
 use haversack_link::LinkError;
@@ -28,6 +29,7 @@ use tracing_subscriber::prelude::*;
 
 use crate::backend::Backend;
 use crate::closed::{self, OpenPools};
+use crate::cluster::{self, Cluster};
 use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
@@ -103,6 +105,9 @@ pub enum RunError {
     /// The connections to other hosts cannot be set up.
     #[error("[migration]: {0}")]
     Hosts(#[from] LinkError),
+    /// The directory of the cluster cannot be used.
+    #[error("[cluster] {0}")]
+    Cluster(#[from] DirectoryError),
     /// See [`ListenError`].
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -182,6 +187,9 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     guests::watch(&daemon)?;
     hosts::watch_epochs(&daemon)?;
     hosts::watch_detached(&daemon)?;
+    if let Some(cluster) = &config.cluster {
+        cluster::start(&daemon, cluster, config.migration.as_ref())?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);
@@ -196,6 +204,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     daemon.stop();
+    // Nothing is served any more: the others may know.
+    daemon.cluster().into_iter().for_each(Cluster::leave);
     runtime.shutdown_background();
     end(&opened_pools);
     daemon.close();

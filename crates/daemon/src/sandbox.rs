@@ -184,6 +184,9 @@ impl Sandbox {
         for program in config.migration.iter().filter_map(|migration| migration.fence.as_ref()) {
             program.all().for_each(|program| self.allow(program, Access::Run));
         }
+        for program in config.cluster.iter().filter_map(|cluster| cluster.hook.as_ref()) {
+            self.allow(program, Access::Run);
+        }
     }
 
     /// Allows what libraries and programs need of the system.
@@ -275,7 +278,8 @@ fn keys(config: &Config) -> Vec<PathBuf> {
     let migration = config.migration.iter().flat_map(|migration| {
         [migration.certificate.as_ref(), migration.key.as_ref(), migration.authority.as_ref(), None]
     });
-    api.chain(nbd).chain(migration).flatten().cloned().collect()
+    let cluster = config.cluster.iter().flat_map(|cluster| cluster.files().map(Some));
+    api.chain(nbd).chain(migration).chain(cluster).flatten().cloned().collect()
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.started.elapsed().as_secs(),
             sandbox: self.sandbox().map(Sandbox::status),
+            directory: self.directory_status(),
             pools,
             disks,
         }

@@ -31,6 +31,8 @@ pub(crate) struct Session<'a> {
     pending: VecDeque<Vec<Write>>,
     /// The report that is being written.
     writing: Option<Arc<Report>>,
+    /// Something of it was changed by somebody else, or by etcd at the end of a lease: what the view has then decides.
+    is_refused: bool,
     /// The revision of this host's entry while it is another daemon's.
     other: Option<i64>,
 }
@@ -64,6 +66,7 @@ impl<'a> Session<'a> {
             keeper,
             pending: VecDeque::new(),
             writing: None,
+            is_refused: false,
             other: None,
         })
     }
@@ -106,7 +109,8 @@ impl<'a> Session<'a> {
     async fn hear(&mut self, message: Option<WatchResponse>) -> Result<(), DirectoryError> {
         match self.watch.apply(self.shared, message) {
             Ok(()) => {
-                if self.other.is_some() && self.has_name() {
+                let is_idle = self.pending.is_empty();
+                if is_idle && (self.is_refused || (self.other.is_some() && self.has_name())) {
                     self.begin_report();
                 }
                 Ok(())
@@ -165,18 +169,19 @@ impl<'a> Session<'a> {
             changes(&report, &self.shared.view(), &self.shared.config, lease.id);
         self.shared.set_conflicts(conflicts);
         self.pending = writes.chunks(MOST_WRITES).map(<[_]>::to_vec).collect();
-        self.writing = Some(report);
+        (self.writing, self.is_refused) = (Some(report), false);
         self.end_report();
     }
 
-    /// Writes a part of the report. What was changed by somebody else meanwhile is left for the next report.
+    /// Writes a part of the report.
     async fn write(&mut self) -> Result<(), DirectoryError> {
         let Some(writes) = self.pending.pop_front() else { return Ok(()) };
         let what = format!("{} and {} more", writes[0], writes.len() - 1);
         match in_time(&self.endpoint, &what, self.calls.txn(write::each(&writes))).await {
             Ok(answer) => {
-                let failed = answer.op_responses().iter().filter(|response| is_refused(response)).count();
+                let failed = answer.op_responses().iter().filter(|response| was_refused(response)).count();
                 self.shared.count_writes(writes.len() - failed);
+                self.is_refused |= failed > 0;
                 self.shared.set_write_error(None);
                 self.end_report();
                 Ok(())
@@ -196,6 +201,7 @@ impl<'a> Session<'a> {
     fn end_report(&mut self) {
         if self.pending.is_empty()
             && let Some(report) = self.writing.take()
+            && !self.is_refused
         {
             self.shared.wrote(&report);
         }
@@ -213,7 +219,7 @@ impl<'a> Session<'a> {
     }
 }
 
-fn is_refused(response: &TxnOpResponse) -> bool {
+fn was_refused(response: &TxnOpResponse) -> bool {
     matches!(response, TxnOpResponse::Txn(answer) if !answer.succeeded())
 }
 

@@ -148,7 +148,9 @@ async fn read_all(shared: &Shared, calls: &mut Client, endpoint: &str) -> Result
     }
     let at = Instant::now();
     tracing::debug!(endpoint, keys = all.len(), revision, "the directory was read");
-    Arc::make_mut(&mut shared.lock_view()).replace(&all, revision, at);
+    let mut view = shared.lock_view();
+    Arc::make_mut(&mut view).replace(&all, revision, at);
+    // Before anybody sees it.
     shared.read(at, cluster);
     Ok(())
 }

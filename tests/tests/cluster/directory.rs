@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_directory::{
-    Config, Directory, DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load, PoolRecord,
-    Progress, Report, TenantRecord, TlsFiles, Worth,
+    Config, Directory, DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load,
+    PoolRecord, Progress, Report, TenantRecord, TlsFiles, Worth,
 };
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
@@ -138,7 +138,12 @@ fn hosts_see_each_other_and_write_only_what_has_changed() {
         let expected = ["disks/id-vm1", "disks/id-vm2", "hosts/alpha", "pools/alpha/fast"];
         check(keys == expected.map(|key| format!("/haversack/v1/{key}")), format!("{keys:?}"))?;
         let text = raw.get("/haversack/v1/disks/id-vm1")?.unwrap_or_default();
-        check(text.starts_with(r#"{"version":1,"name":"vm1","vm":null,"tenant":null,"host":"alpha","epoch":1,"#), text)?;
+        check(
+            text.starts_with(
+                r#"{"version":1,"name":"vm1","vm":null,"tenant":null,"host":"alpha","epoch":1,"#,
+            ),
+            text,
+        )?;
         until("the end of the report", || alpha.status().is_reported)?;
         let before = alpha.status().writes;
         alpha.report(report(&alpha, 2, &[("vm1", 1), ("vm2", 0)]));
@@ -198,7 +203,10 @@ fn nothing_waits_while_etcd_is_dead_and_all_is_told_when_it_is_back() {
         check(refused.to_string().contains(&etcd.endpoint()), format!("the endpoint is missing: {refused}"))?;
         check(alpha.status().failed_calls == 1, "the failed call is not counted")?;
         at_once("many reports", || (2..1000).for_each(|n| alpha.report(report(&alpha, n, &[("vm1", 1)]))))?;
-        check(alpha.status().skipped_reports > 900 && !alpha.status().is_reported, "reports are not skipped")?;
+        check(
+            alpha.status().skipped_reports > 900 && !alpha.status().is_reported,
+            "reports are not skipped",
+        )?;
         std::thread::sleep(Duration::from_secs(2));
         check(beta.status().age.is_some_and(|age| age > Duration::from_secs(2)), "the view's age is wrong")?;
         etcd.start_again()?;
@@ -248,7 +256,9 @@ fn a_paused_etcd_is_noticed_and_a_lost_lease_replaced() {
         at_once("a report", || alpha.report(report(&alpha, 2, &[("vm1", 1)])))?;
         at_once("a view", || alpha.view())?;
         // A call that is under way ends, too.
-        let refused = alpha.set_tenant("blue", Some(&TenantRecord { weight: 1.0, reservation_bytes: 0, limit_bytes: None })).err();
+        let refused = alpha
+            .set_tenant("blue", Some(&TenantRecord { weight: 1.0, reservation_bytes: 0, limit_bytes: None }))
+            .err();
         let refused = refused.ok_or_else(|| failed("a call was not refused"))?.to_string();
         check(begin.elapsed() < Duration::from_secs(8), format!("a call took {:?}", begin.elapsed()))?;
         check(refused.contains(&etcd.endpoint()), format!("the endpoint is missing: {refused}"))?;
@@ -259,7 +269,10 @@ fn a_paused_etcd_is_noticed_and_a_lost_lease_replaced() {
         until_seen(&alpha, "alpha", 2)?;
         until("a lease", || alpha.status().lease_left.is_some())?;
         let view = alpha.view();
-        check(view.hosts.contains_key("alpha") && view.disks["id-vm1"].record.epoch == 1, "not everything is there")?;
+        check(
+            view.hosts.contains_key("alpha") && view.disks["id-vm1"].record.epoch == 1,
+            "not everything is there",
+        )?;
         // It stays: the entry does not go with the old lease.
         std::thread::sleep(LEASE * 2);
         check(alpha.view().hosts.contains_key("alpha"), "the entry has gone with the old lease")
@@ -329,7 +342,8 @@ fn of_two_that_begin_a_move_one_does() {
         for round in 0..20 {
             until("no intent", || [&alpha, &beta].iter().all(|host| host.view().intents.is_empty()))?;
             let (by_alpha, by_beta) = std::thread::scope(|scope| {
-                let other = scope.spawn(|| beta.begin_move("id-vm1", &intent("alpha", 4, "beta", &beta), None));
+                let other =
+                    scope.spawn(|| beta.begin_move("id-vm1", &intent("alpha", 4, "beta", &beta), None));
                 let one = alpha.begin_move("id-vm1", &intent("alpha", 4, "beta", &alpha), None);
                 (one, other.join())
             });
@@ -339,7 +353,8 @@ fn of_two_that_begin_a_move_one_does() {
                 (Err(lost), Ok(())) => (&beta, lost),
                 both => return Err(failed(format!("round {round}: {both:?}"))),
             };
-            let is_intent = matches!(&lost, DirectoryError::Changed { key: Key::Intent(id) } if id == "id-vm1");
+            let is_intent =
+                matches!(&lost, DirectoryError::Changed { key: Key::Intent(id) } if id == "id-vm1");
             check(is_intent, format!("round {round}: {lost}"))?;
             let view = winner.view();
             let progress = view.progress("id-vm1", &view.intents["id-vm1"].record);
@@ -408,8 +423,14 @@ fn a_partitioned_host_does_not_take_its_disks_back() {
         until_seen(&beta, "alpha", 2)?;
         until("the conflict", || !alpha.status().conflicts.is_empty())?;
         let conflict = alpha.status().conflicts.remove(0);
-        check(conflict.host == "beta" && conflict.directory_epoch == 5 && conflict.epoch == 4, format!("{conflict:?}"))?;
-        check(beta.view().disks["id-vm1"].record == disk("vm1", "beta", 5), "an old owner has replaced a new one")?;
+        check(
+            conflict.host == "beta" && conflict.directory_epoch == 5 && conflict.epoch == 4,
+            format!("{conflict:?}"),
+        )?;
+        check(
+            beta.view().disks["id-vm1"].record == disk("vm1", "beta", 5),
+            "an old owner has replaced a new one",
+        )?;
         // Nor does it remove the entry when it forgets the disk.
         alpha.report(report(&alpha, 3, &[]));
         until_seen(&beta, "alpha", 3)?;
@@ -513,7 +534,8 @@ fn etcd_is_reached_over_tls_with_certificates_on_both_sides() {
         }
         let missing = TlsFiles { authority: place.path("nothing.pem"), identity: None };
         let endpoints = vec![etcd.endpoint()];
-        let lost = Directory::start(Config { endpoints, tls: Some(missing), name: "beta".into(), lease: LEASE });
+        let lost =
+            Directory::start(Config { endpoints, tls: Some(missing), name: "beta".into(), lease: LEASE });
         let lost = lost.map_err(failed)?;
         until("the missing file", || lost.status().error.unwrap_or_default().contains("nothing.pem"))
     });

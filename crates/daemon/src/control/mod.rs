@@ -12,6 +12,7 @@ mod answer;
 mod audit;
 mod browser;
 mod caller;
+mod cluster;
 pub mod config;
 mod dashboard;
 mod disks;
@@ -84,6 +85,9 @@ fn readers() -> Router<Control> {
         .route("/v1/disks/{disk}/own", get(migration::takeover))
         .route("/v1/migrations", get(migration::list))
         .route("/v1/hosts", get(migration::hosts))
+        .route("/v1/cluster", get(cluster::show))
+        .route("/v1/cluster/plan", get(cluster::plan))
+        .route("/v1/cluster/tenants", get(cluster::tenants))
         .route("/v1/disks/{disk}/explain", get(policy::explain))
         .route("/v1/disks/{disk}/curve", get(policy::curve))
         .route("/v1/policy", get(policy::show))
@@ -115,6 +119,8 @@ fn operators() -> Router<Control> {
         .route("/v1/disks/{disk}/trace", get(policy::trace))
         .route("/v1/policy", put(policy::set).delete(policy::end))
         .route("/v1/jobs/{job}", delete(system::cancel))
+        .route("/v1/cluster/hosts/{host}/drain", put(cluster::drain).delete(cluster::undrain))
+        .route("/v1/cluster/tenants/{tenant}", put(cluster::set_tenant).delete(cluster::remove_tenant))
 }
 
 /// Routes for admins: they give up cached data, or affect all disks or another host.

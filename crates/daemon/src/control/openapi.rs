@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi;
 
-use super::{disks, migration, policy, pools, system};
+use super::{cluster, disks, migration, policy, pools, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -44,6 +44,13 @@ use super::{disks, migration, policy, pools, system};
         migration::stop,
         migration::takeover,
         migration::own,
+        cluster::show,
+        cluster::plan,
+        cluster::drain,
+        cluster::undrain,
+        cluster::tenants,
+        cluster::set_tenant,
+        cluster::remove_tenant,
         policy::show,
         policy::set,
         policy::end,

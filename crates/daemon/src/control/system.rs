@@ -95,13 +95,14 @@ pub async fn healthy() -> &'static str {
     (status = 200, body = String, content_type = "text/plain"), (status = 503, body = String, content_type = "text/plain")))]
 pub async fn ready(State(control): State<Control>) -> Result<(StatusCode, String), Failure> {
     let turn = control.scrape.clone().lock_owned().await;
-    let not_ready = run(&control, move |daemon| {
+    let (not_ready, away) = run(&control, move |daemon| {
         let _turn = turn;
-        Ok(daemon.not_ready())
+        Ok((daemon.not_ready(), daemon.directory_away()))
     })
     .await?;
     Ok(if not_ready.is_empty() {
-        (StatusCode::OK, "ok\n".into())
+        // Guests do not need the directory.
+        (StatusCode::OK, away.map_or_else(|| "ok\n".into(), |away| format!("ok\n{away}\n")))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n")
     })

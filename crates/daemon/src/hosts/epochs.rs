@@ -212,6 +212,14 @@ impl Daemon {
         })
     }
 
+    /// Returns the epoch under which this host owns a disk, if it does and that is known.
+    pub(crate) fn owned_epoch(&self, id: DiskId) -> Option<u64> {
+        match self.record_of(id).ok()?.owner {
+            KnownOwner::Me { epoch } => Some(epoch),
+            _ => None,
+        }
+    }
+
     /// Notes that another host takes a disk over, and returns when that is on record.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;

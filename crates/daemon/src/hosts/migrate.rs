@@ -72,6 +72,9 @@ impl Daemon {
         let config = disk.config();
         let backend = &self.pool(&config.pool)?.backend;
         let handle = disk.attached()?;
+        // The directory does not hold the move up: without etcd it goes on all the same.
+        let epoch = self.owned_epoch(disk.id).unwrap_or_default();
+        let _intent = self.begin_intent(&config.name, disk.id, to_name, epoch)?;
         prepare(hosts, disk, (to, to_name), control)?;
         self.save_learned(&**backend, &config.name, disk.id, handle, true);
         backend.start_migration(handle, to, method)?;

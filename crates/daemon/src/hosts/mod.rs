@@ -177,6 +177,11 @@ impl Hosts {
         self.names.keys().copied().filter(|host| *host != self.me).collect()
     }
 
+    /// Returns the names of the hosts that are connected.
+    pub fn reachable(&self) -> impl Iterator<Item = String> + '_ {
+        self.connections().into_iter().map(|(host, _)| self.name_of(host))
+    }
+
     /// Sends a note. Returns false if it was dropped.
     fn send_note(&self, host: HostId, disk: DiskId, text: Vec<u8>) -> bool {
         let sent = self.sender.send(host, Frame::Note { disk, text });

@@ -5,6 +5,7 @@
 //! - Names follow Prometheus' conventions: base units (seconds, bytes) last, counters end with `_total`, and every state
 //!   of a thing with states is exported, so that a query need not know which it was before.
 
+mod cluster;
 mod disks;
 mod latency;
 mod policy;
@@ -56,6 +57,7 @@ pub fn text(daemon: &Daemon) -> String {
     disks::states(&mut out, daemon);
     jobs(&mut out, daemon);
     policy::policy(&mut out, daemon);
+    cluster::cluster(&mut out, daemon);
     process::process(&mut out);
     out.into_text()
 }

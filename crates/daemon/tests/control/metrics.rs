@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use haversack_daemon::cluster::config::ClusterConfig;
 use serde_json::json;
 
 use crate::fake::{Api, vm1};
@@ -40,13 +41,26 @@ fn parse(text: &str) -> BTreeMap<String, Described> {
     metrics
 }
 
-/// The metrics of a daemon with a pool, a device, a disk and a policy that has decided once.
+/// The metrics of a daemon with a pool, a device, a disk, a policy that has decided once, and a cluster whose etcd is away.
 async fn metrics() -> BTreeMap<String, Described> {
     let api = Api::new();
     let policy = json!({"allocator": "rwss", "window": "1s"});
     assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     haversack_daemon::governed::start(&api.daemon).unwrap();
+    let cluster = ClusterConfig {
+        endpoints: vec!["http://127.0.0.1:9".into()],
+        authority: None,
+        certificate: None,
+        key: None,
+        insecure: true,
+        name: Some("alpha".into()),
+        report_every: "1s".parse().unwrap(),
+        lease: "3s".parse().unwrap(),
+        hook: None,
+        hook_time: "1h".parse().unwrap(),
+    };
+    haversack_daemon::cluster::start(&api.daemon, &cluster, None).unwrap();
     loop {
         let text = haversack_daemon::metrics::text(&api.daemon);
         if text.contains("haversack_disk_rwss_bytes{") {

@@ -1,0 +1,191 @@
+//! Carrying out what the balancer proposes, with a program of the operator's that moves a VM.
+//!
+//! One of the hosts that have such a program does it, one VM at a time. Before the program is called, the directory has an intent for
+//! each disk of the VM. The program is called as `PROGRAM VM FROM TO`, with the same, the disks and the reason as one JSON object on
+//! its standard input. docs/cluster.md is its contract.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haversack_cluster::{Balancer, Move, MoveRecord, VmName};
+use haversack_directory::{BalanceRecord, DirectoryError, Leadership, View};
+use serde::Serialize;
+
+use super::config::ClusterConfig;
+use super::{Cluster, snapshot};
+use crate::daemon::Daemon;
+use crate::locked::Locked;
+use crate::program;
+
+/// For how long a VM whose move has failed is left alone.
+const AFTER_FAILURE: Duration = Duration::from_secs(600);
+/// How often it is looked whether the daemon is stopping.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What the program is told.
+#[derive(Serialize)]
+struct Order<'a> {
+    vm: &'a str,
+    from: &'a str,
+    to: &'a str,
+    disks: Vec<OrderedDisk<'a>>,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct OrderedDisk<'a> {
+    name: &'a str,
+    id: &'a str,
+}
+
+struct Mover {
+    hook: PathBuf,
+    hook_time: Duration,
+    leads: bool,
+    failed: HashMap<VmName, Instant>,
+}
+
+/// Starts the thread, if there is a program.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), DirectoryError> {
+    let Some(hook) = config.hook.clone() else { return Ok(()) };
+    let mut mover = Mover { hook, hook_time: config.hook_time.0, leads: false, failed: HashMap::new() };
+    let (weak, every) = (Arc::downgrade(daemon), config.report_every.0);
+    let run = move || {
+        let mut next = Instant::now() + every;
+        while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
+            let Some(cluster) = daemon.cluster() else { return };
+            if Instant::now() >= next {
+                mover.round(&daemon, cluster);
+                next = Instant::now() + every;
+            }
+            drop(daemon);
+            std::thread::sleep(LOOK_EVERY.min(every));
+        }
+    };
+    std::thread::Builder::new().name("balance".into()).spawn(run).map_err(DirectoryError::Thread)?;
+    Ok(())
+}
+
+impl Mover {
+    /// Moves one VM, if one is to be moved and this host is the one that balances.
+    fn round(&mut self, daemon: &Daemon, cluster: &Cluster) {
+        let led = if cluster.is_current() { cluster.directory.lead() } else { Ok(None) };
+        let leadership = match led {
+            Ok(Some(leadership)) => leadership,
+            Ok(None) => {
+                self.leads = false;
+                return;
+            }
+            Err(error) => {
+                self.leads = false;
+                tracing::debug!("nothing is balanced: {error}");
+                return;
+            }
+        };
+        if !std::mem::replace(&mut self.leads, true) {
+            tracing::info!("this host balances the cluster");
+            cluster.take_over_balance();
+        }
+        self.failed.retain(|_, since| since.elapsed() < AFTER_FAILURE);
+        let view = cluster.directory.view();
+        if let Some(moved) = self.next(cluster, &view) {
+            self.carry_out(daemon, cluster, &view, &moved, leadership);
+        }
+        if let Err(error) = cluster.hand_on_balance(leadership) {
+            tracing::debug!("what the balancer knows is not in the directory: {error}");
+        }
+    }
+
+    /// Returns what is to be moved next.
+    fn next(&self, cluster: &Cluster, view: &View) -> Option<Move> {
+        let observed = cluster.observed.locked();
+        match observed.balancer.plan(observed.now_us(), &snapshot::of(view)) {
+            Ok(plan) => plan.moves.into_iter().find(|moved| !self.failed.contains_key(&moved.vm)),
+            Err(error) => {
+                tracing::debug!("nothing is balanced: {error}");
+                None
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        daemon: &Daemon,
+        cluster: &Cluster,
+        view: &View,
+        moved: &Move,
+        leadership: Leadership,
+    ) {
+        let (vm, from, to, reason) = (&moved.vm.0, &moved.from.0, &moved.to.0, moved.to_string());
+        let disks: Vec<_> = snapshot::disks_of(view, vm, from).collect();
+        let mut driven = Vec::new();
+        for (id, _) in &disks {
+            match cluster.begin_proposed(id, to, &reason, leadership) {
+                Ok(one) => driven.push(one),
+                Err(error) => {
+                    tracing::info!(vm, to, "not moved: {error}");
+                    return;
+                }
+            }
+        }
+        {
+            let mut observed = cluster.observed.locked();
+            let record = MoveRecord::of(observed.now_us(), moved);
+            observed.balancer.record(record);
+        }
+        daemon.events.add("balancing", vm, reason.clone());
+        let disks = disks.iter().map(|(id, name)| OrderedDisk { name, id }).collect();
+        let order = Order { vm, from, to, disks, reason: &reason };
+        match program::run(&self.hook, &[vm, from, to], &order, self.hook_time) {
+            Ok(output) => {
+                tracing::info!(vm, from, to, output, "moved");
+                daemon.events.add("balanced", vm, format!("from host '{from}' to host '{to}'"));
+            }
+            Err(error) => {
+                daemon.events.add(
+                    "balance-failed",
+                    vm,
+                    format!("from host '{from}' to host '{to}': {error}"),
+                );
+                self.failed.insert(moved.vm.clone(), Instant::now());
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Goes on with what the host knew that balanced before.
+    fn take_over_balance(&self) {
+        let view = self.directory.view();
+        let Some(record) = view.balance.as_ref().map(|seen| &seen.record) else { return };
+        match serde_json::from_value::<Balancer>(record.state.clone()) {
+            Ok(balancer) => {
+                let mut observed = self.observed.locked();
+                // Its settings are this host's.
+                let settings = observed.balancer.settings().clone();
+                observed.balancer = balancer;
+                (observed.clock_us, observed.since) = (record.clock_us, Instant::now());
+                if let Err(error) = observed.balancer.set(settings) {
+                    tracing::warn!("the balancer's settings: {error}");
+                }
+            }
+            Err(error) => tracing::warn!("what the balancer knew before cannot be read: {error}"),
+        }
+    }
+
+    /// Puts what the balancer knows into the directory, for the host that balances next.
+    fn hand_on_balance(&self, leadership: Leadership) -> Result<(), DirectoryError> {
+        let record = {
+            let observed = self.observed.locked();
+            // Its keys are text.
+            let state = serde_json::to_value(&observed.balancer).unwrap_or_default();
+            BalanceRecord { clock_us: observed.now_us(), state }
+        };
+        self.directory.set_balance(leadership, &record)
+    }
+}

@@ -1,0 +1,126 @@
+//! `[cluster]` of the configuration file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use haversack_api::Span;
+use haversack_directory::{Config, TlsFiles};
+use serde::Deserialize;
+
+use crate::hosts::config::MigrationConfig;
+use crate::program;
+
+/// The shortest time between two reports, and the shortest lease.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// How often a lease must be renewable before it ends, so that one lost message does not end it.
+const RENEWALS: u32 = 3;
+
+/// The directory of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// The members of etcd: `https://HOST:PORT`, or `http://HOST:PORT` with `insecure`.
+    pub endpoints: Vec<String>,
+    /// The authorities that sign the certificates of etcd's members, PEM.
+    pub authority: Option<PathBuf>,
+    /// This host's certificate chain for etcd, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// Talk to etcd without TLS: for a network that nobody else can reach.
+    #[serde(default)]
+    pub insecure: bool,
+    /// This host's name in the directory; that of `[migration]` if not set.
+    pub name: Option<String>,
+    /// How often this host reports.
+    #[serde(default = "report_every")]
+    pub report_every: Span,
+    /// The program that moves a VM. With it this host carries out what the balancer proposes while it is the one that does.
+    pub hook: Option<PathBuf>,
+    /// How long that may take.
+    #[serde(default = "hook_time")]
+    pub hook_time: Span,
+    /// How long this host counts as alive after etcd has heard of it last.
+    #[serde(default = "lease")]
+    pub lease: Span,
+}
+
+fn report_every() -> Span {
+    Span(Duration::from_secs(10))
+}
+
+fn hook_time() -> Span {
+    Span(Duration::from_secs(3600))
+}
+
+fn lease() -> Span {
+    Span(Duration::from_secs(15))
+}
+
+impl ClusterConfig {
+    /// Checks that the settings fit together, and `[migration]` with them.
+    pub(crate) fn check(&self, migration: Option<&MigrationConfig>) -> Result<(), String> {
+        let given =
+            [&self.authority, &self.certificate, &self.key].iter().filter(|file| file.is_some()).count();
+        if self.insecure && given > 0 {
+            return Err("insecure = true and certificates exclude each other: leave one of them out".into());
+        }
+        if !self.insecure && self.authority.is_none() {
+            return Err(
+                "authority is needed: whoever can write to etcd can have disks moved. In a network that nobody else can \
+                 reach, set insecure = true instead"
+                    .into(),
+            );
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err("certificate and key belong together: give both or none".into());
+        }
+        if let (Some(name), Some(migration)) = (&self.name, migration)
+            && !name.eq_ignore_ascii_case(&migration.name)
+        {
+            return Err(format!(
+                "name = '{name}', but [migration] has '{}': hosts must find each other, so leave it out here",
+                migration.name
+            ));
+        }
+        if self.report_every.0 < SHORTEST {
+            return Err(format!("report_every = \"{}\": give 1s or more", self.report_every));
+        }
+        if self.lease.0 < SHORTEST * RENEWALS {
+            return Err(format!(
+                "lease = \"{}\": give 3s or more, so that one lost message does not end it",
+                self.lease
+            ));
+        }
+        if let Some(hook) = &self.hook {
+            program::check(hook).map_err(|what| format!("hook: {what}"))?;
+            if self.hook_time.0.is_zero() {
+                return Err("hook_time = \"0s\" lets no program end: give a time such as 1h".into());
+            }
+        }
+        let config = self.directory(migration)?;
+        crate::settings::check_name(&config.name)?;
+        config.check().map_err(|error| error.to_string())
+    }
+
+    /// Returns the settings of the directory.
+    ///
+    /// # Errors
+    /// The host has no name.
+    pub(crate) fn directory(&self, migration: Option<&MigrationConfig>) -> Result<Config, String> {
+        let name = self.name.as_ref().or(migration.map(|migration| &migration.name));
+        let name = name.ok_or("name is needed, since there is no [migration] that has it")?;
+        let identity = self.certificate.clone().zip(self.key.clone());
+        Ok(Config {
+            endpoints: self.endpoints.clone(),
+            tls: self.authority.clone().map(|authority| TlsFiles { authority, identity }),
+            name: name.to_ascii_lowercase(),
+            lease: self.lease.0,
+        })
+    }
+
+    /// Returns the certificate files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.authority, &self.certificate, &self.key].into_iter().flatten()
+    }
+}

@@ -1,0 +1,134 @@
+//! This host in a cluster: what it reports to the directory, and what is decided from what the directory has.
+//!
+//! Invariants
+//! - Nothing that serves guests, attaches disks or moves them on a guest's behalf waits for the directory, or asks it who owns a
+//!   disk: the pools' records say that (docs/ownership.md).
+//! - With the directory away everything goes on but new moves of the balancer, and whoever asks is told how old the view is.
+
+mod balance;
+pub mod config;
+mod moves;
+mod report;
+mod show;
+mod snapshot;
+mod watch;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haversack_cluster::{Balancer, Settings};
+use haversack_directory::{Directory, DirectoryError};
+
+use self::config::ClusterConfig;
+use self::moves::Moves;
+use self::report::Reporter;
+use self::watch::Watch;
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::hosts::config::MigrationConfig;
+use crate::locked::Locked;
+
+/// How often the directory is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub struct Cluster {
+    directory: Directory,
+    observed: Mutex<Observed>,
+    moves: Moves,
+}
+
+/// What the balancer has seen.
+struct Observed {
+    balancer: Balancer,
+    /// The time of the cluster, which the host that balances hands on, at the instant `since`.
+    clock_us: u64,
+    since: Instant,
+    windows: u64,
+}
+
+impl Observed {
+    fn now_us(&self) -> u64 {
+        let passed_us = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.clock_us.saturating_add(passed_us)
+    }
+}
+
+/// Begins to report, and to look at what others report.
+///
+/// # Errors
+/// The settings cannot be used, or a thread cannot be started.
+pub fn start(
+    daemon: &Arc<Daemon>,
+    config: &ClusterConfig,
+    migration: Option<&MigrationConfig>,
+) -> std::result::Result<(), DirectoryError> {
+    // Checked when the file was read.
+    let settings = config.directory(migration).map_err(DirectoryError::Name)?;
+    let directory = Directory::start(settings)?;
+    let every = config.report_every.0;
+    let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
+    let mut reporter = Reporter::new(directory.name(), directory.instance(), every.as_secs_f64(), link);
+    daemon.set_cluster(Cluster {
+        directory,
+        observed: Mutex::new(Observed {
+            balancer: Balancer::new(Settings::default()).expect("the defaults are valid"),
+            clock_us: 0,
+            since: Instant::now(),
+            windows: 0,
+        }),
+        moves: Moves::default(),
+    });
+    let weak = Arc::downgrade(daemon);
+    let run = move || {
+        let mut watch = Watch::default();
+        let mut next = Instant::now();
+        while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
+            let Some(cluster) = daemon.cluster() else { return };
+            if Instant::now() >= next {
+                next = Instant::now() + every;
+                cluster.directory.report(reporter.report(&daemon));
+                cluster.observe();
+            }
+            watch.look(&daemon, cluster);
+            cluster.tidy();
+            drop(daemon);
+            std::thread::sleep(LOOK_EVERY.min(every));
+        }
+    };
+    std::thread::Builder::new().name("cluster".into()).spawn(run).map_err(DirectoryError::Thread)?;
+    balance::start(daemon, config)
+}
+
+impl Cluster {
+    /// Lets the balancer look at the hosts' loads, at the end of a window.
+    fn observe(&self) {
+        if !self.is_current() {
+            return;
+        }
+        let snapshot = snapshot::of(&self.directory.view());
+        let mut observed = self.observed.locked();
+        match observed.balancer.observe(&snapshot) {
+            Ok(()) => observed.windows += 1,
+            Err(error) => tracing::debug!("the balancer cannot use what the directory has: {error}"),
+        }
+    }
+
+    /// Returns whether the view shows what the directory has now.
+    fn is_current(&self) -> bool {
+        self.directory.status().endpoint.is_some()
+    }
+
+    /// Tells the others that this host is gone.
+    pub fn leave(&self) {
+        self.directory.stop();
+    }
+}
+
+impl Daemon {
+    pub(crate) fn cluster_or_error(&self) -> Result<&Cluster> {
+        self.cluster().ok_or_else(|| {
+            DaemonError::conflict("this host is in no cluster", "configure [cluster], see cluster.md")
+        })
+    }
+}

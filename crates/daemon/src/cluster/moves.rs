@@ -1,0 +1,168 @@
+//! Intents: a move is in the directory before anything is sent, so that nobody else begins one of the same disk.
+//!
+//! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
+//! or that nobody drives any more, is removed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership, Progress};
+use haversack_model::DiskId;
+
+use super::Cluster;
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+
+/// For how long nobody must have driven a move before its intent is removed: a host that was cut off for a moment comes back.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// The moves that this daemon drives.
+#[derive(Default)]
+pub struct Moves {
+    active: Mutex<HashSet<String>>,
+    /// Moves of others that nobody drives, and since when.
+    abandoned: Mutex<HashMap<String, Instant>>,
+}
+
+/// A move that this daemon drives. Its end removes the intent, if there is one.
+pub struct Driven<'a> {
+    cluster: &'a Cluster,
+    disk: String,
+}
+
+impl Drop for Driven<'_> {
+    fn drop(&mut self) {
+        self.cluster.moves.active.locked().remove(&self.disk);
+        if let Err(error) = self.cluster.directory.end_move(&self.disk) {
+            tracing::debug!(disk = self.disk, "the intent of the move stays for now: {error}");
+        }
+    }
+}
+
+impl Daemon {
+    /// Puts a move that an operator has asked for into the directory. None if it goes on without: etcd is away, or has not
+    /// heard of the disk, or the move is one that is in it already.
+    ///
+    /// # Errors
+    /// Another move of the disk is in the directory.
+    pub(crate) fn begin_intent(
+        &self,
+        name: &str,
+        id: DiskId,
+        to: &str,
+        epoch: u64,
+    ) -> Result<Option<Driven<'_>>> {
+        let Some(cluster) = self.cluster() else { return Ok(None) };
+        let (directory, disk, to) = (&cluster.directory, id.to_string(), to.to_ascii_lowercase());
+        if let Some(intent) = directory.view().intents.get(&disk)
+            && !directory.view().progress(&disk, &intent.record).is_over()
+        {
+            if intent.record.to == to {
+                return Ok(None);
+            }
+            return Err(DaemonError::conflict(
+                format!(
+                    "host '{}' is moving disk '{name}' to host '{}': {}",
+                    intent.record.by, intent.record.to, intent.record.reason
+                ),
+                "see 'haversack cluster status'; wait, or end that move first",
+            ));
+        }
+        let intent = IntentRecord {
+            name: name.into(),
+            from: directory.name().into(),
+            epoch,
+            to,
+            by: directory.name().into(),
+            instance: directory.instance(),
+            reason: "an operator's order".into(),
+        };
+        cluster.moves.active.locked().insert(disk.clone());
+        let driven = Driven { cluster, disk };
+        match directory.begin_move(&driven.disk, &intent, None) {
+            Ok(()) => Ok(Some(driven)),
+            Err(DirectoryError::Changed { key: Key::Intent(_) }) => Err(DaemonError::conflict(
+                format!("another host has just begun to move disk '{name}'"),
+                "see 'haversack cluster status'; wait, or end that move first",
+            )),
+            Err(error) => {
+                let what = format!("the move is not in the directory: {error}");
+                self.events.add("move-without-intent", name, what);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Puts a move of the balancer into the directory.
+    ///
+    /// # Errors
+    /// Somebody else has moved the disk, or moves it, or balances; or etcd is away.
+    pub(super) fn begin_proposed(
+        &self,
+        disk: &str,
+        to: &str,
+        reason: &str,
+        leadership: Leadership,
+    ) -> std::result::Result<Driven<'_>, DirectoryError> {
+        let view = self.directory.view();
+        let Some(entry) = view.disks.get(disk).map(|seen| &seen.record) else {
+            return Err(DirectoryError::Changed { key: Key::Disk(disk.into()) });
+        };
+        let intent = IntentRecord {
+            name: entry.name.clone(),
+            from: entry.host.clone(),
+            epoch: entry.epoch,
+            to: to.into(),
+            by: self.directory.name().into(),
+            instance: self.directory.instance(),
+            reason: reason.into(),
+        };
+        self.directory.begin_move(disk, &intent, Some(leadership))?;
+        self.moves.active.locked().insert(disk.into());
+        Ok(Driven { cluster: self, disk: disk.into() })
+    }
+
+    /// Removes intents of moves that are over, of those that concern this host.
+    pub(super) fn tidy(&self) {
+        if !self.is_current() {
+            return;
+        }
+        let view = self.directory.view();
+        let (me, instance) = (self.directory.name(), self.directory.instance());
+        let mut abandoned = self.moves.abandoned.locked();
+        abandoned.retain(|disk, _| view.intents.contains_key(disk));
+        for (disk, intent) in &view.intents {
+            let record = &intent.record;
+            if ![&record.by, &record.from, &record.to].into_iter().any(|host| host == me) {
+                continue;
+            }
+            let is_over = match view.progress(disk, record) {
+                Progress::Arrived | Progress::Elsewhere => {
+                    // Whoever drives it removes it when it has looked.
+                    record.instance == instance || !self.is_driven(&view, record)
+                }
+                Progress::Abandoned => {
+                    abandoned.entry(disk.clone()).or_insert_with(Instant::now).elapsed() >= ABANDONED
+                }
+                Progress::Planned | Progress::Sending => {
+                    abandoned.remove(disk);
+                    record.instance == instance
+                }
+            };
+            if is_over && !self.moves.active.locked().contains(disk) {
+                match self.directory.end_move(disk) {
+                    Ok(()) => tracing::info!(disk = record.name, to = record.to, "a move is over"),
+                    Err(error) => tracing::debug!(disk = record.name, "the intent stays for now: {error}"),
+                }
+            }
+        }
+    }
+
+    fn is_driven(&self, view: &haversack_directory::View, intent: &IntentRecord) -> bool {
+        view.hosts.get(&intent.by).is_some_and(|host| host.record.instance == intent.instance)
+    }
+}

@@ -1,0 +1,323 @@
+//! What the control API tells of the cluster, and what it changes.
+
+use std::time::{Duration, Instant};
+
+use haversack_api::{
+    ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
+    HostState, PlannedMove, Size, TenantSettings, TenantStatus,
+};
+use haversack_cluster::{Move, Plan, Snapshot, demands, divide};
+use haversack_directory::{Conflict, DrainRecord, Progress, Status, TenantRecord, View};
+use haversack_model::BLOCK_BYTES;
+
+use super::{Cluster, snapshot};
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::settings::check_name;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The unit in which caches are divided among tenants: 1 MiB.
+const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK;
+
+/// Says in words that another host has a better claim to a disk.
+pub fn conflict(conflict: &Conflict) -> String {
+    format!(
+        "this host owns it under epoch {}, and the directory has it at host '{}' under epoch {}: see 'haversack migrate status' on \
+         both",
+        conflict.epoch, conflict.host, conflict.directory_epoch
+    )
+}
+
+impl Daemon {
+    /// Returns how this host's access to the directory is; none if it is in no cluster.
+    pub fn directory_status(&self) -> Option<DirectoryStatus> {
+        let cluster = self.cluster()?;
+        Some(directory(cluster.directory.name(), &cluster.directory.status()))
+    }
+
+    /// Returns the cluster as this host knows it. It does not wait for etcd.
+    ///
+    /// # Errors
+    /// This host is in no cluster.
+    pub fn cluster_status(&self) -> Result<ClusterStatus> {
+        let cluster = self.cluster_or_error()?;
+        let view = cluster.directory.view();
+        let now = Instant::now();
+        Ok(ClusterStatus {
+            directory: directory(cluster.directory.name(), &cluster.directory.status()),
+            leader: view.leader.as_ref().map(|leader| leader.record.host.clone()),
+            hosts: hosts(&view, now),
+            disks: disks(&view, now),
+            moves: moves(&view, now),
+        })
+    }
+
+    /// Returns what the balancer proposes.
+    ///
+    /// # Errors
+    /// This host is in no cluster, or what the directory has contradicts itself.
+    pub fn cluster_plan(&self) -> Result<ClusterPlan> {
+        let cluster = self.cluster_or_error()?;
+        let snapshot = snapshot::of(&cluster.directory.view());
+        let observed = cluster.observed.locked();
+        let plan = observed.balancer.plan(observed.now_us(), &snapshot);
+        let plan: Plan =
+            plan.map_err(|error| DaemonError::conflict(error.to_string(), "see 'haversack cluster status'"))?;
+        Ok(ClusterPlan {
+            directory: directory(cluster.directory.name(), &cluster.directory.status()),
+            windows: observed.windows,
+            moves: plan.moves.iter().map(|moved| planned(moved, &snapshot)).collect(),
+            held: plan.held.iter().map(ToString::to_string).collect(),
+            variance_before: plan.variance_before,
+            variance_after: plan.variance_after,
+        })
+    }
+
+    /// Has a host emptied, or not any more.
+    ///
+    /// # Errors
+    /// This host is in no cluster, nobody knows the other one, or etcd is away.
+    pub fn drain_host(&self, host: &str, is_drained: bool) -> Result<()> {
+        let cluster = self.cluster_or_error()?;
+        check_name(host).map_err(DaemonError::Bad)?;
+        let host = host.to_ascii_lowercase();
+        let view = cluster.directory.view();
+        let is_known = view.hosts.contains_key(&host) || view.away().contains(host.as_str());
+        if !is_known && !view.drains.contains_key(&host) {
+            return Err(DaemonError::NoSuch { what: "host", name: host });
+        }
+        let record = DrainRecord { by: cluster.directory.name().into() };
+        cluster.directory.set_drain(&host, is_drained.then_some(&record))?;
+        let (kind, what) = if is_drained {
+            ("host-draining", format!("host '{host}' is to be emptied"))
+        } else {
+            ("host-serving", format!("host '{host}' takes disks again"))
+        };
+        self.events.add(kind, "daemon", what);
+        Ok(())
+    }
+
+    /// Returns the tenants, and what each would get.
+    ///
+    /// # Errors
+    /// This host is in no cluster.
+    pub fn tenants(&self) -> Result<Vec<TenantStatus>> {
+        Ok(tenants(&self.cluster_or_error()?.directory.view()))
+    }
+
+    /// Sets what a tenant may use.
+    ///
+    /// # Errors
+    /// This host is in no cluster, a setting makes no sense, or etcd is away.
+    pub fn set_tenant(&self, name: &str, settings: &TenantSettings) -> Result<()> {
+        let cluster = self.cluster_or_error()?;
+        check_name(name).map_err(DaemonError::Bad)?;
+        if !(settings.weight.is_finite() && settings.weight > 0.0) {
+            return Err(DaemonError::Bad(format!("weight {}: expected a number above 0", settings.weight)));
+        }
+        if settings.limit.is_some_and(|limit| limit < settings.reservation) {
+            return Err(DaemonError::Bad(
+                "the limit is below the reservation: raise it, or lower the other".into(),
+            ));
+        }
+        let record = TenantRecord {
+            weight: settings.weight,
+            reservation_bytes: settings.reservation.0,
+            limit_bytes: settings.limit.map(|limit| limit.0),
+        };
+        Ok(cluster.directory.set_tenant(name, Some(&record))?)
+    }
+
+    /// Removes what was set for a tenant.
+    ///
+    /// # Errors
+    /// This host is in no cluster, nothing was set, or etcd is away.
+    pub fn remove_tenant(&self, name: &str) -> Result<()> {
+        let cluster = self.cluster_or_error()?;
+        check_name(name).map_err(DaemonError::Bad)?;
+        if !cluster.directory.view().tenants.contains_key(name) {
+            return Err(DaemonError::NoSuch { what: "tenant", name: name.into() });
+        }
+        Ok(cluster.directory.set_tenant(name, None)?)
+    }
+}
+
+fn seconds(since: Instant, now: Instant) -> f64 {
+    now.saturating_duration_since(since).as_secs_f64()
+}
+
+fn directory(name: &str, status: &Status) -> DirectoryStatus {
+    let mut problems = Vec::new();
+    if let Some(error) = &status.error {
+        problems.push(error.clone());
+    }
+    if status.is_name_taken {
+        problems.push(format!(
+            "another daemon is in the directory as '{name}': every host needs a name of its own"
+        ));
+    }
+    problems.extend(status.conflicts.iter().map(|one| format!("disk '{}': {}", one.disk, conflict(one))));
+    DirectoryStatus {
+        name: name.into(),
+        endpoint: status.endpoint.clone(),
+        since_s: status.since.as_secs_f64(),
+        age_s: status.age.map(|age| age.as_secs_f64()),
+        lease_left_s: status.lease_left.as_ref().map(Duration::as_secs_f64),
+        is_reported: status.is_reported,
+        problems,
+    }
+}
+
+fn hosts(view: &View, now: Instant) -> Vec<ClusterHost> {
+    let away = view.away();
+    let names = view.hosts.keys().map(String::as_str).chain(away.iter().copied());
+    let mut hosts: Vec<_> = names.map(|name| host(view, name, now)).collect();
+    hosts.sort_by(|a, b| a.name.cmp(&b.name));
+    hosts
+}
+
+fn host(view: &View, name: &str, now: Instant) -> ClusterHost {
+    let seen = view.hosts.get(name);
+    let is_drained = view.drains.contains_key(name);
+    let pools = view.pools.iter().filter(|((host, _), _)| host == name);
+    ClusterHost {
+        name: name.into(),
+        state: match (seen, is_drained) {
+            (None, _) => HostState::Away,
+            (Some(_), true) => HostState::Draining,
+            (Some(_), false) => HostState::Alive,
+        },
+        is_drained,
+        age_s: seen.map(|seen| seen.at).or(view.gone.get(name).copied()).map(|at| seconds(at, now)),
+        version: seen.map(|seen| seen.record.software.clone()),
+        disks: view.disks.values().filter(|disk| disk.record.host == name).count() as u64,
+        pools: pools
+            .map(|((_, pool), seen)| {
+                let record = &seen.record;
+                ClusterPool {
+                    name: pool.clone(),
+                    state: record.state.clone(),
+                    capacity_bytes: record.capacity_bytes,
+                    demand_bytes: record.demand_bytes,
+                    usage_bytes: record.usage_bytes,
+                    dirty_bytes: record.dirty_bytes,
+                    requests_per_s: record.load.requests_per_s,
+                    bytes_per_s: record.load.bytes_per_s,
+                    latency_us: record.load.latency_us,
+                }
+            })
+            .collect(),
+    }
+}
+
+fn disks(view: &View, now: Instant) -> Vec<ClusterDisk> {
+    let disk = |(id, seen): (&String, &haversack_directory::Seen<haversack_directory::DiskRecord>)| {
+        let record = seen.record.clone();
+        ClusterDisk {
+            id: id.clone(),
+            is_host_alive: view.hosts.contains_key(&record.host),
+            name: record.name,
+            host: record.host,
+            epoch: record.epoch,
+            pool: record.pool,
+            state: record.state,
+            vm: record.vm,
+            tenant: record.tenant,
+            can_move: record.can_move,
+            moving_to: record.moving_to,
+            size_bytes: record.size_bytes,
+            demand_bytes: record.demand_bytes,
+            usage_bytes: record.usage_bytes,
+            dirty_bytes: record.dirty_bytes,
+            requests_per_s: record.load.requests_per_s,
+            age_s: seconds(seen.at, now),
+        }
+    };
+    let mut disks: Vec<_> = view.disks.iter().map(disk).collect();
+    disks.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+    disks
+}
+
+fn moves(view: &View, now: Instant) -> Vec<ClusterMove> {
+    let moved = |(id, seen): (&String, &haversack_directory::Seen<haversack_directory::IntentRecord>)| {
+        let record = seen.record.clone();
+        ClusterMove {
+            state: progress(view.progress(id, &record)).into(),
+            id: id.clone(),
+            disk: record.name,
+            from: record.from,
+            to: record.to,
+            by: record.by,
+            reason: record.reason,
+            age_s: seconds(seen.at, now),
+        }
+    };
+    view.intents.iter().map(moved).collect()
+}
+
+fn progress(progress: Progress) -> &'static str {
+    match progress {
+        Progress::Planned => "planned",
+        Progress::Sending => "sending",
+        Progress::Arrived => "arrived",
+        Progress::Elsewhere => "elsewhere",
+        Progress::Abandoned => "abandoned",
+    }
+}
+
+fn planned(moved: &Move, snapshot: &Snapshot) -> PlannedMove {
+    let vm = snapshot.vms.iter().find(|vm| vm.name == moved.vm);
+    PlannedMove {
+        vm: moved.vm.to_string(),
+        disks: vm.iter().flat_map(|vm| &vm.disks).map(|disk| disk.name.to_string()).collect(),
+        from: moved.from.to_string(),
+        to: moved.to.to_string(),
+        reason: moved.to_string(),
+        copied_bytes: moved.copied_bytes,
+        copy_s: moved.copy_us as f64 / 1e6,
+    }
+}
+
+/// Shares are left out if the settings contradict each other, as those of two daemons' versions may.
+fn tenants(view: &View) -> Vec<TenantStatus> {
+    let snapshot = snapshot::of(view);
+    let is_there = |state| !matches!(state, haversack_cluster::HostState::Away);
+    let hosts: Vec<_> = snapshot.hosts.iter().filter(|host| is_there(host.state)).collect();
+    let caches: Vec<_> = hosts.iter().map(|host| (host.name.clone(), host.capacity_blocks)).collect();
+    let tenants = snapshot::tenants(view);
+    let division = divide(&caches, &tenants, &demands(&snapshot), CHUNK_BLOCKS);
+    if let Err(error) = &division {
+        tracing::warn!("the caches cannot be divided among tenants: {error}");
+    }
+    let division = division.unwrap_or_default();
+    let status = |tenant: haversack_cluster::Tenant| {
+        let name = tenant.name.0;
+        let disks =
+            || view.disks.values().filter(|disk| disk.record.tenant.as_deref().unwrap_or_default() == name);
+        let total = division.totals.iter().find(|total| total.tenant.0 == name);
+        let settings = view.tenants.get(&name).map(|seen| TenantSettings {
+            weight: seen.record.weight,
+            reservation: Size(seen.record.reservation_bytes),
+            limit: seen.record.limit_bytes.map(Size),
+        });
+        TenantStatus {
+            settings,
+            disks: disks().count() as u64,
+            demand_bytes: disks().map(|disk| disk.record.demand_bytes).sum(),
+            usage_bytes: disks().map(|disk| disk.record.usage_bytes).sum(),
+            share_bytes: total.map(|total| total.blocks * BLOCK),
+            missing_bytes: total.map(|total| total.missing_blocks * BLOCK),
+            name,
+        }
+    };
+    // Disks of no tenant are one without a name.
+    tenants.into_iter().map(status).collect()
+}
+
+impl Cluster {
+    /// Returns the directory's figures for metrics.
+    pub(crate) fn figures(&self) -> (Status, std::sync::Arc<View>) {
+        (self.directory.status(), self.directory.view())
+    }
+}

@@ -1,0 +1,297 @@
+//! What the balancer sees of the directory.
+
+use std::collections::BTreeMap;
+
+use haversack_cluster::{
+    Disk, DiskName, Host, HostName, HostState, Snapshot, Tenant, TenantName, Vm, VmName,
+};
+use haversack_directory::{DiskRecord, View};
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::Curve;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// What a host without a limit can send to another one: a network of 10 Gbit/s.
+const LINK_BYTES_PER_S: u64 = 1_250_000_000;
+
+/// Returns the cluster as the directory has it.
+///
+/// A disk without a VM of its own in its configuration is one. Two disks of one name, which cannot move to each other's host, are
+/// told apart by their identities.
+pub fn of(view: &View) -> Snapshot {
+    let away = view.away();
+    let capacity = |host: &str| -> u64 {
+        let pools = view.pools.iter().filter(|((of, _), _)| of == host);
+        pools.map(|(_, pool)| pool.record.capacity_bytes / BLOCK).sum()
+    };
+    let alive = view.hosts.iter().map(|(name, seen)| Host {
+        name: HostName(name.clone()),
+        state: if view.drains.contains_key(name) { HostState::Draining } else { HostState::Serving },
+        capacity_blocks: capacity(name),
+        memory_bytes: None,
+        vcpus: None,
+        link_bytes_per_s: seen.record.link_bytes_per_s.unwrap_or(LINK_BYTES_PER_S),
+    });
+    let gone = away.iter().map(|name| Host {
+        name: HostName((*name).into()),
+        state: HostState::Away,
+        capacity_blocks: capacity(name),
+        memory_bytes: None,
+        vcpus: None,
+        link_bytes_per_s: LINK_BYTES_PER_S,
+    });
+    Snapshot { hosts: alive.chain(gone).collect(), vms: vms(view) }
+}
+
+fn vms(view: &View) -> Vec<Vm> {
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for disk in view.disks.values() {
+        *names.entry(&disk.record.name).or_default() += 1;
+    }
+    // By host as well: a VM whose disks are on two hosts is on its way.
+    let mut vms: BTreeMap<(String, String), Vm> = BTreeMap::new();
+    for (id, seen) in &view.disks {
+        let record = &seen.record;
+        let is_unique = names.get(record.name.as_str()) == Some(&1);
+        let name = if is_unique { &record.name } else { id };
+        let vm = record.vm.as_ref().unwrap_or(name);
+        let entry = vms.entry((vm.clone(), record.host.clone())).or_insert_with(|| Vm {
+            name: VmName(vm.clone()),
+            tenant: TenantName(record.tenant.clone().unwrap_or_default()),
+            host: HostName(record.host.clone()),
+            ..Vm::default()
+        });
+        let intent = view.intents.get(id).map(|intent| &intent.record);
+        let intent = intent.filter(|intent| !view.progress(id, intent).is_over()).map(|intent| &intent.to);
+        if let Some(to) = record.moving_to.as_ref().or(intent).filter(|to| view.hosts.contains_key(*to)) {
+            entry.moving_to = Some(HostName(to.clone()));
+        }
+        if entry.pinned.is_none() {
+            entry.pinned = pinned(record);
+        }
+        entry.disks.push(disk(name, record));
+    }
+    // One VM on two hosts would be two of one name: the part that cannot move stays out of the balancer's sight.
+    let mut by_name: BTreeMap<String, Vec<Vm>> = BTreeMap::new();
+    for ((name, _), vm) in vms {
+        by_name.entry(name).or_default().push(vm);
+    }
+    by_name.into_values().flat_map(apart).collect()
+}
+
+/// Returns the parts of a VM that is on several hosts under names of their own; none of them moves.
+fn apart(mut parts: Vec<Vm>) -> Vec<Vm> {
+    if parts.len() > 1 {
+        for part in &mut parts {
+            part.pinned = Some(format!("disks of VM '{}' are on several hosts", part.name));
+            part.name = VmName(format!("{}@{}", part.name, part.host));
+        }
+    }
+    parts
+}
+
+fn pinned(disk: &DiskRecord) -> Option<String> {
+    match disk.state.as_str() {
+        _ if !disk.can_move => Some(format!("disk '{}' does not move", disk.name)),
+        "attached" => None,
+        state => Some(format!("disk '{}' is {state}", disk.name)),
+    }
+}
+
+fn disk(name: &str, record: &DiskRecord) -> Disk {
+    let worth = &record.worth;
+    let blocks = |bytes: u64| bytes / BLOCK;
+    let curve = worth.curve.iter().map(|(bytes, ratio)| (blocks(*bytes), *ratio)).collect();
+    Disk {
+        name: DiskName(name.into()),
+        demand_blocks: blocks(record.demand_bytes),
+        reservation_blocks: blocks(worth.reservation_bytes),
+        limit_blocks: worth.limit_bytes.map(blocks),
+        priority: if worth.priority.is_finite() { worth.priority.max(0.0) } else { 1.0 },
+        cached_blocks: blocks(record.usage_bytes),
+        dirty_blocks: blocks(record.dirty_bytes),
+        reused_blocks: blocks(worth.reused_bytes),
+        accesses_per_s: record.load.requests_per_s,
+        // A curve that another version has written in another way is as good as none.
+        curve: Curve::new(curve).unwrap_or_default(),
+        origin_latency_us: worth.origin_latency_us,
+        cache_latency_us: worth.cache_latency_us,
+    }
+}
+
+/// Returns the tenants for [`haversack_cluster::divide`]; those that disks name and nobody has set have weight 1.
+pub fn tenants(view: &View) -> Vec<Tenant> {
+    let mut tenants: BTreeMap<String, Tenant> = BTreeMap::new();
+    let named = view.disks.values().map(|disk| disk.record.tenant.clone().unwrap_or_default());
+    for name in named {
+        tenants.entry(name.clone()).or_insert_with(|| Tenant {
+            name: TenantName(name),
+            weight: 1.0,
+            reservation_blocks: 0,
+            limit_blocks: None,
+        });
+    }
+    for (name, seen) in &view.tenants {
+        let record = &seen.record;
+        let tenant = Tenant {
+            name: TenantName(name.clone()),
+            weight: record.weight,
+            reservation_blocks: record.reservation_bytes / BLOCK,
+            limit_blocks: record.limit_bytes.map(|bytes| bytes / BLOCK),
+        };
+        tenants.insert(name.clone(), tenant);
+    }
+    tenants.into_values().collect()
+}
+
+/// Returns the identities and names of the disks of a VM as [`of`] names it, on a host.
+pub fn disks_of<'a>(view: &'a View, vm: &'a str, host: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let is_of_it = move |(id, record): &(&String, &DiskRecord)| {
+        let name = record.vm.as_ref().unwrap_or(&record.name);
+        record.host == host && (name == vm || (record.vm.is_none() && id.as_str() == vm))
+    };
+    let disks = view.disks.iter().map(|(id, seen)| (id, &seen.record));
+    disks.filter(is_of_it).map(|(id, record)| (id.as_str(), record.name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Instant;
+
+    use haversack_directory::{DrainRecord, HostRecord, Load, PoolRecord, Seen, TenantRecord, Worth};
+
+    use super::*;
+
+    fn seen<T>(record: T) -> Seen<T> {
+        Seen { record, created: 1, revision: 1, lease: 0, at: Instant::now() }
+    }
+
+    fn add_host(view: &mut View, name: &str, is_alive: bool) {
+        let host = HostRecord {
+            instance: 1,
+            reports: 1,
+            report_every_s: 10.0,
+            software: "0".into(),
+            reaches: BTreeSet::new(),
+            moves_disks: true,
+            link_bytes_per_s: None,
+        };
+        if is_alive {
+            view.hosts.insert(name.into(), seen(host));
+        }
+        let pool = PoolRecord {
+            state: "ok".into(),
+            capacity_bytes: 100 * BLOCK,
+            demand_bytes: 0,
+            usage_bytes: 0,
+            dirty_bytes: 0,
+            load: Load::default(),
+        };
+        view.pools.insert((name.into(), "a".into()), seen(pool.clone()));
+        view.pools.insert((name.into(), "b".into()), seen(pool));
+    }
+
+    fn add_disk(view: &mut View, id: &str, name: &str, vm: Option<&str>, host: &str) {
+        let disk = DiskRecord {
+            name: name.into(),
+            vm: vm.map(Into::into),
+            tenant: Some("shop".into()),
+            host: host.into(),
+            epoch: 1,
+            pool: "a".into(),
+            state: "attached".into(),
+            can_move: true,
+            size_bytes: 1000 * BLOCK,
+            demand_bytes: 10 * BLOCK,
+            usage_bytes: 8 * BLOCK,
+            dirty_bytes: 2 * BLOCK,
+            clients: 1,
+            moving_to: None,
+            load: Load::default(),
+            worth: Worth { priority: 1.0, curve: vec![(BLOCK, 0.5), (4 * BLOCK, 0.75)], ..Worth::default() },
+        };
+        view.disks.insert(id.into(), seen(disk));
+    }
+
+    fn names(snapshot: &Snapshot) -> Vec<(&str, &str, usize)> {
+        snapshot.vms.iter().map(|vm| (vm.name.0.as_str(), vm.host.0.as_str(), vm.disks.len())).collect()
+    }
+
+    #[test]
+    fn hosts_have_all_their_pools_and_their_state() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_host(&mut view, "beta", true);
+        add_host(&mut view, "gamma", false);
+        view.drains.insert("beta".into(), seen(DrainRecord::default()));
+        let snapshot = of(&view);
+        let hosts: Vec<_> = snapshot
+            .hosts
+            .iter()
+            .map(|host| (host.name.0.as_str(), host.state, host.capacity_blocks))
+            .collect();
+        let expected = [
+            ("alpha", HostState::Serving, 200),
+            ("beta", HostState::Draining, 200),
+            ("gamma", HostState::Away, 200),
+        ];
+        assert_eq!(hosts, expected);
+    }
+
+    #[test]
+    fn disks_of_a_vm_are_together_and_others_are_vms_of_their_own() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_disk(&mut view, "1", "web-root", Some("web"), "alpha");
+        add_disk(&mut view, "2", "web-data", Some("web"), "alpha");
+        add_disk(&mut view, "3", "db", None, "alpha");
+        let snapshot = of(&view);
+        assert_eq!(names(&snapshot), [("db", "alpha", 1), ("web", "alpha", 2)]);
+        let web = &snapshot.vms[1];
+        assert_eq!((web.pinned.as_deref(), web.tenant.0.as_str()), (None, "shop"));
+        assert_eq!(
+            (web.disks[0].demand_blocks, web.disks[0].cached_blocks, web.disks[0].dirty_blocks),
+            (10, 8, 2)
+        );
+        assert_eq!(web.disks[0].curve.points(), [(1, 0.5), (4, 0.75)]);
+        assert_eq!(
+            disks_of(&view, "web", "alpha").collect::<Vec<_>>(),
+            [("1", "web-root"), ("2", "web-data")]
+        );
+        assert_eq!(disks_of(&view, "db", "alpha").collect::<Vec<_>>(), [("3", "db")]);
+        assert_eq!(disks_of(&view, "db", "beta").count(), 0);
+    }
+
+    #[test]
+    fn what_must_not_move_is_pinned() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_host(&mut view, "beta", true);
+        add_disk(&mut view, "1", "web-root", Some("web"), "alpha");
+        add_disk(&mut view, "2", "web-data", Some("web"), "beta");
+        // The same name for two disks, as on hosts whose disks do not move.
+        add_disk(&mut view, "3", "local", None, "alpha");
+        add_disk(&mut view, "4", "local", None, "beta");
+        for id in ["3", "4"] {
+            view.disks.get_mut(id).unwrap().record.can_move = false;
+        }
+        let snapshot = of(&view);
+        let expected =
+            [("3", "alpha", 1), ("4", "beta", 1), ("web@alpha", "alpha", 1), ("web@beta", "beta", 1)];
+        assert_eq!(names(&snapshot), expected);
+        assert!(snapshot.vms.iter().all(|vm| vm.pinned.is_some()), "{:?}", snapshot.vms);
+        assert_eq!(disks_of(&view, "3", "alpha").collect::<Vec<_>>(), [("3", "local")]);
+    }
+
+    #[test]
+    fn tenants_that_nobody_has_set_have_weight_1() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_disk(&mut view, "1", "db", None, "alpha");
+        let record = TenantRecord { weight: 3.0, reservation_bytes: 8 * BLOCK, limit_bytes: None };
+        view.tenants.insert("lab".into(), seen(record));
+        let tenants: Vec<_> =
+            tenants(&view).into_iter().map(|t| (t.name.0, t.weight, t.reservation_blocks)).collect();
+        assert_eq!(tenants, [("lab".into(), 3.0, 8), ("shop".into(), 1.0, 0)]);
+    }
+}

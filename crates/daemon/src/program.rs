@@ -1,0 +1,147 @@
+//! Programs of the operator's, which fence a host or move a VM: told what to do by arguments and by a JSON object on their standard
+//! input. Only the exit code 0 says that it is done.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Serialize;
+
+/// How often a running program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a program that was killed may take to end.
+const KILL_TIME: Duration = Duration::from_secs(5);
+/// The most of its output that is kept.
+const MOST_OUTPUT_BYTES: u64 = 64 << 10;
+
+/// Checks that a program can be run.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(program: &Path) -> Result<(), String> {
+    let name = program.display();
+    if !program.is_absolute() {
+        return Err(format!("'{name}' is not an absolute path"));
+    }
+    let found = program.metadata().map_err(|error| format!("{name}: {error}"))?;
+    if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+        return Err(format!("{name} is not an executable file"));
+    }
+    Ok(())
+}
+
+/// Why a program has not done what it was to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The program cannot be run.
+    #[error("{program}: cannot run: {source}")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// It took too long, and was killed.
+    #[error("{program}: not done within {} s", .time.as_secs())]
+    Slow {
+        /// The program.
+        program: PathBuf,
+        /// The time that it had.
+        time: Duration,
+    },
+    /// It took too long, was killed, and still does not end: it waits for a device.
+    #[error("{program}: not done within {} s, and cannot be ended: process {process} waits for a device", .time.as_secs())]
+    Stuck {
+        /// The program.
+        program: PathBuf,
+        /// The time that it had.
+        time: Duration,
+        /// The process.
+        process: u32,
+    },
+    /// It says so.
+    #[error("{program}: {status}: {output}")]
+    Failed {
+        /// The program.
+        program: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its output.
+        output: String,
+    },
+}
+
+/// Runs a program, and returns its output.
+///
+/// # Errors
+/// It has not said that it is done.
+pub fn run(
+    program: &Path,
+    arguments: &[&str],
+    input: &impl Serialize,
+    time: Duration,
+) -> Result<String, ProgramError> {
+    let start = |source| ProgramError::Start { program: program.into(), source };
+    let mut output = tempfile().map_err(start)?;
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(output.try_clone().map_err(start)?)
+        .stderr(output.try_clone().map_err(start)?)
+        .process_group(0)
+        .spawn();
+    let mut child = child.map_err(start)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It fits the pipe. A program that does not read it has the same as arguments.
+        let _ = serde_json::to_writer(&mut stdin, input).map(|()| stdin.write_all(b"\n"));
+    }
+    let Some(status) = wait(&mut child, time).map_err(start)? else {
+        let (program, process) = (program.to_path_buf(), child.id());
+        let group = Pid::from_raw(i32::try_from(process).unwrap_or(i32::MAX));
+        // It may have ended in the meantime.
+        let _ = killpg(group, Signal::SIGKILL);
+        if wait(&mut child, KILL_TIME).map_err(start)?.is_some() {
+            return Err(ProgramError::Slow { program, time });
+        }
+        // Whenever it ends, nobody waits for it.
+        std::thread::spawn(move || child.wait());
+        return Err(ProgramError::Stuck { program, time, process });
+    };
+    let text = text_of(&mut output).map_err(start)?;
+    if status.success() {
+        return Ok(text);
+    }
+    Err(ProgramError::Failed { program: program.into(), status, output: text })
+}
+
+/// Waits for a program's end at most so long.
+fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + time;
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Returns a file for the output: a pipe would be held open by what the program leaves running.
+fn tempfile() -> std::io::Result<std::fs::File> {
+    let name = c"haversack-program";
+    let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
+    Ok(made.map(std::fs::File::from)?)
+}
+
+fn text_of(output: &mut std::fs::File) -> std::io::Result<String> {
+    use std::io::Seek;
+    output.rewind()?;
+    let mut bytes = Vec::new();
+    output.take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+}

@@ -103,6 +103,8 @@ pub enum Command {
     Compare(Box<crate::compare::Compare>),
     /// Compare methods of moving a VM's cache to another host, on a mix of workloads. Does not need the daemon.
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
+    /// Compare rules by which VMs move between the hosts of a cluster to balance their caches. Does not need the daemon.
+    CompareCluster(Box<crate::compare_cluster::CompareCluster>),
     /// Redo the figures and tables of the papers that the policies come from. Does not need the daemon.
     #[command(subcommand)]
     Paper(crate::paper::PaperCommand),

@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("The daemon", &["status", "top", "events", "policy", "support-bundle", "stop"]),
     (
         "Traces and simulations, without the daemon",
-        &["trace", "analyze", "sim", "advise", "compare", "compare-migration", "paper"],
+        &["trace", "analyze", "sim", "advise", "compare", "compare-migration", "compare-cluster", "paper"],
     ),
     ("Other commands", &["completions", "man", "help"]),
 ];

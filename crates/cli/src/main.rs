@@ -6,6 +6,7 @@ mod arguments;
 mod client;
 mod cluster;
 mod compare;
+mod compare_cluster;
 mod compare_migration;
 mod complete;
 mod configure;

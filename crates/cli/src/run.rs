@@ -76,6 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Trace(command) => trace::run(command, as_json),
         Command::Compare(arguments) => crate::compare::run(arguments, as_json),
         Command::CompareMigration(arguments) => crate::compare_migration::run(arguments, as_json),
+        Command::CompareCluster(arguments) => crate::compare_cluster::run(arguments, as_json),
         Command::Paper(command) => crate::paper::run(command, as_json),
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),

@@ -1,6 +1,7 @@
 //! Self-contained HTML pages with plots: one file, no network, readable on light and dark screens and in print.
 //!
-//! A [`Page`] has [`Section`]s; a section has text, [`Table`]s and charts ([`LineChart`], [`StackedArea`], [`Bars`]).
+//! A [`Page`] has [`Section`]s; a section has text, [`Table`]s and charts ([`LineChart`], [`StackedArea`], [`Bars`],
+//! [`HeatMap`]).
 //! Charts are inline SVG; a few lines of script show values under the pointer, and without script only that is
 //! missing. A chart is also available as a standalone SVG file, and a table as plain text.
 //!
@@ -29,6 +30,7 @@ mod bars;
 mod empty;
 mod escape;
 mod frame;
+mod heat;
 mod line;
 mod page;
 mod table;
@@ -38,6 +40,7 @@ mod words;
 pub use area::StackedArea;
 pub use axis::Axis;
 pub use bars::Bars;
+pub use heat::HeatMap;
 pub use line::LineChart;
 pub use page::{Chart, Page, Section};
 pub use table::Table;

@@ -8,6 +8,7 @@ use crate::area::StackedArea;
 use crate::bars::Bars;
 use crate::escape::html;
 use crate::frame::CHART_STYLE;
+use crate::heat::HeatMap;
 use crate::line::LineChart;
 use crate::table::Table;
 
@@ -20,6 +21,8 @@ pub enum Chart {
     Area(StackedArea),
     /// Bars.
     Bars(Bars),
+    /// Cells.
+    Heat(HeatMap),
 }
 
 impl From<LineChart> for Chart {
@@ -40,12 +43,19 @@ impl From<Bars> for Chart {
     }
 }
 
+impl From<HeatMap> for Chart {
+    fn from(chart: HeatMap) -> Chart {
+        Chart::Heat(chart)
+    }
+}
+
 impl Chart {
     fn to_html(&self) -> String {
         let (title, drawing) = match self {
             Chart::Line(chart) => (chart.title(), chart.draw(false)),
             Chart::Area(chart) => (chart.title(), chart.draw(false)),
             Chart::Bars(chart) => (chart.title(), chart.draw(false)),
+            Chart::Heat(chart) => (chart.title(), chart.draw(false)),
         };
         format!("<figure><figcaption>{}</figcaption>{drawing}</figure>", html(title))
     }

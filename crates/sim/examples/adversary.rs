@@ -70,6 +70,7 @@ fn new_mix(random: &mut Random) -> Mix {
         disks: (0..loads).map(|number| load(random, number)).collect(),
         events: Vec::new(),
         migration: None,
+        cluster: None,
     }
 }
 

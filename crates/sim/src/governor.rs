@@ -10,7 +10,7 @@ use haversack_control::{
 };
 use haversack_core::{AdmissionConfig, DiskUsage, MonitorConfig, Records, Target};
 use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTORS_PER_BLOCK, WriteMode};
-use haversack_policy::{Config, DiskPlan, DiskState, Event};
+use haversack_policy::{Config, DiskPlan, DiskState, DiskWindow, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
@@ -127,6 +127,13 @@ pub fn disks<'a>(
         Governed { name: name.clone(), blocks: sectors.div_ceil(SECTORS_PER_BLOCK), config, here }
     };
     volumes.map(disk).collect()
+}
+
+impl Governed {
+    /// Takes it out: it is on another host, and the control loop does not know it.
+    pub(crate) fn leave(&mut self) {
+        self.here = false;
+    }
 }
 
 /// See the module.
@@ -434,6 +441,63 @@ impl Governor {
             write_modes: (0..).map(DiskNo).zip(plans()).map(mode).collect(),
         });
         Ok(())
+    }
+
+    /// Passes on an event of a disk, and decides if one is due.
+    ///
+    /// # Errors
+    /// The event is not possible, or the core refuses the decision.
+    pub(crate) fn disk_event<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        disk: DiskNo,
+        event: &Event,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        self.take_now(disk, cache);
+        let name = self.disks[usize::from(disk.0)].name.clone();
+        self.tell(now_us, disk, &name, event, cache, meter)
+    }
+
+    /// Decides between windows.
+    ///
+    /// # Errors
+    /// The core refuses the decision.
+    pub(crate) fn decide<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        cause: &str,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        self.turn(now_us, Cause::Event(cause), cache, meter)
+    }
+
+    /// Forgets what was set for a disk that was elsewhere: the next decision sets it again.
+    pub(crate) fn forget_applied(&mut self, disk: DiskNo) {
+        self.applied[usize::from(disk.0)] = Applied::default();
+    }
+
+    /// The configuration.
+    pub(crate) fn config(&self) -> &Config {
+        self.control.config()
+    }
+
+    /// What was measured of a disk in its last window.
+    pub(crate) fn window(&self, disk: usize) -> Option<&DiskWindow> {
+        self.control.window(&self.disks[disk].name)
+    }
+
+    /// The windows of a disk that go with it to another host.
+    pub(crate) fn kept_windows(&self, disk: usize) -> Vec<DiskWindow> {
+        self.control.kept_windows(&self.disks[disk].name).cloned().collect()
+    }
+
+    /// The demand of a disk in the last decision; 0 if that knows nothing of it.
+    pub(crate) fn demand_blocks(&self, disk: usize) -> u64 {
+        let plan = self.control.last().and_then(|last| last.plan.disks.get(&self.disks[disk].name));
+        plan.map_or(0, |plan| plan.demand_blocks)
     }
 
     /// What came of it.

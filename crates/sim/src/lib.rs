@@ -5,7 +5,9 @@
 
 pub mod advise;
 pub mod cell;
+pub mod cluster;
 pub mod compare;
+pub mod compare_cluster;
 pub mod compare_migration;
 pub mod counts;
 pub mod csv;

@@ -27,6 +27,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ClusterTable;
 use crate::error::SimError;
 use crate::migration::{MigrationTable, Role};
 use crate::settings::{Pool, Settings, Sizes, Traffic};
@@ -63,6 +64,9 @@ pub struct Mix {
     /// The move of one of the disks to another host, for `compare-migration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationTable>,
+    /// The hosts of a cluster between which the disks' VMs move, for `compare-cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterTable>,
 }
 
 /// A disk with its load. Exactly one of `trace`, `like` and `generator` says what the load is.

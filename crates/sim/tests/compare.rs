@@ -24,6 +24,7 @@ fn mix() -> Mix {
         policies: Vec::new(),
         events: Vec::new(),
         migration: None,
+        cluster: None,
         disks: vec![
             load("local", Pattern::Zipf { theta: 0.8 }, 2000, 1),
             load("scan", Pattern::Scan { stride: None }, 1 << 20, 2),

@@ -6,6 +6,7 @@ use haversack_api::Span;
 use haversack_cluster::{Rule, Settings};
 use serde::{Deserialize, Serialize};
 
+use super::system::System;
 use crate::error::SimError;
 use crate::migration::LatencyTable;
 use crate::migration::link::{LinkModel, Speed};
@@ -57,6 +58,9 @@ pub struct BalancingTable {
     /// Windows with too much demand after which VMs move.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub windows: Option<u32>,
+    /// The same for the system `haversack`, which need not be as patient as the paper's rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_windows: Option<u32>,
     /// Windows in which a host must have been below the threshold to get a VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calm_windows: Option<u32>,
@@ -78,6 +82,13 @@ pub struct BalancingTable {
 }
 
 impl BalancingTable {
+    /// The settings of a system, if its VMs move.
+    pub fn settings_of(&self, system: System) -> Option<Settings> {
+        let settings = self.settings(system.rule()?);
+        let own = self.own_windows.filter(|_| system == System::Haversack);
+        Some(Settings { windows: own.unwrap_or(settings.windows), ..settings })
+    }
+
     /// The settings of a rule. Those that the paper's rule does not have are not used with it.
     pub fn settings(&self, rule: Rule) -> Settings {
         let base = match rule {
@@ -178,8 +189,8 @@ impl ClusterTable {
         if has_base || mix.disks.iter().any(|load| load.generator.as_ref().is_some_and(|g| g.volumes > 1)) {
             return wrong("each VM has one disk of its own: leave 'base' out, and set 'volumes = 1'".into());
         }
-        for rule in [Rule::LeastVariance, Rule::LeastLatency] {
-            let checked = self.balancing.settings(rule).check();
+        for settings in System::ALL.into_iter().filter_map(|system| self.balancing.settings_of(system)) {
+            let checked = settings.check();
             checked.or_else(|error| wrong(error.to_string()))?;
         }
         Ok(())

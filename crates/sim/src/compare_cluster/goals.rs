@@ -123,6 +123,9 @@ fn of_trace(comparison: &ClusterComparison) -> Vec<Goal> {
         let found = p90(ours, local);
         goals.push(judged(&measure("p90 latency"), most(PAPER_P90), PAPER_P90, low, percent, &found));
     }
+    let alone = format!("hits: {} over {}", System::Haversack, System::HaversackLocal);
+    let found = hits(System::Haversack, System::HaversackLocal);
+    goals.push(judged(&alone, "above 0".into(), 0.0, Better::High, percent, &found));
     for ours in [System::LeastLatency, System::Haversack] {
         let measure = |what: &str| format!("{what}: {ours} over {}", System::LeastVariance);
         let found = hits(ours, System::LeastVariance);

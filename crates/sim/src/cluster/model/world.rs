@@ -5,7 +5,6 @@
 //! - Random numbers do not depend on the system, so that all systems see the same VMs and events.
 
 use haversack_cluster::{Disk, Host, HostName, HostState, Move, Snapshot, Vm, VmName, Why};
-use haversack_model::BLOCK_BYTES;
 use haversack_model::random::Random;
 
 use super::division::Division;
@@ -84,7 +83,7 @@ impl<'a> World<'a> {
             vms.extend(of_host);
             hosts.push(ModelHost::new((first..vms.len() as u32).collect()));
         }
-        let settings = system.rule().map(|rule| scenario.balancing.settings(rule));
+        let settings = scenario.balancing.settings_of(system);
         let mut world = World {
             scenario,
             system,
@@ -423,10 +422,5 @@ impl World<'_> {
             }
         }
         found.iter().filter(|count| **count != 1).count()
-    }
-
-    /// Bytes of a host's cache.
-    pub fn cache_bytes(&self) -> u64 {
-        self.scenario.cache_blocks * BLOCK_BYTES as u64
     }
 }

@@ -105,9 +105,9 @@ impl Measure {
         }
     }
 
-    /// Ends a window.
-    pub fn sample(&mut self, now_ns: u64, hosts: &[Host], places: Vec<usize>, loads: Vec<f64>, moves: usize) {
-        let mut hits = vec![Hits::default(); places.len()];
+    /// Counts what was used since the last time.
+    fn count(&mut self, hosts: &[Host]) -> Vec<Hits> {
+        let mut hits = vec![Hits::default(); self.total.len()];
         for (host, last) in hosts.iter().zip(&mut self.last) {
             for (volume, last) in last.iter_mut().enumerate() {
                 let now = Hits::of(&host.stats(DiskNo(volume as u16)));
@@ -116,6 +116,12 @@ impl Measure {
             }
         }
         self.total.iter_mut().zip(&hits).for_each(|(total, hits)| total.add(*hits));
+        hits
+    }
+
+    /// Ends a window.
+    pub fn sample(&mut self, now_ns: u64, hosts: &[Host], places: Vec<usize>, loads: Vec<f64>, moves: usize) {
+        let hits = self.count(hosts);
         let summary = std::mem::take(&mut self.window).summary();
         self.samples.push(WindowSample {
             time_seconds: now_ns as f64 / 1e9,
@@ -126,6 +132,11 @@ impl Measure {
             loads,
             moves,
         });
+    }
+
+    /// Ends all. What came after the last window is too little for one of its own, but counts.
+    pub fn end(&mut self, hosts: &[Host]) {
+        self.count(hosts);
     }
 
     /// Ends the warm-up: what was measured so far is in the samples alone.

@@ -98,7 +98,7 @@ pub fn simulate(mix: &Mix, tape: &Tape<'_>, system: System, seed: u64) -> Result
     let model = table.latency.model();
     let hosts = table.hosts.len();
     let stations = Stations::of_hosts(&model, hosts, hosts * table.devices as usize, seed);
-    let balance = system.rule().map(|rule| Balance::new(table.balancing.settings(rule))).transpose()?;
+    let balance = table.balancing.settings_of(system).map(Balance::new).transpose()?;
     let governed = || {
         let volumes = names.iter().zip(&disks).map(|(name, disk)| (name, disk.sectors, disk.target));
         governor::disks(&settings, volumes)
@@ -142,7 +142,7 @@ fn play(world: &mut World<'_>, tape: &Tape<'_>, warm_up_windows: u32) -> Result<
         }
     }
     world.run_out()?;
-    world.sample();
+    world.measure.end(&world.hosts);
     Ok(())
 }
 

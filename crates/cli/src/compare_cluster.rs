@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<Scenario> {
     let scenario = if keys.contains_key("disk") {
         toml::from_str(&text).map(|mix| Scenario::Traced(Box::new(mix)))
     } else {
-        toml::from_str(&text).map(Scenario::Model)
+        toml::from_str(&text).map(|model| Scenario::Model(Box::new(model)))
     };
     scenario.map_err(|error| usage(&error))
 }

@@ -23,7 +23,7 @@ fn compared(scenario: &Scenario, systems: &[System], seeds: &[u64]) -> ClusterCo
 }
 
 fn of_model(scenario: model::Scenario, seeds: &[u64]) -> ClusterComparison {
-    compared(&Scenario::Model(scenario), &[], seeds)
+    compared(&Scenario::Model(Box::new(scenario)), &[], seeds)
 }
 
 fn mean(
@@ -54,26 +54,34 @@ fn short(mix: &Mix) -> Mix {
     mix
 }
 
+/// CloudCache reports +28 % and +17 % hits, and -27 % and -13 % of the 90th percentile, with and without moves: its moves gain
+/// 9.4 % and 16.1 % over its allocation alone.
 #[test]
 fn twelve_vms_gain_by_moves_and_ours_gains_more() {
     let scenario = Scenario::Traced(Box::new(mix("cloudcache-12")));
-    let systems = [System::Local, System::LeastVariance, System::LeastLatency];
+    let systems = [System::Local, System::LeastVariance, System::HaversackLocal, System::Haversack];
     let comparison = compared(&scenario, &systems, &[1]);
     let text = table(&comparison).to_text();
     let hits = |system| mean(&comparison, system, |run| run.hit_ratio);
+    let p90_us = |system| mean(&comparison, system, |run| run.p90_us);
     let mean_us = |system| mean(&comparison, system, |run| run.mean_us);
-    // Both rules move, and moves help. Slack: the gains are several times as large.
-    assert!(hits(System::LeastVariance) > hits(System::Local) * 1.005, "{text}");
-    assert!(mean_us(System::LeastVariance) < mean_us(System::Local) * 0.995, "{text}");
-    // Ours is ahead of the paper's rule.
-    assert!(hits(System::LeastLatency) > hits(System::LeastVariance), "{text}");
-    assert!(mean_us(System::LeastLatency) < mean_us(System::LeastVariance), "{text}");
+    // The paper's rule gains; measured over three seeds, 5 % of the hits.
+    assert!(hits(System::LeastVariance) > hits(System::Local) * 1.02, "{text}");
+    assert!(mean_us(System::LeastVariance) < mean_us(System::Local) * 0.98, "{text}");
+    // Ours gains more over the paper's allocation than the paper does; measured, 26 % of the hits.
+    assert!(hits(System::Haversack) > hits(System::Local) * 1.094, "{text}");
+    assert!(p90_us(System::Haversack) < p90_us(System::Local) * (1.0 - 0.161), "{text}");
+    // And is ahead of the paper's rule; measured, by 20 % of the hits and 27 % of the latency.
+    assert!(hits(System::Haversack) > hits(System::LeastVariance) * 1.1, "{text}");
+    assert!(mean_us(System::Haversack) < mean_us(System::LeastVariance) * 0.85, "{text}");
+    // Moves are a part of that; measured, 9 % of the hits.
+    assert!(hits(System::Haversack) > hits(System::HaversackLocal) * 1.03, "{text}");
     for run in &comparison.runs {
         let Details::Traced(outcome) = &run.details else { panic!("it has requests") };
         assert_eq!(outcome.moves.is_empty(), run.system.rule().is_none(), "{text}");
         for moved in &outcome.moves {
-            // The cache comes with the VM, and the VM hardly stands still.
-            assert!(moved.blocks[1] as f64 > moved.blocks[0] as f64 * 0.5, "{moved:?}");
+            // Blocks come with the VM, and it hardly stands still.
+            assert!(moved.blocks[1] > 0 && moved.sent_bytes > moved.blocks[1] * 4096 / 2, "{moved:?}");
             assert!(moved.stopped_seconds < 1.0, "{moved:?}");
         }
     }

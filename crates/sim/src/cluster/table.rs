@@ -70,6 +70,9 @@ pub struct BalancingTable {
     /// The time during which a VM does not return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_return: Option<Span>,
+    /// With `least-latency`: the least gain of a move, as a part of the latency that the two hosts' caches save.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hysteresis: Option<f64>,
     /// The time in which a move must earn what it costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub horizon: Option<Span>,
@@ -101,6 +104,7 @@ impl BalancingTable {
         Settings {
             threshold: self.threshold.unwrap_or(base.threshold),
             windows: self.windows.unwrap_or(base.windows),
+            hysteresis: self.hysteresis.unwrap_or(base.hysteresis),
             calm_windows: self.calm_windows.unwrap_or(base.calm_windows),
             min_residence_us: us(self.residence, base.min_residence_us),
             no_return_us: us(self.no_return.filter(|_| is_ours), base.no_return_us),

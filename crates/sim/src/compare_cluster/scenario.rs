@@ -28,7 +28,7 @@ pub enum Scenario {
     /// A mix with a table `[cluster]`, which is simulated request by request.
     Traced(Box<Mix>),
     /// A model.
-    Model(model::Scenario),
+    Model(Box<model::Scenario>),
 }
 
 impl Scenario {

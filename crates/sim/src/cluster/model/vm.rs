@@ -7,6 +7,9 @@ use super::scenario::Vms;
 
 /// Points of a curve: parts of the working set.
 const PARTS: [f64; 7] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 3.0 / 8.0, 1.0 / 2.0, 3.0 / 4.0, 1.0];
+/// The least and the most skew: with 1, every block of the working set is used as often, and the last is worth as much as the
+/// first.
+const SKEWS: (f64, f64) = (1.0, 3.5);
 /// The least and the most that a phase multiplies a working set by.
 const PHASES: (f64, f64) = (0.4, 1.8);
 
@@ -50,7 +53,7 @@ impl ModelVm {
             base_set,
             base_rate,
             highest: 0.6 + 0.38 * random.unit(),
-            skew: 1.5 + 4.0 * random.unit(),
+            skew: SKEWS.0 + (SKEWS.1 - SKEWS.0) * random.unit(),
             offset: peak + vms.peaks * (random.unit() - 0.5),
             phase: 1.0,
             factor: 1.0,

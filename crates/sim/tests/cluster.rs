@@ -113,14 +113,11 @@ fn a_step_in_demand_is_levelled_within_three_windows() {
         let goal = goal(&goals, start);
         assert_eq!(goal.reached, Some(true), "{goal:?}\n{text}");
     }
-    let overloaded = |system| {
-        let runs = comparison.of(system).filter_map(|run| match &run.details {
-            Details::Model(outcome) => Some(outcome.overloaded_windows),
-            Details::Traced(_) => None,
-        });
-        runs.sum::<u64>()
-    };
-    assert!(overloaded(System::LeastLatency) * 2 < overloaded(System::Local), "{text}");
+    // How many hosts stay above the threshold is no goal of ours: it ends where another move would not earn what it costs.
+    let variance = |system| mean(&comparison, system, |run| run.variance);
+    assert!(variance(System::LeastLatency) * 2.0 < variance(System::Local), "{text}");
+    let mean_us = |system| mean(&comparison, system, |run| run.mean_us);
+    assert!(mean_us(System::LeastLatency) < mean_us(System::Local), "{text}");
 }
 
 #[test]

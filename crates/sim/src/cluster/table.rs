@@ -61,7 +61,7 @@ pub struct BalancingTable {
     /// The same for the system `haversack`, which need not be as patient as the paper's rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_windows: Option<u32>,
-    /// Windows in which a host must have been below the threshold to get a VM.
+    /// With `least-latency`: windows whose highest load a destination must be able to bear again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calm_windows: Option<u32>,
     /// The least time between two moves of a VM.
@@ -70,7 +70,7 @@ pub struct BalancingTable {
     /// The time during which a VM does not return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_return: Option<Span>,
-    /// With `least-latency`: the least gain of a move, as a part of the latency that the two hosts' caches save.
+    /// With `least-latency`: how many times its cost a move must earn within the horizon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hysteresis: Option<f64>,
     /// The time in which a move must earn what it costs.

@@ -127,7 +127,7 @@ impl World<'_> {
                 let Host { core, memory, movers, jobs_done, .. } = &mut self.hosts[host];
                 *jobs_done += 1;
                 for mover in movers {
-                    mover.migration.job_done(&mut core.with(memory), now, job, result.clone());
+                    mover.migration.job_done(&mut core.with(memory), now, job, result);
                 }
             }
             Action::Event(event) => unreachable!("nothing fails here: {event:?}"),

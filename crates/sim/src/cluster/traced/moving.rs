@@ -82,7 +82,7 @@ impl World<'_> {
         let (now, now_ns) = (self.now_us(), self.now_ns);
         let sent_bytes = self.link(from, to).sent.bytes();
         let windows = self.governors[from].kept_windows(volume);
-        self.tell(to, volume, Event::Arriving(windows))?;
+        self.tell(to, volume, &Event::Arriving(windows))?;
         let host = &mut self.hosts[from];
         let mut call = host.core.with(&mut host.memory);
         let begun = host.movers[volume].migration.begin(&mut call, now, host_id(to), Method::PreCopy);
@@ -101,11 +101,11 @@ impl World<'_> {
     }
 
     /// Passes an event of a disk to a host's control loop, and carries out what it decides.
-    fn tell(&mut self, host: usize, volume: usize, event: Event) -> Result<(), SimError> {
+    fn tell(&mut self, host: usize, volume: usize, event: &Event) -> Result<(), SimError> {
         let now_us = self.now_us();
         let (governor, at) = (&mut self.governors[host], &mut self.hosts[host]);
         at.now_us = now_us;
-        governor.disk_event(now_us, DiskNo(volume as u16), &event, at, &mut self.meter)?;
+        governor.disk_event(now_us, DiskNo(volume as u16), event, at, &mut self.meter)?;
         self.pump(host)
     }
 
@@ -176,7 +176,7 @@ impl World<'_> {
         });
         self.monitor_arrived(volume, to)?;
         self.governors[to].forget_applied(DiskNo(volume as u16));
-        self.tell(from, volume, Event::MigratingOut)?;
+        self.tell(from, volume, &Event::MigratingOut)?;
         let now_us = self.now_us();
         let (governor, at) = (&mut self.governors[to], &mut self.hosts[to]);
         at.now_us = now_us;

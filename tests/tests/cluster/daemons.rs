@@ -20,7 +20,8 @@ const BLOCKS: u64 = (MIB << 20) / 4096;
 /// The table for the end of a host's file.
 fn cluster(etcd: &Etcd<'_>, more: &str) -> String {
     format!(
-        "\n[cluster]\nendpoints = [\"{}\"]\ninsecure = true\nreport_every = \"1s\"\nlease = \"3s\"\n{more}",
+        "\n[cluster]\nendpoints = [\"{}\"]\ninsecure = true\nreport_every = \"1s\"\nlease = \"3s\"\n{more}\n\
+         [cluster.balance]\nwindow = \"1s\"\n",
         etcd.endpoint()
     )
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use haversack_api::Span;
+use haversack_cluster::{Rule, Settings};
 use haversack_directory::{Config, TlsFiles};
 use serde::Deserialize;
 
@@ -16,7 +17,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const RENEWALS: u32 = 3;
 
 /// The directory of the cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
     /// The members of etcd: `https://HOST:PORT`, or `http://HOST:PORT` with `insecure`.
@@ -43,6 +44,59 @@ pub struct ClusterConfig {
     /// How long this host counts as alive after etcd has heard of it last.
     #[serde(default = "lease")]
     pub lease: Span,
+    /// How VMs are balanced.
+    #[serde(default)]
+    pub balance: BalanceConfig,
+}
+
+/// `[cluster.balance]`: when the balancer acts, by which rule, and how much at a time.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BalanceConfig {
+    /// The time between two looks at the hosts' demands.
+    pub window: Span,
+    /// Which VM moves where.
+    pub rule: Rule,
+    /// The part of a host's cache above which its demand is too much.
+    pub threshold: f64,
+    /// The windows in a row with too much demand after which VMs move away.
+    pub windows: u32,
+    /// The most moves to balance in an hour, in the whole cluster.
+    pub max_moves_per_hour: u32,
+    /// The least time between two moves of a VM.
+    pub residence: Span,
+}
+
+impl Default for BalanceConfig {
+    fn default() -> BalanceConfig {
+        let settings = Settings::default();
+        BalanceConfig {
+            window: Span(Duration::from_secs(300)),
+            rule: settings.rule,
+            threshold: settings.threshold,
+            windows: settings.windows,
+            max_moves_per_hour: settings.max_moves_per_hour,
+            residence: Span(Duration::from_micros(settings.min_residence_us)),
+        }
+    }
+}
+
+impl BalanceConfig {
+    /// Returns the balancer's settings.
+    pub(crate) fn settings(&self) -> Settings {
+        let of_rule = match self.rule {
+            Rule::LeastVariance => Settings::cloudcache(),
+            Rule::LeastLatency => Settings::default(),
+        };
+        Settings {
+            rule: self.rule,
+            threshold: self.threshold,
+            windows: self.windows,
+            max_moves_per_hour: self.max_moves_per_hour,
+            min_residence_us: u64::try_from(self.residence.0.as_micros()).unwrap_or(u64::MAX),
+            ..of_rule
+        }
+    }
 }
 
 fn report_every() -> Span {
@@ -98,6 +152,13 @@ impl ClusterConfig {
                 return Err("hook_time = \"0s\" lets no program end: give a time such as 1h".into());
             }
         }
+        if self.balance.window.0 < self.report_every.0 {
+            return Err(format!(
+                "balance.window = \"{}\" is shorter than report_every = \"{}\": hosts would be looked at twice with the same report",
+                self.balance.window, self.report_every
+            ));
+        }
+        self.balance.settings().check().map_err(|error| format!("balance: {error}"))?;
         let config = self.directory(migration)?;
         crate::settings::check_name(&config.name)?;
         config.check().map_err(|error| error.to_string())

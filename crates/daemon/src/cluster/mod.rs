@@ -16,7 +16,7 @@ mod watch;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haversack_cluster::{Balancer, Settings};
+use haversack_cluster::Balancer;
 use haversack_directory::{Directory, DirectoryError};
 
 use self::config::ClusterConfig;
@@ -66,28 +66,27 @@ pub fn start(
     // Checked when the file was read.
     let settings = config.directory(migration).map_err(DirectoryError::Name)?;
     let directory = Directory::start(settings)?;
-    let every = config.report_every.0;
+    let (every, window) = (config.report_every.0, config.balance.window.0);
+    let balancer = Balancer::new(config.balance.settings()).expect("the settings were checked");
     let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
     let mut reporter = Reporter::new(directory.name(), directory.instance(), every.as_secs_f64(), link);
     daemon.set_cluster(Cluster {
         directory,
-        observed: Mutex::new(Observed {
-            balancer: Balancer::new(Settings::default()).expect("the defaults are valid"),
-            clock_us: 0,
-            since: Instant::now(),
-            windows: 0,
-        }),
+        observed: Mutex::new(Observed { balancer, clock_us: 0, since: Instant::now(), windows: 0 }),
         moves: Moves::default(),
     });
     let weak = Arc::downgrade(daemon);
     let run = move || {
         let mut watch = Watch::default();
-        let mut next = Instant::now();
+        let (mut next, mut next_window) = (Instant::now(), Instant::now() + window);
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
             if Instant::now() >= next {
                 next = Instant::now() + every;
                 cluster.directory.report(reporter.report(&daemon));
+            }
+            if Instant::now() >= next_window {
+                next_window = Instant::now() + window;
                 cluster.observe();
             }
             watch.look(&daemon, cluster);

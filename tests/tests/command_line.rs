@@ -409,9 +409,11 @@ fn what_is_done_is_said() {
     });
 }
 
-/// What a shell does when a user presses TAB: its program and its options, and a script that prints what it offers. Its arguments are the
-/// file with the completions and the words of the command line.
-const SHELLS: [(&str, &[&str], &str); 3] = [
+/// A shell, its options, and a script that prints what it offers when a user presses TAB. The script's arguments are the file with the
+/// completions and the words of the command line.
+type Shell = (&'static str, &'static [&'static str], &'static str);
+
+const SHELLS: [Shell; 3] = [
     (
         "bash",
         &["--norc", "-c"],
@@ -433,12 +435,12 @@ const SHELLS: [(&str, &[&str], &str); 3] = [
 ];
 
 /// What a shell offers for the last of these words of a command line of `haversack`, whose `HAVERSACK_SOCKET` is this.
-fn offered(place: &Place, shell: usize, socket: &Path, words: &[&str]) -> Result<Vec<String>> {
-    let (name, options, body) = SHELLS[shell];
+fn offered(place: &Place, shell: Shell, socket: &Path, words: &[&str]) -> Result<Vec<String>> {
+    let (name, options, body) = shell;
     let mut writes = tools::own("haversack")?;
     let program = writes.get_program().to_owned();
     writes.args(["completions", name]);
-    let file = place.path(&format!("completions.{name}"));
+    let file = place.path(format!("completions.{name}"));
     std::fs::write(&file, tools::run(writes)?).map_err(Error::io("a script"))?;
     let mut command = tools::tool(name)?;
     let directory = Path::new(&program).parent().unwrap_or(Path::new(".")).display().to_string();
@@ -459,7 +461,7 @@ fn shells_complete_the_names_that_the_daemon_has() {
         let daemon = Haversack::start(place, Settings::new(64, disks))?;
         let (socket, nowhere) = (daemon.socket("control.sock"), place.path("nowhere.sock"));
         let (pool, named) = (daemon.pool(), socket.display().to_string());
-        for shell in 0..SHELLS.len() {
+        for shell in SHELLS {
             for (words, expected) in [
                 (&["disk", "show", ""][..], &["vm1", "web"][..]),
                 (&["disk", "detach", "v"], &["vm1"]),
@@ -471,17 +473,17 @@ fn shells_complete_the_names_that_the_daemon_has() {
                 (&["flush-off"], &["flush-offline"]),
             ] {
                 let found = offered(place, shell, &socket, words)?;
-                check(found == expected, format!("{}: {words:?}: {found:?}", SHELLS[shell].0))?;
+                check(found == expected, format!("{}: {words:?}: {found:?}", shell.0))?;
             }
             // The command line has the last word about the socket.
             let elsewhere = offered(place, shell, &nowhere, &["--socket", &named, "disk", "show", ""])?;
-            check(elsewhere == ["vm1", "web"], format!("{}: --socket: {elsewhere:?}", SHELLS[shell].0))?;
+            check(elsewhere == ["vm1", "web"], format!("{}: --socket: {elsewhere:?}", shell.0))?;
             let alone = offered(place, shell, &nowhere, &["disk", "show", ""])?;
-            check(alone.is_empty(), format!("{}: without a daemon: {alone:?}", SHELLS[shell].0))?;
+            check(alone.is_empty(), format!("{}: without a daemon: {alone:?}", shell.0))?;
         }
         // As bash splits --socket=SOCKET and --pool=.
         let split = ["--socket", "=", &named, "disk", "attach", "new", "/x", "--pool", "="];
-        let found = offered(place, 0, &nowhere, &split)?;
+        let found = offered(place, SHELLS[0], &nowhere, &split)?;
         check(found == [pool.clone()], format!("--pool=: {found:?}"))
     });
 }

@@ -82,7 +82,7 @@ pub fn run(complete: &Complete) -> Result<()> {
     let found = match complete.shell {
         Shell::Bash => {
             let (words, prefix) = joined(words);
-            without_prefix(fitting(words), &prefix)
+            without_prefix(&fitting(words), &prefix)
         }
         Shell::Zsh | Shell::Fish => fitting(words),
     };
@@ -130,7 +130,7 @@ fn joined(split: Vec<OsString>) -> (Vec<OsString>, String) {
 }
 
 /// Removes the beginning that bash does not want to be repeated.
-fn without_prefix(found: Vec<CompletionCandidate>, prefix: &str) -> Vec<CompletionCandidate> {
+fn without_prefix(found: &[CompletionCandidate], prefix: &str) -> Vec<CompletionCandidate> {
     let rest = |one: &CompletionCandidate| {
         let value = one.get_value().to_string_lossy().into_owned();
         value.strip_prefix(prefix).map(CompletionCandidate::new)
@@ -216,7 +216,7 @@ mod tests {
             assert_eq!((joined, not_repeated.as_str()), (words(whole), prefix), "{split}");
         }
         let found = ["--pool=main", "--pool=fast"].map(CompletionCandidate::new);
-        assert_eq!(values(&without_prefix(found.into(), "--pool=")), ["main", "fast"]);
+        assert_eq!(values(&without_prefix(&found, "--pool=")), ["main", "fast"]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 declare -A daemons
 vms=()
+# Lines at the end of each host's configuration.
+tables=()
 
 # The tables of a host's configuration for moves: its name and address, and those of the other host.
 moves() {
@@ -18,6 +20,7 @@ host() {
         printf '%s\n' '[daemon]' "runtime_dir = \"/run/$name\"" "state_dir = \"/var/lib/$name\"" \
             '[[pool]]' 'name = "main"' "devices = [\"/var/lib/$name/pool.img\"]" '[nbd]' "listen = [\"unix:/run/$name/nbd.sock\"]"
         moves "$@"
+        printf '%s\n' "${tables[@]}"
     } >/etc/$name.toml
     # Each has a staging area of its own in memory.
     unshare --mount sh -c "mount -t tmpfs none /dev/shm && exec haversackd --config /etc/$name.toml" >>"$OUT/$name.log" 2>&1 &

@@ -36,6 +36,8 @@ macro_rules! pages {
 pages! {
     analyze: "docs/analyze.md",
     auto: "docs/auto.md",
+    cluster: "docs/cluster.md",
+    compare_cluster: "docs/compare-cluster.md",
     compare_migration: "docs/compare-migration.md",
     control_loop: "docs/control-loop.md",
     command_line: "docs/cli.md",

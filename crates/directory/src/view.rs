@@ -113,13 +113,21 @@ impl View {
                 self.gone.remove(name);
                 self.hosts.insert(name.clone(), seen);
             }),
-            Key::Pool { host, pool } => {
-                stamp.seen(value).map(|seen| drop(self.pools.insert((host.clone(), pool.clone()), seen)))
-            }
-            Key::Disk(id) => stamp.seen(value).map(|seen| drop(self.disks.insert(id.clone(), seen))),
-            Key::Intent(id) => stamp.seen(value).map(|seen| drop(self.intents.insert(id.clone(), seen))),
-            Key::Drain(name) => stamp.seen(value).map(|seen| drop(self.drains.insert(name.clone(), seen))),
-            Key::Tenant(name) => stamp.seen(value).map(|seen| drop(self.tenants.insert(name.clone(), seen))),
+            Key::Pool { host, pool } => stamp.seen(value).map(|seen| {
+                self.pools.insert((host.clone(), pool.clone()), seen);
+            }),
+            Key::Disk(id) => stamp.seen(value).map(|seen| {
+                self.disks.insert(id.clone(), seen);
+            }),
+            Key::Intent(id) => stamp.seen(value).map(|seen| {
+                self.intents.insert(id.clone(), seen);
+            }),
+            Key::Drain(name) => stamp.seen(value).map(|seen| {
+                self.drains.insert(name.clone(), seen);
+            }),
+            Key::Tenant(name) => stamp.seen(value).map(|seen| {
+                self.tenants.insert(name.clone(), seen);
+            }),
             Key::Leader => stamp.seen(value).map(|seen| self.leader = Some(seen)),
             Key::Balance => stamp.seen(value).map(|seen| self.balance = Some(seen)),
         };

@@ -31,6 +31,8 @@ const OTHERS: &str =
     "other software, which needs drivers of its own and is not in the suite; the page says so";
 const PROXMOX: &str = "Proxmox VE is not in Debian; tests/proxmox calls the plug-in as it does";
 
+const MANAGER: &str = "it is a program for a manager of VMs on other hosts";
+
 const MOVES_VM: &str = "it needs guests on two hosts, and their monitors";
 
 const NFS: &str = "it needs an NFS server, which is not among what scripts/setup installs: tried by hand";
@@ -62,6 +64,15 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         "ansible-playbook",
         "it needs a Debian with systemd",
         Some((ANSIBLE_TEST, "ansible-playbook")),
+    ),
+    row("docs/cluster.md", "exec virsh", MANAGER, None),
+    row("docs/cluster.md", "exec ssh", MANAGER, None),
+    row("docs/cluster.md", "exec openstack", MANAGER, None),
+    row(
+        "docs/compare-cluster.md",
+        "haversack compare-cluster cloudcache-12",
+        "it takes minutes",
+        Some(("crates/sim/tests/cluster.rs", "fn twelve_vms_gain_by_moves_and_ours_gains_more(")),
     ),
     row("docs/dashboard.md", "ssh ", "it needs an SSH server on another host", None),
     row("docs/from-other-caches.md", "", OTHERS, None),

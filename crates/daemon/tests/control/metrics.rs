@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use haversack_daemon::cluster::config::ClusterConfig;
+use haversack_daemon::cluster::config::{BalanceConfig, ClusterConfig};
 use serde_json::json;
 
 use crate::fake::{Api, vm1};
@@ -59,6 +59,7 @@ async fn metrics() -> BTreeMap<String, Described> {
         lease: "3s".parse().unwrap(),
         hook: None,
         hook_time: "1h".parse().unwrap(),
+        balance: BalanceConfig::default(),
     };
     haversack_daemon::cluster::start(&api.daemon, &cluster, None).unwrap();
     loop {

@@ -92,7 +92,7 @@ fn note(shared: &Shared, writes: &[Write], revision: i64) {
     for write in writes {
         match &write.value {
             Some(value) => view.note(&write.key, value, write.lease, revision, at),
-            None => view.delete(write.key.to_string().as_bytes(), revision, at),
+            None => view.note_deletion(&write.key, revision, at),
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct View {
     pub balance: Option<Seen<BalanceRecord>>,
     /// Keys with values that this daemon cannot read, and why.
     pub unreadable: BTreeMap<String, String>,
+    /// Keys that this host has deleted, and at which revisions, until the watch has brought that.
+    deleted: BTreeMap<Key, i64>,
 }
 
 impl View {
@@ -96,6 +98,19 @@ impl View {
         self.set(key, value, Stamp { created, revision, lease, at });
     }
 
+    /// Applies a deletion that this host has made itself. What the watch still brings from before then is ignored.
+    pub(crate) fn note_deletion(&mut self, key: &Key, revision: i64, at: Instant) {
+        self.deleted.insert(key.clone(), revision);
+        self.delete(key.to_string().as_bytes(), revision, at);
+    }
+
+    /// All changes up to a revision have been applied.
+    pub(crate) fn reached(&mut self, revision: i64) {
+        self.revision = self.revision.max(revision);
+        let reached = self.revision;
+        self.deleted.retain(|_, deleted| *deleted > reached);
+    }
+
     fn created(&self, key: &Key) -> Option<i64> {
         match key {
             Key::Leader => self.leader.as_ref().map(|seen| seen.created),
@@ -105,7 +120,8 @@ impl View {
     }
 
     fn set(&mut self, key: &Key, value: &[u8], stamp: Stamp) {
-        if self.revision_of(key) >= stamp.revision {
+        let deleted = self.deleted.get(key).copied().unwrap_or_default();
+        if self.revision_of(key).max(deleted) >= stamp.revision {
             return;
         }
         let stored = match key {
@@ -113,26 +129,18 @@ impl View {
                 self.gone.remove(name);
                 self.hosts.insert(name.clone(), seen);
             }),
-            Key::Pool { host, pool } => stamp.seen(value).map(|seen| {
-                self.pools.insert((host.clone(), pool.clone()), seen);
-            }),
-            Key::Disk(id) => stamp.seen(value).map(|seen| {
-                self.disks.insert(id.clone(), seen);
-            }),
-            Key::Intent(id) => stamp.seen(value).map(|seen| {
-                self.intents.insert(id.clone(), seen);
-            }),
-            Key::Drain(name) => stamp.seen(value).map(|seen| {
-                self.drains.insert(name.clone(), seen);
-            }),
-            Key::Tenant(name) => stamp.seen(value).map(|seen| {
-                self.tenants.insert(name.clone(), seen);
-            }),
+            Key::Pool { host, pool } => {
+                stamp.seen(value).map(|seen| keep(&mut self.pools, (host.clone(), pool.clone()), seen))
+            }
+            Key::Disk(id) => stamp.seen(value).map(|seen| keep(&mut self.disks, id.clone(), seen)),
+            Key::Intent(id) => stamp.seen(value).map(|seen| keep(&mut self.intents, id.clone(), seen)),
+            Key::Drain(name) => stamp.seen(value).map(|seen| keep(&mut self.drains, name.clone(), seen)),
+            Key::Tenant(name) => stamp.seen(value).map(|seen| keep(&mut self.tenants, name.clone(), seen)),
             Key::Leader => stamp.seen(value).map(|seen| self.leader = Some(seen)),
             Key::Balance => stamp.seen(value).map(|seen| self.balance = Some(seen)),
         };
         match stored {
-            Ok(()) => drop(self.unreadable.remove(&key.to_string())),
+            Ok(()) => forget(&mut self.unreadable, &key.to_string()),
             Err(error) => {
                 self.forget(key, stamp.at);
                 self.unreadable.insert(key.to_string(), error.to_string());
@@ -157,11 +165,11 @@ impl View {
                     self.gone.insert(name.clone(), at);
                 }
             }
-            Key::Pool { host, pool } => drop(self.pools.remove(&(host.clone(), pool.clone()))),
-            Key::Disk(id) => drop(self.disks.remove(id)),
-            Key::Intent(id) => drop(self.intents.remove(id)),
-            Key::Drain(name) => drop(self.drains.remove(name)),
-            Key::Tenant(name) => drop(self.tenants.remove(name)),
+            Key::Pool { host, pool } => forget(&mut self.pools, &(host.clone(), pool.clone())),
+            Key::Disk(id) => forget(&mut self.disks, id),
+            Key::Intent(id) => forget(&mut self.intents, id),
+            Key::Drain(name) => forget(&mut self.drains, name),
+            Key::Tenant(name) => forget(&mut self.tenants, name),
             Key::Leader => self.leader = None,
             Key::Balance => self.balance = None,
         }
@@ -240,6 +248,14 @@ impl Stamp {
         let Stamp { created, revision, lease, at } = self;
         Ok(Seen { record: decode(value)?, created, revision, lease, at })
     }
+}
+
+fn keep<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, value: T) {
+    map.insert(key, value);
+}
+
+fn forget<K: Ord + std::borrow::Borrow<Q>, Q: Ord + ?Sized, T>(map: &mut BTreeMap<K, T>, key: &Q) {
+    map.remove(key);
 }
 
 fn keep_times<K: Ord, T>(new: &mut BTreeMap<K, Seen<T>>, old: &BTreeMap<K, Seen<T>>) {
@@ -323,6 +339,27 @@ pub(crate) mod tests {
         assert_eq!(progress(Some(disk("delta", 4)), Some(7)), Progress::Elsewhere);
         assert_eq!(progress(Some(disk("alpha", 5)), Some(7)), Progress::Elsewhere);
         assert_eq!(progress(None, Some(7)), Progress::Elsewhere);
+    }
+
+    #[test]
+    fn what_this_host_has_deleted_does_not_come_back_with_the_watch() {
+        let mut view = View::default();
+        let key = Key::Intent("id".into());
+        let value = crate::record::encode(&intent());
+        let stamp = |revision| Stamp { created: revision, revision, lease: 0, at: Instant::now() };
+        view.note(&key, &value, 0, 5, Instant::now());
+        view.note_deletion(&key, 6, Instant::now());
+        assert!(view.intents.is_empty());
+        view.set(&key, &value, stamp(5));
+        assert!(view.intents.is_empty());
+        view.reached(5);
+        view.set(&key, &value, stamp(5));
+        assert!(view.intents.is_empty());
+        // Somebody else's, later.
+        view.set(&key, &value, stamp(7));
+        assert!(view.intents.contains_key("id"));
+        view.reached(7);
+        assert!(view.deleted.is_empty());
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Watch {
                     (_, None) => {}
                 }
             }
-            view.revision = view.revision.max(last);
+            view.reached(last);
         }
         drop(view);
         shared.heard(at);

@@ -104,11 +104,9 @@ impl Directory {
             let Some(entry) = view.disks.get(disk).filter(is_same) else {
                 return Err(DirectoryError::Changed { key: owned });
             };
-            if view.intents.contains_key(disk) {
-                return Err(DirectoryError::Changed { key });
-            }
             let is_owned = Condition { key: owned.clone(), at: At::Changed(entry.revision) };
             let conditions = leads.iter().cloned().chain([is_owned]).collect();
+            // Whether there is an intent is for etcd to say: the view may have one that was just removed.
             match self.call(vec![Write::put(key.clone(), encode(intent)).if_at(0)], conditions, false) {
                 // Its owner has reported it meanwhile, most likely as before. The view will tell.
                 Err(DirectoryError::Changed { key }) if key == owned && attempt < MOST_ATTEMPTS => {

@@ -10,6 +10,7 @@ use haversack_api::{
 use hyper::Method;
 
 use crate::client::Client;
+use crate::complete::Names;
 use crate::error::Result;
 use crate::output::{Style, counted, print};
 use crate::run::part;
@@ -38,11 +39,13 @@ pub enum TenantCommand {
     /// Show the tenants, and what each would get of all caches.
     Show {
         /// Show only this tenant.
+        #[arg(add = Names::Tenants)]
         name: Option<String>,
     },
     /// Remove what was set for a tenant.
     Remove {
         /// Tenant.
+        #[arg(add = Names::Tenants)]
         name: String,
     },
 }
@@ -51,6 +54,7 @@ pub enum TenantCommand {
 #[derive(Args)]
 pub struct SetTenant {
     /// Tenant.
+    #[arg(add = Names::Tenants)]
     name: String,
     /// Weight against other tenants, above 0.
     #[arg(long, default_value_t = 1.0)]

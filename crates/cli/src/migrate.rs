@@ -93,11 +93,13 @@ pub enum HostCommand {
     /// Have a host emptied: the balancer moves its VMs away, and none to it.
     Drain {
         /// Host.
+        #[arg(add = Names::ClusterHosts)]
         name: String,
     },
     /// Let a host have VMs again.
     Undrain {
         /// Host.
+        #[arg(add = Names::ClusterHosts)]
         name: String,
     },
 }

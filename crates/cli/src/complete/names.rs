@@ -47,6 +47,10 @@ pub enum Names {
     Devices,
     /// The other hosts.
     Hosts,
+    /// The hosts of the cluster.
+    ClusterHosts,
+    /// The tenants of the cluster.
+    Tenants,
 }
 
 impl ArgExt for Names {}
@@ -79,6 +83,25 @@ struct Movable {
 struct Host {
     name: String,
     address: String,
+}
+
+/// A cluster, as far as it matters here.
+#[derive(Deserialize)]
+struct Cluster {
+    hosts: Vec<ClusterHost>,
+}
+
+#[derive(Deserialize)]
+struct ClusterHost {
+    name: String,
+    state: String,
+}
+
+/// A tenant.
+#[derive(Deserialize)]
+struct Tenant {
+    name: String,
+    disks: u64,
 }
 
 /// A name and its description.
@@ -162,6 +185,14 @@ async fn ask(client: &Client, names: Names) -> Result<Vec<Name>> {
             let hosts: Vec<Host> = list(client, "/v1/hosts").await?;
             Ok(hosts.into_iter().map(|host| (host.name, host.address)).collect())
         }
+        Names::ClusterHosts => {
+            let cluster: Cluster = client.ask(Method::GET, "/v1/cluster").await?;
+            Ok(cluster.hosts.into_iter().map(|host| (host.name, host.state)).collect())
+        }
+        Names::Tenants => {
+            let tenants: Vec<Tenant> = list(client, "/v1/cluster/tenants").await?;
+            Ok(tenants.into_iter().map(|tenant| (tenant.name, format!("{} disks", tenant.disks))).collect())
+        }
     }
 }
 
@@ -213,6 +244,10 @@ mod tests {
     const HOSTS: &str =
         r#"[{"name": "beta", "address": "10.0.0.2:7600"}, {"name": "gamma", "address": "10.0.0.3:7600"}]"#;
 
+    const CLUSTER: &str =
+        r#"{"hosts": [{"name": "alpha", "state": "alive"}, {"name": "beta", "state": "away"}], "disks": []}"#;
+    const TENANTS: &str = r#"[{"name": "shop", "disks": 3}]"#;
+
     /// Answers a request as a daemon does.
     fn answer(mut stream: UnixStream) {
         let mut head = Vec::new();
@@ -227,6 +262,8 @@ mod tests {
             "/v1/pools" => POOLS,
             "/v1/migrations" => MIGRATIONS,
             "/v1/hosts" => HOSTS,
+            "/v1/cluster" => CLUSTER,
+            "/v1/cluster/tenants" => TENANTS,
             other => panic!("{other}"),
         };
         write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
@@ -276,6 +313,11 @@ mod tests {
             ("migrate abort ", &["vm1"]),
             ("migrate expect w", &["web"]),
             ("trace record v", &["vm1"]),
+            ("host drain ", &["alpha", "beta"]),
+            ("host undrain a", &["alpha"]),
+            ("tenant set ", &["shop"]),
+            ("tenant show s", &["shop"]),
+            ("tenant remove ", &["shop"]),
             // What is repeated to confirm something is to be typed.
             ("disk forget old --confirm ", &[]),
         ] {

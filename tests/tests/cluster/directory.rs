@@ -192,6 +192,7 @@ fn nothing_waits_while_etcd_is_dead_and_all_is_told_when_it_is_back() {
         let (alpha, beta) = (start("alpha", &[etcd.endpoint()])?, start("beta", &[etcd.endpoint()])?);
         alpha.report(report(&alpha, 1, &[("vm1", 1)]));
         until_seen(&beta, "alpha", 1)?;
+        until_connected(&beta)?;
         etcd.kill()?;
         until_away(&alpha)?;
         until_away(&beta)?;
@@ -288,6 +289,7 @@ fn what_was_compacted_during_a_pause_is_read_again() {
         let alpha = start("alpha", &[members[1].endpoint(), members[2].endpoint()])?;
         alpha.report(report(&alpha, 1, &[("vm1", 1), ("vm2", 1)]));
         until("the report", || beta.view().disks.len() == 2)?;
+        until_connected(&beta)?;
         check(beta.status().full_reads == 1, "it has read more than once")?;
         members[0].process()?.pause()?;
         until_away(&beta)?;
@@ -315,6 +317,7 @@ fn a_lost_quorum_is_noticed_and_its_return_too() {
         let (alpha, beta) = (start("alpha", &all[..1])?, start("beta", &all)?);
         alpha.report(report(&alpha, 1, &[("vm1", 1)]));
         until_seen(&beta, "alpha", 1)?;
+        until_connected(&beta)?;
         // One member less is nothing to those that can use others.
         members[2].kill()?;
         alpha.report(report(&alpha, 2, &[("vm1", 1)]));

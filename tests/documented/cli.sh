@@ -22,7 +22,8 @@ before() {
     case $1 in
     "haversack disk attach"*)
         sed -i 's|"/var/lib/haversack/cache.img"|"/dev/disk/by-id/nvme-a"|' /etc/haversack/haversackd.toml
-        daemon "$(moves alpha 10.0.0.2 beta 10.0.0.3)"
+        directory
+        daemon "$(moves alpha 10.0.0.2 beta 10.0.0.3)" "${tables[@]}"
         host beta 10.0.0.3 alpha 10.0.0.2
         until_done eval 'haversack host list | grep connected'
         ;;

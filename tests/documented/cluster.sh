@@ -1,9 +1,7 @@
 # Two hosts in a cluster, with a disk each. Their demand is small, so vm2 has room on alpha.
 . "$WORKSPACE/tests/documented/hosts.sh"
 for address in 10.0.0.1 10.0.0.2; do ip address add $address/32 dev lo; done
-etcd --data-dir /var/lib/etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
-    >>"$OUT/etcd.log" 2>&1 &
-tables=('[cluster]' 'endpoints = ["http://127.0.0.1:2379"]' 'insecure = true' 'report_every = "1s"')
+directory
 host alpha 10.0.0.1 beta 10.0.0.2
 host beta 10.0.0.2 alpha 10.0.0.1
 until_done eval 'on alpha host list | grep connected'

@@ -43,7 +43,7 @@ fn percent(part: f64) -> String {
     format!("{:+.1} %", part * 100.0)
 }
 
-/// A goal for the mean of a figure.
+/// A goal for the mean of a figure. At the limit it is not reached: to be equal is not to be ahead.
 fn judged(
     measure: &str,
     goal: String,
@@ -59,8 +59,8 @@ fn judged(
     };
     let is_measured = !found.is_empty();
     let reached = match better {
-        Better::High => mean >= limit,
-        Better::Low => mean <= limit,
+        Better::High => mean > limit,
+        Better::Low => mean < limit,
     };
     let shown = |figure: f64| if is_measured { text(figure) } else { "-".into() };
     Goal {
@@ -204,5 +204,18 @@ mod tests {
     #[test]
     fn the_papers_relation_is_that_of_its_figures() {
         assert_eq!((percent(PAPER_HITS), percent(PAPER_P90)), ("+9.4 %".into(), "-16.1 %".into()));
+    }
+
+    #[test]
+    fn equal_is_not_ahead() {
+        for (better, figure, reached) in [
+            (Better::Low, 0.0, Some(false)),
+            (Better::Low, -0.001, Some(true)),
+            (Better::High, 0.0, Some(false)),
+            (Better::High, 0.001, Some(true)),
+        ] {
+            assert_eq!(judged("hits", String::new(), 0.0, better, percent, &[figure]).reached, reached);
+        }
+        assert_eq!(judged("hits", String::new(), 0.0, Better::Low, percent, &[]).reached, None);
     }
 }

@@ -6,7 +6,7 @@ echo "10.0.0.3 beta" >>/etc/hosts
 rbd create vms/vm1 --size 20G
 truncate -s 20G /srv/images/vm1.raw
 
-# vm1 is attached anew.
+# vm1 is attached again.
 fresh() {
     gone
     haversack disk attach vm1 "$@" --from none --vhost-user /run/haversack/vm1.sock --clean-idle 1h --clean-age 1h >/dev/null

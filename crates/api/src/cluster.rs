@@ -10,7 +10,7 @@ use crate::units::Size;
 pub struct DirectoryStatus {
     /// This host's name in it.
     pub name: String,
-    /// The member of etcd that is connected; missing while etcd is away.
+    /// The member of etcd that is connected; missing while etcd cannot be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// For how long it has been connected, or away, in seconds.
@@ -44,13 +44,13 @@ pub struct ClusterStatus {
     pub moves: Vec<ClusterMove>,
 }
 
-/// Whether a host is there.
+/// The state of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HostState {
     /// It is alive.
     Alive,
-    /// It is alive and is to be emptied.
+    /// It is alive and draining.
     Draining,
     /// Its lease has ended. Its disks stay its own.
     Away,
@@ -79,7 +79,7 @@ pub struct ClusterHost {
     pub name: String,
     /// Whether it is there.
     pub state: HostState,
-    /// It is to be emptied, whether it is there or not.
+    /// It is marked as draining, in either state.
     pub is_drained: bool,
     /// Seconds since its last report, or since its end; missing if it ended before this daemon looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,7 +239,7 @@ fn one() -> f64 {
 pub struct TenantStatus {
     /// Its name.
     pub name: String,
-    /// What it may use; missing if disks name it and nobody has set it.
+    /// What it may use; missing if it is only named by disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<TenantSettings>,
     /// Its disks.

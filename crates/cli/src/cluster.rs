@@ -102,15 +102,15 @@ pub fn tenant(client: &Client, command: &TenantCommand, style: Style) -> Result<
     }
 }
 
-/// Has a host emptied, or not any more.
+/// Marks a host as draining, or removes the mark.
 pub fn drain(client: &Client, host: &str, is_drained: bool, style: Style) -> Result<()> {
     let path = format!("/v1/cluster/hosts/{}/drain", part(host)?);
     let method = if is_drained { Method::PUT } else { Method::DELETE };
     client.send(method, &path, None::<&()>)?;
     style.tell(&if is_drained {
-        format!("{host}: to be emptied; 'haversack cluster plan' shows the moves")
+        format!("{host}: draining; 'haversack cluster plan' shows the moves")
     } else {
-        format!("{host}: takes disks again")
+        format!("{host}: accepts VMs again")
     })
 }
 

@@ -90,7 +90,7 @@ enum MigrateCommand {
 pub enum HostCommand {
     /// List the other hosts, and the connections to them.
     List,
-    /// Have a host emptied: the balancer moves its VMs away, and none to it.
+    /// Drain a host: the balancer moves its VMs to other hosts, and none to it.
     Drain {
         /// Host.
         #[arg(add = Names::ClusterHosts)]

@@ -71,7 +71,7 @@ impl Round<'_> {
         cache.steps_saved - without + self.view.worth(vm).reserved
     }
 
-    /// Returns what a VM would save on another host, if it used so many blocks of its cache.
+    /// Returns what a VM would save on another host with this many blocks of its cache.
     pub fn profit(&self, vm: usize, to: usize, usable_blocks: u64) -> f64 {
         let (host, cache, worth) = (&self.view.hosts[to], self.view.cache(to), self.view.worth(vm));
         let room = host.room(usable_blocks);

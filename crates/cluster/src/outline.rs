@@ -4,7 +4,7 @@ use haversack_policy::Curve;
 
 use crate::worth::hull;
 
-/// Returns a curve with at most so many points, at least 2, that promises no more than this one: corners of its concave hull,
+/// Returns a curve of at most `points` points, at least 2, that promises no more than this one: corners of its concave hull,
 /// which are all that the balancer uses. If there are too many, those go that change the hull the least.
 pub fn outline(curve: &Curve, most_points: usize) -> Curve {
     let origin = std::iter::once((0, curve.at(0)));

@@ -194,7 +194,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns a figure, or 0 if it makes no sense.
+/// Returns a figure, or 0 if it is negative or not finite.
 fn finite(figure: f64) -> f64 {
     if figure.is_finite() { figure.max(0.0) } else { 0.0 }
 }

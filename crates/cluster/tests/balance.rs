@@ -65,7 +65,7 @@ fn cluster(random: &mut Random) -> Snapshot {
 /// Moves that were made: when, which VM, from where to where.
 type Log = Vec<(u64, VmName, HostName, HostName)>;
 
-/// Runs so many windows, with demands as given for each, and checks each plan.
+/// Runs this many windows with the given demands, and checks each plan.
 fn run(
     snapshot: &mut Snapshot,
     settings: &Settings,

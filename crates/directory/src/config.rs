@@ -13,7 +13,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 pub struct Config {
     /// The members of etcd: `http://HOST:PORT` or `https://HOST:PORT`. One is used at a time.
     pub endpoints: Vec<String>,
-    /// The files for TLS; none for a network that nobody else can reach.
+    /// The files for TLS; none on a private network.
     pub tls: Option<TlsFiles>,
     /// This host's name.
     pub name: String,

@@ -30,7 +30,7 @@ const UNTIL_SEEN: Duration = Duration::from_millis(50);
 
 /// A host's access to the directory. See the crate.
 ///
-/// Dropping it gives the lease back, if etcd is there, and ends the thread.
+/// Dropping it revokes the lease, if etcd can be reached, and ends the thread.
 pub struct Directory {
     shared: Arc<Shared>,
     calls: Mutex<Option<mpsc::Sender<Call>>>,
@@ -38,7 +38,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Starts the thread, which connects to etcd. Returns at once, whether etcd is there or not.
+    /// Starts the thread, which connects to etcd. Returns at once, whether etcd can be reached or not.
     ///
     /// # Errors
     /// The settings cannot be used, see [`Config::check`], or the thread cannot be started.
@@ -130,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// Has a host emptied, or not any more.
+    /// Marks a host as draining, or removes the mark.
     ///
     /// # Errors
     /// Etcd is away or does not answer.
@@ -208,7 +208,7 @@ impl Directory {
         answered.blocking_recv().unwrap_or(Err(DirectoryError::Stopped))
     }
 
-    /// Gives the lease back, if etcd is there, and ends the thread. Waits some seconds at most. Later calls are refused.
+    /// Revokes the lease, if etcd can be reached, and ends the thread. Waits a few seconds at most. Later calls are refused.
     pub fn stop(&self) {
         drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -36,7 +36,7 @@ pub enum DirectoryError {
     #[error("cannot start the thread of the directory: {0}")]
     Thread(io::Error),
     /// There is no connection, so the call was not tried.
-    #[error("etcd is away: {why}")]
+    #[error("etcd cannot be reached: {why}")]
     Away {
         /// The last error.
         why: String,

@@ -13,7 +13,7 @@ pub const PREFIX: &str = "/haversack/v1/";
 /// | `pools/HOST/POOL` | a pool | no | its host |
 /// | `disks/ID` | a disk, its owner and epoch; `ID` is the disk's identity | no | its owner |
 /// | `intents/ID` | a move that is planned or under way | no | who has begun it |
-/// | `drain/HOST` | the host is to be emptied | no | an operator |
+/// | `drain/HOST` | the host is draining | no | an operator |
 /// | `tenants/TENANT` | what a tenant may use | no | an operator |
 /// | `leader` | the host that balances | yes | that host |
 /// | `balance` | what it has observed, for the next one | no | that host |
@@ -35,7 +35,7 @@ pub enum Key {
     Disk(String),
     /// A move of a disk.
     Intent(String),
-    /// A host that is to be emptied.
+    /// A host that is draining.
     Drain(String),
     /// A tenant.
     Tenant(String),

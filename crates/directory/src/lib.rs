@@ -10,7 +10,7 @@
 //!
 //! - A report ([`Directory::report`]) is what this host wants to have in the directory. It replaces the one before, and
 //!   the thread brings etcd in line with it when it can: what waits is bounded, and nobody waits for it.
-//! - Changes that a caller needs the result of, such as an intent, are calls: refused at once while etcd is away, and
+//! - Changes that a caller needs the result of, such as an intent, are calls: refused at once while etcd cannot be reached, and
 //!   answered in bounded time otherwise.
 //!
 //! The keys are described at [`Key`], the values at the records ([`HostRecord`] and others).

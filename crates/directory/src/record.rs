@@ -125,7 +125,7 @@ pub struct Worth {
     pub priority: f64,
     /// What was used again lately, in bytes, and so is copied when it moves.
     pub reused_bytes: u64,
-    /// Ratio of its accesses that hit in a cache of so many bytes, a few points in rising order; empty without a policy.
+    /// Hit ratio by cache size in bytes, as a few points in rising order; empty without a policy.
     #[serde(default)]
     pub curve: Vec<(u64, f64)>,
     /// Mean latency of its origin, in microseconds; 0 if nothing was measured.
@@ -147,13 +147,13 @@ pub struct IntentRecord {
     pub to: String,
     /// The host whose daemon has begun it.
     pub by: String,
-    /// The [`HostRecord::instance`] of that daemon. When that one is gone, nobody drives the move any more.
+    /// The [`HostRecord::instance`] of that daemon. When that daemon has ended, the move is abandoned.
     pub instance: u64,
     /// Why.
     pub reason: String,
 }
 
-/// A host that is to be emptied.
+/// A host that is draining.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DrainRecord {
     /// Who wants that, for people.

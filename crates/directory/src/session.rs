@@ -207,7 +207,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Lets the others know at once that this host is gone.
+    /// Tells the other hosts at once that this one is leaving.
     pub async fn leave(&mut self) {
         if let Some(lease) = self.shared.lease() {
             let result =

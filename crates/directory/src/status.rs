@@ -14,7 +14,7 @@ use crate::view::View;
 /// How the directory is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Status {
-    /// The member of etcd that is connected; none while etcd is away.
+    /// The member of etcd that is connected; none while etcd cannot be reached.
     pub endpoint: Option<String>,
     /// For how long it has been connected, or away.
     pub since: Duration,

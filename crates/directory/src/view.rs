@@ -41,7 +41,7 @@ pub struct View {
     pub disks: BTreeMap<String, Seen<DiskRecord>>,
     /// The moves that are planned or under way, by the disk's identity.
     pub intents: BTreeMap<String, Seen<IntentRecord>>,
-    /// The hosts that are to be emptied.
+    /// The hosts that are draining.
     pub drains: BTreeMap<String, Seen<DrainRecord>>,
     /// The tenants.
     pub tenants: BTreeMap<String, Seen<TenantRecord>>,
@@ -56,7 +56,7 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the hosts that have pools or disks in the directory, or are to be emptied, and are not alive.
+    /// Returns the hosts that have pools or disks in the directory, or are draining, and are not alive.
     pub fn away(&self) -> BTreeSet<&str> {
         let of_pools = self.pools.keys().map(|(host, _)| host);
         let of_disks = self.disks.values().map(|disk| &disk.record.host);

@@ -331,7 +331,7 @@ fn a_lost_quorum_is_noticed_and_its_return_too() {
         check(beta.view().disks.len() == 1, "the view is gone")?;
         members[1].start_again()?;
         until_seen(&beta, "alpha", 3)?;
-        check(alpha.lead().map_err(failed)?.is_some(), "nobody leads")
+        check(alpha.lead().map_err(failed)?.is_some(), "no host leads")
     });
 }
 
@@ -395,21 +395,21 @@ fn one_host_leads_and_an_old_leader_begins_nothing() {
         alpha.report(report(&alpha, 1, &[("vm1", 4)]));
         until("the disk", || [&alpha, &beta].iter().all(|host| host.view().disks.contains_key("id-vm1")))?;
         let leads = |host: &Directory| host.lead().map_err(failed);
-        let first = leads(&alpha)?.ok_or_else(|| failed("nobody leads"))?;
+        let first = leads(&alpha)?.ok_or_else(|| failed("no host leads"))?;
         check(leads(&alpha)? == Some(first), "it does not go on to lead")?;
         until("the leader", || beta.view().leader.is_some())?;
         check(leads(&beta)?.is_none(), "two lead")?;
         // As if alpha had been cut off for longer than its lease.
         raw.delete("/haversack/v1/leader")?;
         until("no leader", || beta.view().leader.is_none())?;
-        let second = leads(&beta)?.ok_or_else(|| failed("nobody leads"))?;
+        let second = leads(&beta)?.ok_or_else(|| failed("no host leads"))?;
         let late = alpha.begin_move("id-vm1", &intent("alpha", 4, "beta", &alpha), Some(first));
         check(matches!(late, Err(DirectoryError::Changed { key: Key::Leader })), format!("{late:?}"))?;
         beta.begin_move("id-vm1", &intent("alpha", 4, "beta", &beta), Some(second)).map_err(failed)?;
         // It goes with its lease.
         drop(beta);
         until("no leader", || alpha.view().leader.is_none())?;
-        check(leads(&alpha)?.is_some(), "nobody leads")
+        check(leads(&alpha)?.is_some(), "no host leads")
     });
 }
 

@@ -43,7 +43,7 @@ impl Raw {
         self.wait(self.client.kv_client().put(key, value, None)).map(drop)
     }
 
-    /// Sets a key that goes with a lease of so many seconds, which nobody prolongs.
+    /// Sets a key under a lease of this many seconds that is not renewed.
     pub fn put_for(&self, key: &str, value: &str, seconds: i64) -> Result<()> {
         let lease = self.wait(self.client.lease_client().grant(seconds, None))?.id();
         let options = PutOptions::new().with_lease(lease);

@@ -28,7 +28,7 @@ pub struct ClusterConfig {
     pub certificate: Option<PathBuf>,
     /// Its private key, PEM.
     pub key: Option<PathBuf>,
-    /// Talk to etcd without TLS: for a network that nobody else can reach.
+    /// Talk to etcd without TLS: only on a private network.
     #[serde(default)]
     pub insecure: bool,
     /// This host's name in the directory; that of `[migration]` if not set.
@@ -121,8 +121,8 @@ impl ClusterConfig {
         }
         if !self.insecure && self.authority.is_none() {
             return Err(
-                "authority is needed: whoever can write to etcd can have disks moved. In a network that nobody else can \
-                 reach, set insecure = true instead"
+                "authority is needed: whoever can write to etcd can have disks moved. On a private network, \
+                 set insecure = true instead"
                     .into(),
             );
         }

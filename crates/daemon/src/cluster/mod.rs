@@ -118,7 +118,7 @@ impl Cluster {
         self.directory.status().endpoint.is_some()
     }
 
-    /// Tells the others that this host is gone.
+    /// Tells the other hosts that this one is leaving.
     pub fn leave(&self) {
         self.directory.stop();
     }

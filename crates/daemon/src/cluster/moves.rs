@@ -1,7 +1,7 @@
 //! Intents: a move is in the directory before anything is sent, so that nobody else begins one of the same disk.
 //!
 //! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
-//! or that nobody drives any more, is removed.
+//! or that was abandoned, is removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ const ABANDONED: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Moves {
     active: Mutex<HashSet<String>>,
-    /// Moves of others that nobody drives, and since when.
+    /// Abandoned moves of other hosts, and since when.
     abandoned: Mutex<HashMap<String, Instant>>,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Driven<'_> {
 }
 
 impl Daemon {
-    /// Puts a move that an operator has asked for into the directory. None if it goes on without: etcd is away, or has not
+    /// Puts a move that an operator has asked for into the directory. None if it goes on without: etcd cannot be reached, or has not
     /// heard of the disk, or the move is one that is in it already.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Cluster {
     /// Puts a move of the balancer into the directory.
     ///
     /// # Errors
-    /// Somebody else has moved the disk, or moves it, or balances; or etcd is away.
+    /// Somebody else has moved the disk, or moves it, or balances; or etcd cannot be reached.
     pub(super) fn begin_proposed(
         &self,
         disk: &str,

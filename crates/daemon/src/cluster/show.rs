@@ -30,7 +30,7 @@ pub fn conflict(conflict: &Conflict) -> String {
 }
 
 impl Daemon {
-    /// Returns how this host's access to the directory is; none if it is in no cluster.
+    /// Returns the state of this host's connection to the directory; none without `[cluster]`.
     pub fn directory_status(&self) -> Option<DirectoryStatus> {
         let cluster = self.cluster()?;
         Some(directory(cluster.directory.name(), &cluster.directory.status()))
@@ -74,10 +74,10 @@ impl Daemon {
         })
     }
 
-    /// Has a host emptied, or not any more.
+    /// Marks a host as draining, or removes the mark.
     ///
     /// # Errors
-    /// This host is in no cluster, nobody knows the other one, or etcd is away.
+    /// This host is in no cluster, nobody knows the other one, or etcd cannot be reached.
     pub fn drain_host(&self, host: &str, is_drained: bool) -> Result<()> {
         let cluster = self.cluster_or_error()?;
         check_name(host).map_err(DaemonError::Bad)?;
@@ -90,9 +90,9 @@ impl Daemon {
         let record = DrainRecord { by: cluster.directory.name().into() };
         cluster.directory.set_drain(&host, is_drained.then_some(&record))?;
         let (kind, what) = if is_drained {
-            ("host-draining", format!("host '{host}' is to be emptied"))
+            ("host-draining", format!("host '{host}' is draining"))
         } else {
-            ("host-serving", format!("host '{host}' takes disks again"))
+            ("host-serving", format!("host '{host}' accepts VMs again"))
         };
         self.events.add(kind, "daemon", what);
         Ok(())
@@ -109,7 +109,7 @@ impl Daemon {
     /// Sets what a tenant may use.
     ///
     /// # Errors
-    /// This host is in no cluster, a setting makes no sense, or etcd is away.
+    /// This host is in no cluster, a setting is invalid, or etcd cannot be reached.
     pub fn set_tenant(&self, name: &str, settings: &TenantSettings) -> Result<()> {
         let cluster = self.cluster_or_error()?;
         check_name(name).map_err(DaemonError::Bad)?;
@@ -132,7 +132,7 @@ impl Daemon {
     /// Removes what was set for a tenant.
     ///
     /// # Errors
-    /// This host is in no cluster, nothing was set, or etcd is away.
+    /// This host is in no cluster, nothing was set, or etcd cannot be reached.
     pub fn remove_tenant(&self, name: &str) -> Result<()> {
         let cluster = self.cluster_or_error()?;
         check_name(name).map_err(DaemonError::Bad)?;

@@ -118,7 +118,7 @@ fn disk(name: &str, record: &DiskRecord) -> Disk {
     }
 }
 
-/// Returns the tenants for [`haversack_cluster::divide`]; those that disks name and nobody has set have weight 1.
+/// Returns the tenants for [`haversack_cluster::divide`]; a tenant without settings has weight 1.
 pub fn tenants(view: &View) -> Vec<Tenant> {
     let mut tenants: BTreeMap<String, Tenant> = BTreeMap::new();
     let named = view.disks.values().map(|disk| disk.record.tenant.clone().unwrap_or_default());

@@ -6,7 +6,7 @@ use haversack_api::{ClusterPlan, ClusterStatus, ErrorBody, TenantSettings, Tenan
 use super::Control;
 use super::answer::{Answer, Body, Part, answer};
 
-/// The cluster as this host knows it, even while etcd is away: `directory` says how old that is.
+/// The cluster as this host knows it, even while etcd cannot be reached: `directory` says how old that is.
 #[utoipa::path(get, path = "/v1/cluster",
     responses((status = 200, body = ClusterStatus), (status = 409, body = ErrorBody)))]
 pub async fn show(State(control): State<Control>) -> Answer<ClusterStatus> {
@@ -20,7 +20,7 @@ pub async fn plan(State(control): State<Control>) -> Answer<ClusterPlan> {
     answer(&control, |daemon| daemon.cluster_plan()).await
 }
 
-/// Has a host emptied: the balancer proposes to move all of its VMs away, and none to it.
+/// Drains a host: the balancer proposes to move all of its VMs away, and none to it.
 #[utoipa::path(put, path = "/v1/cluster/hosts/{host}/drain",
     params(("host" = String, Path, description = "Name of the host")),
     responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]

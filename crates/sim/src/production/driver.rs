@@ -17,6 +17,7 @@ use haversack_trace::{Access, VolumeNo};
 use super::media::PageMedia;
 use super::memory::SimMemory;
 use super::pool::PoolMake;
+use super::reads::{Read, ReadTimes};
 use super::requests::{self, Arrived, Requests};
 use crate::counts::Counts;
 use crate::error::SimError;
@@ -52,13 +53,6 @@ struct Pending {
     read: Option<Read>,
 }
 
-/// A read in flight, which is measured when it ends: when it began, and whose origin it reads, if not a cache device.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Read {
-    since_ns: u64,
-    origin_of: Option<DiskNo>,
-}
-
 /// See the module.
 pub struct Driver<M> {
     make: Make,
@@ -77,9 +71,8 @@ pub struct Driver<M> {
     attaching: bool,
     announced: Vec<Request>,
     jobs_done: u64,
-    /// Recent latencies of reads from each origin, and of reads from the cache devices.
-    origin_reads: Vec<Mean>,
-    device_reads: Mean,
+    /// Recent latencies of reads.
+    reads: ReadTimes,
     /// Latencies of reads from origins since the beginning.
     all_origin_reads: Mean,
     /// Counts from before the last restart, and I/Os to the origins.
@@ -100,7 +93,7 @@ impl<M: SimMemory> Driver<M> {
         let mut memory = make.pool.memory();
         let core = make.pool.open(&mut media, &mut memory, 0)?;
         let past = vec![Counts::default(); make.disks.len()];
-        let origin_reads = vec![Mean::default(); make.disks.len()];
+        let reads = ReadTimes::new(make.disks.len());
         let mut driver = Driver {
             make,
             core,
@@ -115,8 +108,7 @@ impl<M: SimMemory> Driver<M> {
             attaching: false,
             announced: Vec::new(),
             jobs_done: 0,
-            origin_reads,
-            device_reads: Mean::default(),
+            reads,
             all_origin_reads: Mean::default(),
             past,
             restarts: 0,
@@ -187,14 +179,10 @@ impl<M: SimMemory> Driver<M> {
 
     /// Notes how long a read took that ends now.
     fn measure(&mut self, read: Option<Read>) {
-        let Some(Read { since_ns, origin_of }) = read else { return };
-        let took_ns = self.now_ns - since_ns;
-        match origin_of {
-            Some(disk) => {
-                self.origin_reads[usize::from(disk.0)].add(took_ns);
-                self.all_origin_reads.add(took_ns);
-            }
-            None => self.device_reads.add(took_ns),
+        let Some(read) = read else { return };
+        self.reads.measure(self.now_ns, read);
+        if read.origin_of.is_some() {
+            self.all_origin_reads.add(self.now_ns - read.since_ns);
         }
     }
 
@@ -443,21 +431,11 @@ impl<M: SimMemory> Governable for Driver<M> {
     }
 
     fn counters(&self, disk: DiskNo) -> Counters {
-        Counters {
-            origin_latency_us: self.origin_reads[usize::from(disk.0)].us(),
-            cache_latency_us: self.device_reads.us(),
-            ..Counters::of(self.core.disk_stats(disk).unwrap_or(&DiskStats::default()))
-        }
+        self.reads.counters(disk, self.core.disk_stats(disk).unwrap_or(&DiskStats::default()))
     }
 
     fn restart_latencies(&mut self, of: Option<DiskNo>) {
-        match of {
-            Some(disk) => self.origin_reads[usize::from(disk.0)] = Mean::default(),
-            None => {
-                self.origin_reads.fill(Mean::default());
-                self.device_reads = Mean::default();
-            }
-        }
+        self.reads.restart(of);
     }
 
     fn disk_usage(&self, disk: DiskNo) -> DiskUsage {

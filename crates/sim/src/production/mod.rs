@@ -5,6 +5,7 @@ pub mod media;
 pub mod memory;
 mod pacing;
 pub mod pool;
+pub(crate) mod reads;
 pub(crate) mod requests;
 
 use haversack_api::{Admission, CleanerSettings, Mode};

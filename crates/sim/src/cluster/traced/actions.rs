@@ -5,11 +5,12 @@ use haversack_migrate::{Message, Output};
 use haversack_model::{BLOCK_BYTES, DiskNo, SECTOR_BYTES};
 
 use super::event::What;
-use super::host::{Host, Purpose, Read, host_id, place_of};
+use super::host::{Host, Purpose, host_id, place_of};
 use super::world::World;
 use crate::error::SimError;
 use crate::latency::IoKind;
 use crate::migration::link::{Direction, Parcel};
+use crate::production::reads::Read;
 use crate::production::requests;
 
 /// The most copies that a disk reads each time it is driven.

@@ -16,9 +16,9 @@ use haversack_model::{DiskId, DiskNo, HostId, Micros, WriteMode};
 
 use crate::error::SimError;
 use crate::governor::Governable;
-use crate::latency::Mean;
 use crate::meter::Meter;
 use crate::production::pool::PoolMake;
+use crate::production::reads::{Read, ReadTimes};
 
 /// The number of a host in the protocol.
 pub fn host_id(host: usize) -> HostId {
@@ -39,13 +39,6 @@ pub struct Arrived {
     pub request: Request,
     /// When it arrived.
     pub time_ns: u64,
-}
-
-/// A read in flight: when it began, and whose origin it reads, if not a cache device.
-#[derive(Clone, Copy)]
-pub struct Read {
-    pub since_ns: u64,
-    pub origin_of: Option<DiskNo>,
 }
 
 /// What the core is asked for under a tag.
@@ -79,8 +72,7 @@ pub struct Host {
     free_tags: Vec<u32>,
     names: Vec<String>,
     modes: Vec<WriteMode>,
-    origin_reads: Vec<Mean>,
-    device_reads: Mean,
+    reads: ReadTimes,
 }
 
 impl Host {
@@ -108,8 +100,7 @@ impl Host {
             free_tags: Vec::new(),
             names: names.to_vec(),
             modes: disks.iter().map(|disk| disk.mode).collect(),
-            origin_reads: vec![Mean::default(); disks.len()],
-            device_reads: Mean::default(),
+            reads: ReadTimes::new(disks.len()),
         })
     }
 
@@ -201,10 +192,8 @@ impl Host {
 
     /// Notes how long a read took that ends now.
     pub fn measure(&mut self, now_ns: u64, read: Option<Read>) {
-        let Some(Read { since_ns, origin_of }) = read else { return };
-        match origin_of {
-            Some(disk) => self.origin_reads[usize::from(disk.0)].add(now_ns - since_ns),
-            None => self.device_reads.add(now_ns - since_ns),
+        if let Some(read) = read {
+            self.reads.measure(now_ns, read);
         }
     }
 
@@ -253,21 +242,11 @@ impl Governable for Host {
     }
 
     fn counters(&self, disk: DiskNo) -> Counters {
-        Counters {
-            origin_latency_us: self.origin_reads[usize::from(disk.0)].us(),
-            cache_latency_us: self.device_reads.us(),
-            ..Counters::of(&self.stats(disk))
-        }
+        self.reads.counters(disk, &self.stats(disk))
     }
 
     fn restart_latencies(&mut self, of: Option<DiskNo>) {
-        match of {
-            Some(disk) => self.origin_reads[usize::from(disk.0)] = Mean::default(),
-            None => {
-                self.origin_reads.fill(Mean::default());
-                self.device_reads = Mean::default();
-            }
-        }
+        self.reads.restart(of);
     }
 
     fn disk_usage(&self, disk: DiskNo) -> DiskUsage {

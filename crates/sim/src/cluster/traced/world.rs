@@ -4,16 +4,17 @@
 //! - Events at the same time happen in the order in which they were planned, so that a run can be repeated.
 //! - A VM's requests reach a core only on the host where it runs, and only while that host serves its disk.
 
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use haversack_core::{DiskConfig, MonitorConfig};
 use haversack_migrate::Timing;
 use haversack_trace::Access;
 
-use super::event::{Event, What};
+use super::event::What;
 use super::host::{Arrived, Host, host_id};
 use super::measure::Measure;
 use super::moving::{Done, Move};
+use crate::agenda::Agenda;
 use crate::cluster::balance::Balance;
 use crate::cluster::table::ClusterTable;
 use crate::error::SimError;
@@ -76,8 +77,7 @@ pub struct World<'a> {
     /// The length of a window of the control loops.
     pub window_ns: u64,
     pub pool_blocks: u64,
-    events: BinaryHeap<Event>,
-    events_planned: u64,
+    agenda: Agenda<What>,
     /// The control loops need one; what it notes is not used.
     pub meter: Meter,
 }
@@ -115,8 +115,7 @@ impl<'a> World<'a> {
             now_ns: 0,
             window_ns: u64::MAX,
             pool_blocks: pool.capacity_blocks(),
-            events: BinaryHeap::new(),
-            events_planned: 0,
+            agenda: Agenda::new(),
             meter: Meter::new(Default::default()),
         };
         for number in 0..table.hosts.len() {
@@ -161,18 +160,17 @@ impl<'a> World<'a> {
 
     /// Plans an event.
     pub fn plan_at(&mut self, time_ns: u64, what: What) {
-        self.events_planned += 1;
-        self.events.push(Event { time_ns, number: self.events_planned, what });
+        self.agenda.plan(time_ns, what);
     }
 
     /// Processes events until a condition holds.
     fn run_until(&mut self, mut is_true: impl FnMut(&mut Self) -> bool) -> Result<(), SimError> {
         while !is_true(self) {
-            let Some(event) = self.events.pop() else {
+            let Some((time_ns, what)) = self.agenda.pop() else {
                 return Err(SimError::Migration("nothing is left to happen".into()));
             };
-            self.now_ns = self.now_ns.max(event.time_ns);
-            self.happen(event.what)?;
+            self.now_ns = self.now_ns.max(time_ns);
+            self.happen(what)?;
         }
         Ok(())
     }
@@ -182,10 +180,10 @@ impl<'a> World<'a> {
     /// # Errors
     /// A decision is refused, or a move goes wrong.
     pub fn advance(&mut self, to_ns: u64) -> Result<(), SimError> {
-        while self.events.peek().is_some_and(|event| event.time_ns <= to_ns) {
-            let Some(event) = self.events.pop() else { break };
-            self.now_ns = self.now_ns.max(event.time_ns);
-            self.happen(event.what)?;
+        while self.agenda.next_ns().is_some_and(|next_ns| next_ns <= to_ns) {
+            let Some((time_ns, what)) = self.agenda.pop() else { break };
+            self.now_ns = self.now_ns.max(time_ns);
+            self.happen(what)?;
         }
         self.now_ns = self.now_ns.max(to_ns);
         Ok(())

@@ -12,8 +12,6 @@ mod event;
 mod figures;
 mod requests;
 
-use std::collections::BinaryHeap;
-
 use haversack_core::{DiskConfig, Op, Request, RequestTag};
 use haversack_model::{DiskNo, SECTORS_PER_BLOCK, SectorNo};
 use haversack_trace::VolumeNo;
@@ -26,10 +24,11 @@ use super::measure::VmMeter;
 use super::outcome::{LoadSample, OriginTraffic};
 use super::plan::MigrationPlan;
 use super::vm::{Role, Vm};
+use crate::agenda::Agenda;
 use crate::error::SimError;
 use crate::key::KeySet;
 use crate::latency::{IoKind, Stations};
-use event::{Event, What};
+use event::What;
 
 pub use course::Moments;
 pub use figures::Cached;
@@ -67,8 +66,7 @@ pub struct World<'a> {
     origin_traffic: OriginTraffic,
     /// The VM of each volume.
     vm_of: Vec<usize>,
-    events: BinaryHeap<Event>,
-    events_planned: u64,
+    agenda: Agenda<What>,
     now_ns: u64,
     /// When everything was attached: the loads' times count from here.
     zero_ns: u64,
@@ -118,8 +116,7 @@ impl<'a> World<'a> {
             origin: OriginContent::default(),
             origin_traffic: OriginTraffic::default(),
             vm_of,
-            events: BinaryHeap::new(),
-            events_planned: 0,
+            agenda: Agenda::new(),
             now_ns: 0,
             zero_ns: 0,
             sample_ns,
@@ -187,15 +184,14 @@ impl<'a> World<'a> {
     }
 
     fn plan_at(&mut self, time_ns: u64, what: What) {
-        self.events_planned += 1;
-        self.events.push(Event { time_ns, number: self.events_planned, what });
+        self.agenda.plan(time_ns, what);
     }
 
     /// Processes events until a condition holds.
     fn run_until(&mut self, mut is_true: impl FnMut(&mut Self) -> bool) -> Result<(), SimError> {
         let since_ns = self.now_ns.max(self.zero_ns + self.plan.marks_ns()[3]);
         while !is_true(self) {
-            let Some(Event { time_ns, what, .. }) = self.events.pop() else {
+            let Some((time_ns, what)) = self.agenda.pop() else {
                 return Err(wrong("nothing is left to happen".into()));
             };
             self.now_ns = self.now_ns.max(time_ns);

@@ -11,7 +11,7 @@ use hyper::Method;
 
 use crate::client::Client;
 use crate::complete::Names;
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::output::{Style, counted, print};
 use crate::run::part;
 
@@ -72,13 +72,18 @@ pub fn run(client: &Client, command: &ClusterCommand, as_json: bool) -> Result<(
     match command {
         ClusterCommand::Status { disks } => {
             let status: ClusterStatus = client.get("/v1/cluster")?;
-            print(as_json, &status, &show(&status, *disks))
+            print(as_json, &status, &plain(&show(&status, *disks)))
         }
         ClusterCommand::Plan => {
             let plan: ClusterPlan = client.get("/v1/cluster/plan")?;
-            print(as_json, &plan, &show_plan(&plan))
+            print(as_json, &plan, &plain(&show_plan(&plan)))
         }
     }
+}
+
+/// Replaces control characters, which a terminal might obey: names come from other hosts.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Runs `haversack tenant`.
@@ -92,8 +97,15 @@ pub fn tenant(client: &Client, command: &TenantCommand, style: Style) -> Result<
         }
         TenantCommand::Show { name } => {
             let mut tenants: Vec<TenantStatus> = client.get("/v1/cluster/tenants")?;
-            tenants.retain(|tenant| name.as_ref().is_none_or(|name| tenant.name == *name));
-            print(style.as_json, &tenants, &show_tenants(&tenants))
+            if let Some(name) = name {
+                tenants.retain(|tenant| tenant.name == *name);
+                if tenants.is_empty() {
+                    return Err(CliError::Failed(format!(
+                        "there is no tenant '{name}': see 'haversack tenant show'"
+                    )));
+                }
+            }
+            print(style.as_json, &tenants, &plain(&show_tenants(&tenants)))
         }
         TenantCommand::Remove { name } => {
             client.send(Method::DELETE, &path(name)?, None::<&()>)?;

@@ -31,4 +31,4 @@ pub use outline::outline;
 pub use plan::{Held, Hindrance, Move, Plan, Why};
 pub use settings::{Rule, Settings};
 pub use snapshot::{Disk, DiskName, Host, HostName, HostState, Snapshot, TenantName, Vm, VmName};
-pub use tenants::{Demand, Division, HostShare, Tenant, TenantTotal, demands, divide};
+pub use tenants::{Demand, Division, HostShare, Tenant, TenantTotal, WEIGHTS, demands, divide};

@@ -14,6 +14,7 @@
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 4.2, for weights and chunks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +25,15 @@ use crate::snapshot::{HostName, HostState, Snapshot, TenantName};
 /// The least number of chunks that a cache has for each of its tenants.
 const CHUNKS_A_TENANT: u64 = 4;
 
+/// The weights that a tenant may have.
+pub const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
+
 /// A tenant's guarantees, which hold over all hosts together.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Tenant {
     /// Its name.
     pub name: TenantName,
-    /// Its weight; above 0.
+    /// Its weight, one of [`WEIGHTS`].
     pub weight: f64,
     /// The blocks that it gets before others get more than their reservations, as far as it demands them.
     #[serde(default)]
@@ -173,7 +177,7 @@ fn check(hosts: &[&(HostName, u64)], tenants: &[&Tenant]) -> Result<(), ClusterE
             found,
             expected,
         };
-        if !(1e-6..=1e6).contains(&tenant.weight) {
+        if !WEIGHTS.contains(&tenant.weight) {
             return Err(bad(
                 "its weight",
                 tenant.weight.to_string(),

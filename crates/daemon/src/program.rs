@@ -1,11 +1,11 @@
 //! Programs of the operator's, which fence a host or move a VM: told what to do by arguments and by a JSON object on their standard
 //! input. Only the exit code 0 says that it is done.
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -87,19 +87,15 @@ pub fn run(
     time: Duration,
 ) -> Result<String, ProgramError> {
     let start = |source| ProgramError::Start { program: program.into(), source };
-    let mut output = tempfile().map_err(start)?;
+    let (input, mut output) = (input_of(input).map_err(start)?, tempfile().map_err(start)?);
     let child = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::piped())
+        .stdin(input)
         .stdout(output.try_clone().map_err(start)?)
         .stderr(output.try_clone().map_err(start)?)
         .process_group(0)
         .spawn();
     let mut child = child.map_err(start)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // It fits the pipe. A program that does not read it has the same as arguments.
-        let _ = serde_json::to_writer(&mut stdin, input).map(|()| stdin.write_all(b"\n"));
-    }
     let Some(status) = wait(&mut child, time).map_err(start)? else {
         let (program, process) = (program.to_path_buf(), child.id());
         let group = Pid::from_raw(i32::try_from(process).unwrap_or(i32::MAX));
@@ -119,7 +115,16 @@ pub fn run(
     Err(ProgramError::Failed { program: program.into(), status, output: text })
 }
 
-/// Waits for a program's end at most so long.
+/// Returns a file with what a program reads: one that does not read a pipe would hold its writer up.
+fn input_of(input: &impl Serialize) -> std::io::Result<std::fs::File> {
+    let mut file = tempfile()?;
+    serde_json::to_writer(&mut file, input)?;
+    file.write_all(b"\n")?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Waits for a program's end at most this long.
 fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + time;
     loop {
@@ -131,7 +136,7 @@ fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-/// Returns a file for the output: a pipe would be held open by what the program leaves running.
+/// Returns an empty file in memory. A pipe for the output would be held open by what the program leaves running.
 fn tempfile() -> std::io::Result<std::fs::File> {
     let name = c"haversack-program";
     let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
@@ -139,8 +144,9 @@ fn tempfile() -> std::io::Result<std::fs::File> {
 }
 
 fn text_of(output: &mut std::fs::File) -> std::io::Result<String> {
-    use std::io::Seek;
-    output.rewind()?;
+    // Why it failed is at the end.
+    let length = output.metadata()?.len();
+    output.seek(SeekFrom::Start(length.saturating_sub(MOST_OUTPUT_BYTES)))?;
     let mut bytes = Vec::new();
     output.take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_string())

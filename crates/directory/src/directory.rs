@@ -118,16 +118,16 @@ impl Directory {
         Err(DirectoryError::Changed { key: owned })
     }
 
-    /// Removes an intent, if it is the one that the view has.
+    /// Removes this intent. Another one of the same disk stays.
     ///
     /// # Errors
     /// As [`Directory::begin_move`].
-    pub fn end_move(&self, disk: &str) -> Result<(), DirectoryError> {
-        let key = Key::Intent(disk.into());
-        match self.view().revision_of(&key) {
-            0 => Ok(()),
-            revision => self.call(vec![Write::delete(key).if_at(revision)], Vec::new(), false).map(drop),
-        }
+    pub fn end_move(&self, disk: &str, intent: &IntentRecord) -> Result<(), DirectoryError> {
+        let view = self.view();
+        let Some(seen) = view.intents.get(disk).filter(|seen| seen.record == *intent) else { return Ok(()) };
+        let delete = Write::delete(Key::Intent(disk.into())).if_at(seen.revision);
+        drop(view);
+        self.call(vec![delete], Vec::new(), false).map(drop)
     }
 
     /// Marks a host as draining, or removes the mark.

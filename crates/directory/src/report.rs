@@ -92,7 +92,8 @@ enum Claim {
     Refused(Conflict),
 }
 
-/// Compares what an owner says with what the directory has. Another host's entry is replaced only by a higher epoch.
+/// Compares what an owner says with what the directory has. Another host's entry is replaced only by a higher epoch. If this
+/// host does not know the epoch of a disk for the moment, its own entry stays.
 fn claim(mine: &DiskRecord, there: Option<&DiskRecord>) -> Claim {
     match there {
         Some(there) if there == mine => Claim::Stands,
@@ -102,6 +103,7 @@ fn claim(mine: &DiskRecord, there: Option<&DiskRecord>) -> Claim {
             host: there.host.clone(),
             directory_epoch: there.epoch,
         }),
+        Some(there) if there.host == mine.host && mine.epoch == 0 && there.epoch > 0 => Claim::Stands,
         _ => Claim::Write,
     }
 }
@@ -185,6 +187,16 @@ mod tests {
         let mut view = view_of(&report);
         view.hosts.get_mut("alpha").unwrap().lease = 8;
         assert_eq!(written(&report, &view), ["put /haversack/v1/hosts/alpha"]);
+    }
+
+    #[test]
+    fn an_epoch_that_is_not_known_for_the_moment_replaces_none() {
+        let mut report = report();
+        let view = view_of(&report);
+        report.disks.insert("id".into(), disk("alpha", 0));
+        assert!(written(&report, &view).iter().all(|write| !write.contains("disks/")));
+        report.disks.insert("id".into(), disk("alpha", 4));
+        assert!(written(&report, &view).iter().any(|write| write.contains("disks/")));
     }
 
     #[test]

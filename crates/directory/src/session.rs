@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::{Client, TxnOpResponse, WatchResponse};
 use tokio::sync::mpsc::Receiver;
@@ -16,6 +16,9 @@ use crate::report::{Changes, Report, changes};
 use crate::status::Shared;
 use crate::watch::{BEAT, Lost, Watch};
 use crate::write::{self, MOST_WRITES, Write};
+
+/// After what time a report that was refused in part is compared with the view again.
+const AFTER_REFUSAL: Duration = Duration::from_millis(250);
 
 /// A connection to a member of etcd.
 pub(crate) struct Session<'a> {
@@ -31,8 +34,9 @@ pub(crate) struct Session<'a> {
     pending: VecDeque<Vec<Write>>,
     /// The report that is being written.
     writing: Option<Arc<Report>>,
-    /// Something of it was changed by somebody else, or by etcd at the end of a lease: what the view has then decides.
-    is_refused: bool,
+    /// When something of it was refused, because another host has changed it, or etcd at the end of a lease: it is compared with
+    /// the view again, which has the change by then.
+    refused_at: Option<Instant>,
     /// The revision of this host's entry while it is another daemon's.
     other: Option<i64>,
 }
@@ -66,7 +70,7 @@ impl<'a> Session<'a> {
             keeper,
             pending: VecDeque::new(),
             writing: None,
-            is_refused: false,
+            refused_at: None,
             other: None,
         })
     }
@@ -110,7 +114,8 @@ impl<'a> Session<'a> {
         match self.watch.apply(self.shared, message) {
             Ok(()) => {
                 let is_idle = self.pending.is_empty();
-                if is_idle && (self.is_refused || (self.other.is_some() && self.has_name())) {
+                let is_due = self.refused_at.is_some_and(|at| at.elapsed() >= AFTER_REFUSAL);
+                if is_idle && (is_due || (self.other.is_some() && self.has_name())) {
                     self.begin_report();
                 }
                 Ok(())
@@ -169,7 +174,7 @@ impl<'a> Session<'a> {
             changes(&report, &self.shared.view(), &self.shared.config, lease.id);
         self.shared.set_conflicts(conflicts);
         self.pending = writes.chunks(MOST_WRITES).map(<[_]>::to_vec).collect();
-        (self.writing, self.is_refused) = (Some(report), false);
+        (self.writing, self.refused_at) = (Some(report), None);
         self.end_report();
     }
 
@@ -181,7 +186,9 @@ impl<'a> Session<'a> {
             Ok(answer) => {
                 let failed = answer.op_responses().iter().filter(|response| was_refused(response)).count();
                 self.shared.count_writes(writes.len() - failed);
-                self.is_refused |= failed > 0;
+                if failed > 0 {
+                    self.refused_at = Some(Instant::now());
+                }
                 self.shared.set_write_error(None);
                 self.end_report();
                 Ok(())
@@ -201,7 +208,7 @@ impl<'a> Session<'a> {
     fn end_report(&mut self) {
         if self.pending.is_empty()
             && let Some(report) = self.writing.take()
-            && !self.is_refused
+            && self.refused_at.is_none()
         {
             self.shared.wrote(&report);
         }

@@ -145,6 +145,24 @@ fn no_vm_is_lost_and_none_moves_twice_in_an_hour() {
     }
 }
 
+/// Rules are compared under the same demand and the same failures.
+#[test]
+fn events_do_not_depend_on_the_rule() {
+    for name in ["step", "failures"] {
+        let of = |system| model::simulate(&model_of(name, 40), system, 1).unwrap();
+        let (equal, ours) = (of(System::Equal), of(System::LeastLatency));
+        assert!(ours.moves > 0, "{name}: nothing moved");
+        let away =
+            |outcome: &model::Outcome| outcome.windows.iter().map(|window| window.away).collect::<Vec<_>>();
+        assert_eq!(away(&equal), away(&ours), "{name}");
+        let demand = |loads: &Vec<f32>| loads.iter().filter(|load| load.is_finite()).sum::<f32>();
+        for (window, (a, b)) in equal.loads.iter().zip(&ours.loads).enumerate() {
+            let (a, b) = (demand(a), demand(b));
+            assert!((a - b).abs() < a * 1e-3, "{name}, window {window}: {a} and {b}");
+        }
+    }
+}
+
 #[test]
 fn a_failure_and_maintenance_take_hosts_away_and_bring_them_back() {
     for name in ["failures", "maintenance"] {
@@ -161,6 +179,20 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(error.contains("least-variance"), "{error}");
     let none = model::Scenario { hosts: 1, ..scenario };
     assert!(model::simulate(&none, System::Local, 1).is_err());
+    for (key, value) in [("hosts", "1000000000000"), ("length", "\"100000000h\""), ("window", "\"1us\"")] {
+        let mut text: toml::Table = toml::from_str(built_in("step").unwrap()).unwrap();
+        text.insert(key.into(), toml::from_str::<toml::Table>(&format!("v = {value}")).unwrap()["v"].clone());
+        let absurd: model::Scenario = text.try_into().unwrap();
+        let error = absurd.check().unwrap_err().to_string();
+        assert!(error.contains("more than"), "{key}: {error}");
+    }
+    for (key, value) in
+        [("factor = 2.0", "factor = 1e300"), ("kind = \"step\"", "kind = \"failure\"\nlasts = \"1000000h\"")]
+    {
+        let text = built_in("step").unwrap().replace(key, value).replace("factor = 2.0", "");
+        let absurd: model::Scenario = toml::from_str(&text).unwrap();
+        assert!(absurd.check().is_err(), "{value}");
+    }
     let mut wrong = mix("cloudcache-12");
     wrong.cluster.as_mut().unwrap().hosts[0].push("vm13".into());
     let error = Scenario::Traced(Box::new(wrong)).check().unwrap_err().to_string();

@@ -364,7 +364,7 @@ fn of_two_that_begin_a_move_one_does() {
             // Beta has not reported, so it counts as gone.
             let expected = if winner.name() == "alpha" { Progress::Planned } else { Progress::Abandoned };
             check(progress == expected, format!("{progress:?}"))?;
-            winner.end_move("id-vm1").map_err(failed)?;
+            winner.end_move("id-vm1", &view.intents["id-vm1"].record).map_err(failed)?;
         }
         let stale = beta.begin_move("id-vm1", &intent("alpha", 3, "beta", &beta), None);
         check(matches!(stale, Err(DirectoryError::Changed { key: Key::Disk(_) })), format!("{stale:?}"))?;
@@ -379,10 +379,23 @@ fn of_two_that_begin_a_move_one_does() {
                 }
             });
             (0..10).try_for_each(|_| {
-                beta.begin_move("id-vm1", &intent("alpha", 4, "beta", &beta), None).map_err(failed)?;
-                beta.end_move("id-vm1").map_err(failed)
+                let begun = intent("alpha", 4, "beta", &beta);
+                beta.begin_move("id-vm1", &begun, None).map_err(failed)?;
+                beta.end_move("id-vm1", &begun).map_err(failed)
             })
-        })
+        })?;
+        // Whoever was refused does not remove what the other one has begun.
+        let begun = intent("alpha", 4, "beta", &beta);
+        beta.begin_move("id-vm1", &begun, None).map_err(failed)?;
+        let refused = intent("alpha", 4, "beta", &alpha);
+        let error = alpha.begin_move("id-vm1", &refused, None);
+        check(matches!(error, Err(DirectoryError::Changed { key: Key::Intent(_) })), format!("{error:?}"))?;
+        until("alpha sees it", || alpha.view().intents.contains_key("id-vm1"))?;
+        alpha.end_move("id-vm1", &refused).map_err(failed)?;
+        beta.begin_move("id-vm1", &begun, None).err().map_or_else(
+            || Err(failed("the intent of the other host was removed")),
+            |_| beta.end_move("id-vm1", &begun).map_err(failed),
+        )
     });
 }
 

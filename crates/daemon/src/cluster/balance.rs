@@ -18,9 +18,12 @@ use super::{Cluster, snapshot};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 use crate::program;
+use crate::settings::check_name;
 
 /// For how long a VM whose move has failed is left alone.
 const AFTER_FAILURE: Duration = Duration::from_secs(600);
+/// For how long a VM that has moved is left alone, in periods of the hosts' reports: until both hosts have reported it.
+const AFTER_SUCCESS: f64 = 2.0;
 /// How often it is looked whether the daemon is stopping.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -44,7 +47,10 @@ struct Mover {
     hook: PathBuf,
     hook_time: Duration,
     leads: bool,
-    failed: HashMap<VmName, Instant>,
+    /// VMs that are left alone, and until when.
+    resting: HashMap<VmName, Instant>,
+    /// What this host has put into the directory last.
+    handed_on: Option<BalanceRecord>,
 }
 
 /// Starts the thread, if there is a program.
@@ -53,7 +59,8 @@ struct Mover {
 /// The thread cannot be started.
 pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), DirectoryError> {
     let Some(hook) = config.hook.clone() else { return Ok(()) };
-    let mut mover = Mover { hook, hook_time: config.hook_time.0, leads: false, failed: HashMap::new() };
+    let mut mover =
+        Mover { hook, hook_time: config.hook_time.0, leads: false, resting: HashMap::new(), handed_on: None };
     let (weak, every) = (Arc::downgrade(daemon), config.report_every.0);
     let run = move || {
         let mut next = Instant::now() + every;
@@ -89,23 +96,46 @@ impl Mover {
         };
         if !std::mem::replace(&mut self.leads, true) {
             tracing::info!("this host balances the cluster");
-            cluster.take_over_balance();
+            cluster.take_over_balance(self.handed_on.as_ref());
         }
-        self.failed.retain(|_, since| since.elapsed() < AFTER_FAILURE);
+        let now = Instant::now();
+        self.resting.retain(|_, until| *until > now);
         let view = cluster.directory.view();
-        if let Some(moved) = self.next(cluster, &view) {
-            self.carry_out(daemon, cluster, &view, &moved, leadership);
+        match self.next(cluster, &view) {
+            Some(moved) => self.carry_out(daemon, cluster, view, &moved, leadership),
+            None => drop(self.hand_on(cluster, leadership)),
         }
-        if let Err(error) = cluster.hand_on_balance(leadership) {
-            tracing::debug!("what the balancer knows is not in the directory: {error}");
+    }
+
+    /// Puts what the balancer knows into the directory, for the host that balances next. Returns whether it is there.
+    fn hand_on(&mut self, cluster: &Cluster, leadership: Leadership) -> bool {
+        let record = cluster.balance();
+        match cluster.directory.set_balance(leadership, &record) {
+            Ok(()) => {
+                self.handed_on = Some(record);
+                true
+            }
+            Err(error) => {
+                tracing::debug!("what the balancer knows is not in the directory: {error}");
+                false
+            }
         }
+    }
+
+    /// Leaves a VM alone for a time.
+    fn rest(&mut self, vm: &VmName, time: Duration) {
+        self.resting.insert(vm.clone(), Instant::now() + time);
     }
 
     /// Returns what is to be moved next.
     fn next(&self, cluster: &Cluster, view: &View) -> Option<Move> {
-        let observed = cluster.observed.locked();
-        match observed.balancer.plan(observed.now_us(), &snapshot::of(view)) {
-            Ok(plan) => plan.moves.into_iter().find(|moved| !self.failed.contains_key(&moved.vm)),
+        let may_begin = |moved: &Move| {
+            let from = view.hosts.get(&moved.from.0);
+            let is_connected = from.is_some_and(|from| from.record.reaches.contains(&moved.to.0));
+            is_connected && !self.resting.contains_key(&moved.vm)
+        };
+        match cluster.plan(view) {
+            Ok(plan) => plan.moves.into_iter().find(may_begin),
             Err(error) => {
                 tracing::debug!("nothing is balanced: {error}");
                 None
@@ -117,19 +147,29 @@ impl Mover {
         &mut self,
         daemon: &Daemon,
         cluster: &Cluster,
-        view: &View,
+        view: Arc<View>,
         moved: &Move,
         leadership: Leadership,
     ) {
         let (vm, from, to, reason) = (&moved.vm.0, &moved.from.0, &moved.to.0, moved.to_string());
-        let disks: Vec<_> = snapshot::disks_of(view, vm, from).collect();
+        if let Some(error) = [vm, from, to].into_iter().find_map(|name| check_name(name).err()) {
+            daemon.events.add(
+                "balance-failed",
+                vm,
+                format!("the program is not called with this name: {error}"),
+            );
+            return self.rest(&moved.vm, AFTER_FAILURE);
+        }
+        let disks = snapshot::disks_of(&view, vm, from);
+        let report_every_s = view.hosts.values().map(|host| host.record.report_every_s).fold(0.0, f64::max);
+        drop(view);
         let mut driven = Vec::new();
         for (id, _) in &disks {
             match cluster.begin_proposed(id, to, &reason, leadership) {
                 Ok(one) => driven.push(one),
                 Err(error) => {
                     tracing::info!(vm, to, "not moved: {error}");
-                    return;
+                    return self.rest(&moved.vm, AFTER_FAILURE);
                 }
             }
         }
@@ -138,6 +178,10 @@ impl Mover {
             let record = MoveRecord::of(observed.now_us(), moved);
             observed.balancer.record(record);
         }
+        // Whoever balances after this host must know of the move.
+        if !self.hand_on(cluster, leadership) {
+            return self.rest(&moved.vm, AFTER_FAILURE);
+        }
         daemon.events.add("balancing", vm, reason.clone());
         let disks = disks.iter().map(|(id, name)| OrderedDisk { name, id }).collect();
         let order = Order { vm, from, to, disks, reason: &reason };
@@ -145,6 +189,8 @@ impl Mover {
             Ok(output) => {
                 tracing::info!(vm, from, to, output, "moved");
                 daemon.events.add("balanced", vm, format!("from host '{from}' to host '{to}'"));
+                let time_s = (report_every_s * AFTER_SUCCESS).clamp(1.0, AFTER_FAILURE.as_secs_f64());
+                self.rest(&moved.vm, Duration::from_secs_f64(time_s));
             }
             Err(error) => {
                 daemon.events.add(
@@ -152,17 +198,20 @@ impl Mover {
                     vm,
                     format!("from host '{from}' to host '{to}': {error}"),
                 );
-                self.failed.insert(moved.vm.clone(), Instant::now());
+                self.rest(&moved.vm, AFTER_FAILURE);
             }
         }
     }
 }
 
 impl Cluster {
-    /// Goes on with what the host knew that balanced before.
-    fn take_over_balance(&self) {
+    /// Goes on with what the host knew that balanced before, unless that was this one.
+    fn take_over_balance(&self, handed_on: Option<&BalanceRecord>) {
         let view = self.directory.view();
         let Some(record) = view.balance.as_ref().map(|seen| &seen.record) else { return };
+        if handed_on == Some(record) {
+            return;
+        }
         match serde_json::from_value::<Balancer>(record.state.clone()) {
             Ok(balancer) => {
                 let mut observed = self.observed.locked();
@@ -178,14 +227,11 @@ impl Cluster {
         }
     }
 
-    /// Puts what the balancer knows into the directory, for the host that balances next.
-    fn hand_on_balance(&self, leadership: Leadership) -> Result<(), DirectoryError> {
-        let record = {
-            let observed = self.observed.locked();
-            // Its keys are text.
-            let state = serde_json::to_value(&observed.balancer).unwrap_or_default();
-            BalanceRecord { clock_us: observed.now_us(), state }
-        };
-        self.directory.set_balance(leadership, &record)
+    /// Returns what the balancer knows.
+    fn balance(&self) -> BalanceRecord {
+        let observed = self.observed.locked();
+        // Its keys are text.
+        let state = serde_json::to_value(&observed.balancer).unwrap_or_default();
+        BalanceRecord { clock_us: observed.now_us(), state }
     }
 }

@@ -16,8 +16,8 @@ mod watch;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haversack_cluster::Balancer;
-use haversack_directory::{Directory, DirectoryError};
+use haversack_cluster::{Balancer, ClusterError, Plan};
+use haversack_directory::{Directory, DirectoryError, View};
 
 use self::config::ClusterConfig;
 use self::moves::Moves;
@@ -111,6 +111,18 @@ impl Cluster {
             Ok(()) => observed.windows += 1,
             Err(error) => tracing::debug!("the balancer cannot use what the directory has: {error}"),
         }
+    }
+
+    /// Returns what the balancer would move. Reports do not wait for it: it may take a second in a large cluster.
+    ///
+    /// # Errors
+    /// What the directory has contradicts itself.
+    fn plan(&self, view: &View) -> std::result::Result<Plan, ClusterError> {
+        let (balancer, now_us) = {
+            let observed = self.observed.locked();
+            (observed.balancer.clone(), observed.now_us())
+        };
+        balancer.plan(now_us, &snapshot::of(view))
     }
 
     /// Returns whether the view shows what the directory has now.

@@ -26,16 +26,26 @@ pub struct Moves {
     abandoned: Mutex<HashMap<String, Instant>>,
 }
 
-/// A move that this daemon drives. Its end removes the intent, if there is one.
+/// A move that this daemon drives. Its end removes the intent, if it is in the directory.
 pub struct Driven<'a> {
     cluster: &'a Cluster,
     disk: String,
+    intent: IntentRecord,
+}
+
+impl<'a> Driven<'a> {
+    /// Marks the move as one that this daemon drives. Call it before the intent is in the directory, from which
+    /// [`Cluster::tidy`] removes intents that nothing drives.
+    fn new(cluster: &'a Cluster, disk: &str, intent: IntentRecord) -> Driven<'a> {
+        cluster.moves.active.locked().insert(disk.into());
+        Driven { cluster, disk: disk.into(), intent }
+    }
 }
 
 impl Drop for Driven<'_> {
     fn drop(&mut self) {
         self.cluster.moves.active.locked().remove(&self.disk);
-        if let Err(error) = self.cluster.directory.end_move(&self.disk) {
+        if let Err(error) = self.cluster.directory.end_move(&self.disk, &self.intent) {
             tracing::debug!(disk = self.disk, "the intent of the move stays for now: {error}");
         }
     }
@@ -79,9 +89,8 @@ impl Daemon {
             instance: directory.instance(),
             reason: "an operator's order".into(),
         };
-        cluster.moves.active.locked().insert(disk.clone());
-        let driven = Driven { cluster, disk };
-        match directory.begin_move(&driven.disk, &intent, None) {
+        let driven = Driven::new(cluster, &disk, intent);
+        match directory.begin_move(&disk, &driven.intent, None) {
             Ok(()) => Ok(Some(driven)),
             Err(DirectoryError::Changed { key: Key::Intent(_) }) => Err(DaemonError::conflict(
                 format!("another host has just begun to move disk '{name}'"),
@@ -121,12 +130,13 @@ impl Cluster {
             instance: self.directory.instance(),
             reason: reason.into(),
         };
-        self.directory.begin_move(disk, &intent, Some(leadership))?;
-        self.moves.active.locked().insert(disk.into());
-        Ok(Driven { cluster: self, disk: disk.into() })
+        drop(view);
+        let driven = Driven::new(self, disk, intent);
+        self.directory.begin_move(disk, &driven.intent, Some(leadership))?;
+        Ok(driven)
     }
 
-    /// Removes intents of moves that are over, of those that concern this host.
+    /// Removes intents of moves that are over: those that name this host, and those of its disks.
     pub(super) fn tidy(&self) {
         if !self.is_current() {
             return;
@@ -137,7 +147,8 @@ impl Cluster {
         abandoned.retain(|disk, _| view.intents.contains_key(disk));
         for (disk, intent) in &view.intents {
             let record = &intent.record;
-            if ![&record.by, &record.from, &record.to].into_iter().any(|host| host == me) {
+            let owner = view.disks.get(disk).map(|seen| &seen.record.host);
+            if ![&record.by, &record.from, &record.to].into_iter().chain(owner).any(|host| host == me) {
                 continue;
             }
             let is_over = match view.progress(disk, record) {
@@ -154,7 +165,7 @@ impl Cluster {
                 }
             };
             if is_over && !self.moves.active.locked().contains(disk) {
-                match self.directory.end_move(disk) {
+                match self.directory.end_move(disk, record) {
                     Ok(()) => tracing::info!(disk = record.name, to = record.to, "a move is over"),
                     Err(error) => tracing::debug!(disk = record.name, "the intent stays for now: {error}"),
                 }

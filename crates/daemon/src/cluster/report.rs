@@ -71,7 +71,6 @@ impl Reporter {
         for pool in &status.pools {
             if matches!(pool.state, PoolState::Failed | PoolState::Stopped) {
                 closed_pools.insert(pool.name.clone());
-                continue;
             }
             let there = || disks.values().filter(|disk| disk.pool == pool.name);
             let record = PoolRecord {

@@ -6,7 +6,7 @@ use haversack_api::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
     HostState, PlannedMove, Size, TenantSettings, TenantStatus,
 };
-use haversack_cluster::{Move, Plan, Snapshot, demands, divide};
+use haversack_cluster::{Move, Plan, WEIGHTS, demands, divide};
 use haversack_directory::{Conflict, DrainRecord, Progress, Status, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 
@@ -33,7 +33,7 @@ impl Daemon {
     /// Returns the state of this host's connection to the directory; none without `[cluster]`.
     pub fn directory_status(&self) -> Option<DirectoryStatus> {
         let cluster = self.cluster()?;
-        Some(directory(cluster.directory.name(), &cluster.directory.status()))
+        Some(directory(cluster))
     }
 
     /// Returns the cluster as this host knows it. It does not wait for etcd.
@@ -45,7 +45,7 @@ impl Daemon {
         let view = cluster.directory.view();
         let now = Instant::now();
         Ok(ClusterStatus {
-            directory: directory(cluster.directory.name(), &cluster.directory.status()),
+            directory: directory(cluster),
             leader: view.leader.as_ref().map(|leader| leader.record.host.clone()),
             hosts: hosts(&view, now),
             disks: disks(&view, now),
@@ -59,15 +59,14 @@ impl Daemon {
     /// This host is in no cluster, or what the directory has contradicts itself.
     pub fn cluster_plan(&self) -> Result<ClusterPlan> {
         let cluster = self.cluster_or_error()?;
-        let snapshot = snapshot::of(&cluster.directory.view());
-        let observed = cluster.observed.locked();
-        let plan = observed.balancer.plan(observed.now_us(), &snapshot);
+        let view = cluster.directory.view();
+        let plan = cluster.plan(&view);
         let plan: Plan =
             plan.map_err(|error| DaemonError::conflict(error.to_string(), "see 'haversack cluster status'"))?;
         Ok(ClusterPlan {
-            directory: directory(cluster.directory.name(), &cluster.directory.status()),
-            windows: observed.windows,
-            moves: plan.moves.iter().map(|moved| planned(moved, &snapshot)).collect(),
+            directory: directory(cluster),
+            windows: cluster.observed.locked().windows,
+            moves: plan.moves.iter().map(|moved| planned(moved, &view)).collect(),
             held: plan.held.iter().map(ToString::to_string).collect(),
             variance_before: plan.variance_before,
             variance_after: plan.variance_after,
@@ -113,8 +112,12 @@ impl Daemon {
     pub fn set_tenant(&self, name: &str, settings: &TenantSettings) -> Result<()> {
         let cluster = self.cluster_or_error()?;
         check_name(name).map_err(DaemonError::Bad)?;
-        if !(settings.weight.is_finite() && settings.weight > 0.0) {
-            return Err(DaemonError::Bad(format!("weight {}: expected a number above 0", settings.weight)));
+        if !WEIGHTS.contains(&settings.weight) {
+            let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
+            return Err(DaemonError::Bad(format!(
+                "weight {}: expected a number from {least} to {most}",
+                settings.weight
+            )));
         }
         if settings.limit.is_some_and(|limit| limit < settings.reservation) {
             return Err(DaemonError::Bad(
@@ -147,7 +150,8 @@ fn seconds(since: Instant, now: Instant) -> f64 {
     now.saturating_duration_since(since).as_secs_f64()
 }
 
-fn directory(name: &str, status: &Status) -> DirectoryStatus {
+fn directory(cluster: &Cluster) -> DirectoryStatus {
+    let (name, status) = (cluster.directory.name(), cluster.directory.status());
     let mut problems = Vec::new();
     if let Some(error) = &status.error {
         problems.push(error.clone());
@@ -158,6 +162,8 @@ fn directory(name: &str, status: &Status) -> DirectoryStatus {
         ));
     }
     problems.extend(status.conflicts.iter().map(|one| format!("disk '{}': {}", one.disk, conflict(one))));
+    let unreadable = &cluster.directory.view().unreadable;
+    problems.extend(unreadable.iter().map(|(key, error)| format!("{key} in etcd is ignored: {error}")));
     DirectoryStatus {
         name: name.into(),
         endpoint: status.endpoint.clone(),
@@ -266,17 +272,22 @@ fn progress(progress: Progress) -> &'static str {
     }
 }
 
-fn planned(moved: &Move, snapshot: &Snapshot) -> PlannedMove {
-    let vm = snapshot.vms.iter().find(|vm| vm.name == moved.vm);
+fn planned(moved: &Move, view: &View) -> PlannedMove {
+    let disks = snapshot::disks_of(view, &moved.vm.0, &moved.from.0);
     PlannedMove {
         vm: moved.vm.to_string(),
-        disks: vm.iter().flat_map(|vm| &vm.disks).map(|disk| disk.name.to_string()).collect(),
+        disks: disks.into_iter().map(|(_, name)| name).collect(),
         from: moved.from.to_string(),
         to: moved.to.to_string(),
         reason: moved.to_string(),
         copied_bytes: moved.copied_bytes,
         copy_s: moved.copy_us as f64 / 1e6,
     }
+}
+
+/// Figures in etcd may be anything.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Shares are left out if the settings contradict each other, as those of two daemons' versions may.
@@ -304,10 +315,10 @@ fn tenants(view: &View) -> Vec<TenantStatus> {
         TenantStatus {
             settings,
             disks: disks().count() as u64,
-            demand_bytes: disks().map(|disk| disk.record.demand_bytes).sum(),
-            usage_bytes: disks().map(|disk| disk.record.usage_bytes).sum(),
-            share_bytes: total.map(|total| total.blocks * BLOCK),
-            missing_bytes: total.map(|total| total.missing_blocks * BLOCK),
+            demand_bytes: sum(disks().map(|disk| disk.record.demand_bytes)),
+            usage_bytes: sum(disks().map(|disk| disk.record.usage_bytes)),
+            share_bytes: total.map(|total| total.blocks.saturating_mul(BLOCK)),
+            missing_bytes: total.map(|total| total.missing_blocks.saturating_mul(BLOCK)),
             name,
         }
     };

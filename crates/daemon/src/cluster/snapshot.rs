@@ -1,15 +1,17 @@
 //! What the balancer sees of the directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_cluster::{
     Disk, DiskName, Host, HostName, HostState, Snapshot, Tenant, TenantName, Vm, VmName,
 };
-use haversack_directory::{DiskRecord, View};
+use haversack_directory::{DiskRecord, HostRecord, PoolRecord, View};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::Curve;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The states of pools whose cache counts.
+const USABLE: [&str; 2] = ["ok", "degraded"];
 /// What a host without a limit can send to another one: a network of 10 Gbit/s.
 const LINK_BYTES_PER_S: u64 = 1_250_000_000;
 
@@ -20,12 +22,19 @@ const LINK_BYTES_PER_S: u64 = 1_250_000_000;
 pub fn of(view: &View) -> Snapshot {
     let away = view.away();
     let capacity = |host: &str| -> u64 {
-        let pools = view.pools.iter().filter(|((of, _), _)| of == host);
-        pools.map(|(_, pool)| pool.record.capacity_bytes / BLOCK).sum()
+        let usable = |pool: &&PoolRecord| USABLE.contains(&pool.state.as_str());
+        let pools = view.pools.iter().filter(|((of, _), _)| of == host).map(|(_, seen)| &seen.record);
+        pools.filter(usable).fold(0, |sum, pool| sum.saturating_add(pool.capacity_bytes / BLOCK))
+    };
+    let state = |name: &str, record: &HostRecord| match (record.moves_disks, view.drains.contains_key(name)) {
+        // No disk can be moved from or to it.
+        (false, _) => HostState::Away,
+        (true, true) => HostState::Draining,
+        (true, false) => HostState::Serving,
     };
     let alive = view.hosts.iter().map(|(name, seen)| Host {
         name: HostName(name.clone()),
-        state: if view.drains.contains_key(name) { HostState::Draining } else { HostState::Serving },
+        state: state(name, &seen.record),
         capacity_blocks: capacity(name),
         memory_bytes: None,
         vcpus: None,
@@ -42,20 +51,41 @@ pub fn of(view: &View) -> Snapshot {
     Snapshot { hosts: alive.chain(gone).collect(), vms: vms(view) }
 }
 
-fn vms(view: &View) -> Vec<Vm> {
-    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    for disk in view.disks.values() {
-        *names.entry(&disk.record.name).or_default() += 1;
+/// Names VMs.
+struct Names<'a> {
+    /// How many disks have each name.
+    disks: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn new(view: &'a View) -> Names<'a> {
+        let mut disks: BTreeMap<&str, usize> = BTreeMap::new();
+        for disk in view.disks.values() {
+            *disks.entry(&disk.record.name).or_default() += 1;
+        }
+        Names { disks }
     }
+
+    /// Returns what a disk is called: by its name, or by its identity if another disk has that name as well.
+    fn of_disk(&self, id: &'a str, record: &'a DiskRecord) -> &'a str {
+        if self.disks.get(record.name.as_str()) == Some(&1) { &record.name } else { id }
+    }
+
+    /// Returns what a disk's VM is called.
+    fn of_vm(&self, id: &'a str, record: &'a DiskRecord) -> &'a str {
+        record.vm.as_deref().unwrap_or_else(|| self.of_disk(id, record))
+    }
+}
+
+fn vms(view: &View) -> Vec<Vm> {
+    let names = Names::new(view);
     // By host as well: a VM whose disks are on two hosts is on its way.
     let mut vms: BTreeMap<(String, String), Vm> = BTreeMap::new();
     for (id, seen) in &view.disks {
         let record = &seen.record;
-        let is_unique = names.get(record.name.as_str()) == Some(&1);
-        let name = if is_unique { &record.name } else { id };
-        let vm = record.vm.as_ref().unwrap_or(name);
-        let entry = vms.entry((vm.clone(), record.host.clone())).or_insert_with(|| Vm {
-            name: VmName(vm.clone()),
+        let (name, vm) = (names.of_disk(id, record), names.of_vm(id, record));
+        let entry = vms.entry((vm.to_string(), record.host.clone())).or_insert_with(|| Vm {
+            name: VmName(vm.into()),
             tenant: TenantName(record.tenant.clone().unwrap_or_default()),
             host: HostName(record.host.clone()),
             ..Vm::default()
@@ -75,15 +105,19 @@ fn vms(view: &View) -> Vec<Vm> {
     for ((name, _), vm) in vms {
         by_name.entry(name).or_default().push(vm);
     }
-    by_name.into_values().flat_map(apart).collect()
+    let whole: BTreeSet<String> = by_name.keys().cloned().collect();
+    by_name.into_values().flat_map(|parts| apart(parts, &whole)).collect()
 }
 
-/// Returns the parts of a VM that is on several hosts under names of their own; none of them moves.
-fn apart(mut parts: Vec<Vm>) -> Vec<Vm> {
+/// Returns the parts of a VM that is on several hosts under names that no other VM has; none of them moves.
+fn apart(mut parts: Vec<Vm>, others: &BTreeSet<String>) -> Vec<Vm> {
     if parts.len() > 1 {
         for part in &mut parts {
             part.pinned = Some(format!("disks of VM '{}' are on several hosts", part.name));
-            part.name = VmName(format!("{}@{}", part.name, part.host));
+            part.name.0 = format!("{}@{}", part.name, part.host);
+            while others.contains(&part.name.0) {
+                part.name.0.push('@');
+            }
         }
     }
     parts
@@ -144,13 +178,11 @@ pub fn tenants(view: &View) -> Vec<Tenant> {
 }
 
 /// Returns the identities and names of the disks of a VM as [`of`] names it, on a host.
-pub fn disks_of<'a>(view: &'a View, vm: &'a str, host: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let is_of_it = move |(id, record): &(&String, &DiskRecord)| {
-        let name = record.vm.as_ref().unwrap_or(&record.name);
-        record.host == host && (name == vm || (record.vm.is_none() && id.as_str() == vm))
-    };
+pub fn disks_of(view: &View, vm: &str, host: &str) -> Vec<(String, String)> {
+    let names = Names::new(view);
     let disks = view.disks.iter().map(|(id, seen)| (id, &seen.record));
-    disks.filter(is_of_it).map(|(id, record)| (id.as_str(), record.name.as_str()))
+    let of_it = disks.filter(|(id, record)| record.host == host && names.of_vm(id, record) == vm);
+    of_it.map(|(id, record)| (id.clone(), record.name.clone())).collect()
 }
 
 #[cfg(test)]
@@ -239,6 +271,18 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_take_a_vm_offers_nothing() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_host(&mut view, "beta", true);
+        view.pools.get_mut(&("alpha".into(), "b".into())).unwrap().record.state = "failed".into();
+        view.hosts.get_mut("beta").unwrap().record.moves_disks = false;
+        let snapshot = of(&view);
+        let hosts: Vec<_> = snapshot.hosts.iter().map(|host| (host.state, host.capacity_blocks)).collect();
+        assert_eq!(hosts, [(HostState::Serving, 100), (HostState::Away, 200)]);
+    }
+
+    #[test]
     fn disks_of_a_vm_are_together_and_others_are_vms_of_their_own() {
         let mut view = View::default();
         add_host(&mut view, "alpha", true);
@@ -254,12 +298,12 @@ mod tests {
             (10, 8, 2)
         );
         assert_eq!(web.disks[0].curve.points(), [(1, 0.5), (4, 0.75)]);
-        assert_eq!(
-            disks_of(&view, "web", "alpha").collect::<Vec<_>>(),
-            [("1", "web-root"), ("2", "web-data")]
-        );
-        assert_eq!(disks_of(&view, "db", "alpha").collect::<Vec<_>>(), [("3", "db")]);
-        assert_eq!(disks_of(&view, "db", "beta").count(), 0);
+        let of = |vm: &str, host: &str| {
+            disks_of(&view, vm, host).into_iter().map(|(id, name)| id + " " + &name).collect::<Vec<_>>()
+        };
+        assert_eq!(of("web", "alpha"), ["1 web-root", "2 web-data"]);
+        assert_eq!(of("db", "alpha"), ["3 db"]);
+        assert!(of("db", "beta").is_empty());
     }
 
     #[test]
@@ -280,7 +324,11 @@ mod tests {
             [("3", "alpha", 1), ("4", "beta", 1), ("web@alpha", "alpha", 1), ("web@beta", "beta", 1)];
         assert_eq!(names(&snapshot), expected);
         assert!(snapshot.vms.iter().all(|vm| vm.pinned.is_some()), "{:?}", snapshot.vms);
-        assert_eq!(disks_of(&view, "3", "alpha").collect::<Vec<_>>(), [("3", "local")]);
+        assert_eq!(disks_of(&view, "3", "alpha"), [("3".into(), "local".into())]);
+        // A VM that is called like a part of another one.
+        add_disk(&mut view, "5", "odd", Some("web@alpha"), "beta");
+        let names: BTreeSet<String> = of(&view).vms.into_iter().map(|vm| vm.name.0).collect();
+        assert!(names.len() == 5 && names.contains("web@alpha@"), "{names:?}");
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::migration::LatencyTable;
 use crate::migration::link::{LinkModel, Speed};
 use crate::mix::Mix;
 
+/// The longest time of a step of a move: an hour.
+const MOST_US: u64 = 3_600_000_000;
+
 /// The table `[cluster]` of a mix. Every host has a pool of the mix's first size.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -183,6 +186,10 @@ impl ClusterTable {
         }
         if self.devices == 0 {
             return wrong("a host has at least one cache device".into());
+        }
+        let times = [("memory", self.memory), ("downtime", self.downtime), ("round-trip", self.round_trip)];
+        if let Some((key, found)) = times.into_iter().find(|(_, time)| time.as_micros() > MOST_US) {
+            return wrong(format!("'{key}' is {found}: expected at most an hour"));
         }
         if !mix.events.is_empty() || mix.migration.is_some() || !mix.policies.is_empty() {
             return wrong(

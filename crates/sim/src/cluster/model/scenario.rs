@@ -9,6 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::table::BalancingTable;
 use crate::error::SimError;
 
+/// The most VMs of a scenario.
+const MOST_VMS: usize = 10_000_000;
+/// The most loads that are kept: one for each window of each host.
+const MOST_SAMPLES: u64 = 1_000_000_000;
+/// The most waves of a maintenance.
+const MOST_WAVES: u32 = 10_000;
+/// The longest event: ten years.
+const MOST_LENGTH_US: u64 = 10 * 366 * 24 * 3_600 * 1_000_000;
+
 /// A scenario. See the module.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -179,7 +188,19 @@ impl Scenario {
             return wrong("expected two hosts or more, each with a VM or more".into());
         }
         if self.cache_blocks == 0 || self.window.as_micros() == 0 || self.windows() == 0 {
-            return wrong("a cache has blocks, and 'length' is a 'window' or more, above 0".into());
+            return wrong(
+                "'cache-blocks' and 'window' must be above 0, and 'length' at least one 'window'".into(),
+            );
+        }
+        let vms = self.hosts.checked_mul(self.vms_per_host);
+        if vms.is_none_or(|vms| vms > MOST_VMS) {
+            return wrong(format!("it has more than {MOST_VMS} VMs: lower 'hosts' or 'vms-per-host'"));
+        }
+        let samples = self.windows().checked_mul(self.hosts as u64);
+        if samples.is_none_or(|samples| samples > MOST_SAMPLES) {
+            return wrong(format!(
+                "it has more than {MOST_SAMPLES} windows of all hosts together: lower 'hosts' or 'length', or raise 'window'"
+            ));
         }
         let figures = [
             ("load", self.vms.load, 0.01..=10.0, "0.01 to 10"),
@@ -206,10 +227,21 @@ impl Scenario {
             if self.window_of(event.at()) >= self.windows() {
                 return wrong(format!("an event at {} is after its end", event.at()));
             }
-            if let Event::Step { factor, .. } = event
-                && !(factor.is_finite() && *factor > 0.0)
-            {
-                return wrong(format!("the 'factor' of a step is above 0, not {factor}"));
+            match event {
+                Event::Step { factor, .. } if !(0.001..=1000.0).contains(factor) => {
+                    return wrong(format!("the 'factor' of a step is from 0.001 to 1000, not {factor}"));
+                }
+                Event::Failure { lasts, .. } | Event::Maintenance { lasts, .. }
+                    if lasts.as_micros() > MOST_LENGTH_US =>
+                {
+                    return wrong(format!("an event lasts {lasts}: expected at most ten years"));
+                }
+                Event::Maintenance { waves, .. } if *waves > MOST_WAVES => {
+                    return wrong(format!(
+                        "a maintenance has {waves} 'waves': expected at most {MOST_WAVES}"
+                    ));
+                }
+                _ => {}
             }
         }
         for rule in [Rule::LeastVariance, Rule::LeastLatency] {

@@ -32,7 +32,10 @@ pub struct World<'a> {
     /// The VMs' load.
     load_random: Random,
     /// What happens to hosts.
+    /// Chooses the hosts that events concern: the same with every rule.
     event_random: Random,
+    /// Chooses hosts as a hypervisor does. How often depends on the rule.
+    hypervisor_random: Random,
     pub vms: Vec<ModelVm>,
     pub hosts: Vec<ModelHost>,
     snapshot: Snapshot,
@@ -89,6 +92,7 @@ impl<'a> World<'a> {
             system,
             load_random: Random::scrambled(seed ^ 0xa5a5),
             event_random: Random::scrambled(seed ^ 0x5a5a),
+            hypervisor_random: Random::scrambled(seed ^ 0x3c3c),
             snapshot: Snapshot::default(),
             balance: settings.map(Balance::new).transpose()?,
             division: Division::default(),
@@ -111,7 +115,8 @@ impl<'a> World<'a> {
     }
 
     fn first_snapshot(&mut self) {
-        let memory = (self.scenario.vms_per_host as f64 * self.scenario.memory) as u64 * VM_MEMORY_BYTES;
+        let vms = (self.scenario.vms_per_host as f64 * self.scenario.memory) as u64;
+        let memory = vms.saturating_mul(VM_MEMORY_BYTES);
         let host = |number: usize| Host {
             name: host_name(number),
             capacity_blocks: self.scenario.cache_blocks,
@@ -273,7 +278,7 @@ impl<'a> World<'a> {
 
     fn carry_out(&mut self, number: usize, to: usize, moved: &Move) {
         let from = self.vms[number].host;
-        let hour = HOUR_US / self.scenario.window.as_micros();
+        let hour = HOUR_US.div_ceil(self.scenario.window.as_micros());
         let vm = &mut self.vms[number];
         let is_soon = vm.moved_in.is_some_and(|before| self.window - before < hour);
         self.moved_twice += u64::from(is_soon && moved.why != Why::Draining);
@@ -321,7 +326,7 @@ impl<'a> World<'a> {
     fn somewhere(&mut self, except: usize) -> usize {
         let most = (self.scenario.vms_per_host as f64 * self.scenario.memory) as usize;
         for _ in 0..LOOKS {
-            let host = self.event_random.below(self.hosts.len() as u64) as usize;
+            let host = self.hypervisor_random.below(self.hosts.len() as u64) as usize;
             let at = &self.hosts[host];
             if host != except && at.state == HostState::Serving && at.here.len() < most {
                 return host;
@@ -346,10 +351,10 @@ impl World<'_> {
             match event {
                 Event::Step { hosts, factor, .. } => {
                     let count = count(*hosts);
+                    // By the hosts that they were on first: with every rule the same VMs.
+                    let each = scenario.vms_per_host;
                     for host in self.choose(count) {
-                        for vm in &self.hosts[host].here {
-                            self.vms[*vm as usize].step(*factor);
-                        }
+                        self.vms[host * each..(host + 1) * each].iter_mut().for_each(|vm| vm.step(*factor));
                     }
                 }
                 Event::Failure { hosts, lasts, .. } => {

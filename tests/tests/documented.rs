@@ -105,7 +105,7 @@ fn the_tests_that_documents_name_exist() -> Result<()> {
             )?;
         }
     }
-    check(count > 50, format!("{count} names of tests are found: the documents look otherwise now"))
+    check(count > 50, format!("{count} names of tests are found: does the search still fit the documents?"))
 }
 
 #[test]
@@ -120,5 +120,5 @@ fn every_promise_names_its_test() -> Result<()> {
             count += 1;
         }
     }
-    check(count > 60, format!("{count} rows are found: the documents look otherwise now"))
+    check(count > 60, format!("{count} rows are found: does the search still fit the documents?"))
 }

@@ -14,7 +14,7 @@ use haversack_e2e::documents::{self, Shown};
 use haversack_e2e::error::check;
 use haversack_e2e::{Error, Place, Result, network::Network, test, tools};
 
-/// Fewer commands than this are found only if the documents look otherwise.
+/// If fewer commands than this are found, the search no longer fits the documents.
 const LEAST_COMMANDS: usize = 200;
 /// More than any network here has.
 const MBITS: u32 = 10_000;
@@ -93,7 +93,10 @@ fn every_command_is_run_or_accounted_for() {
         }
         place.say(&format!("{run} commands are run here, {elsewhere} elsewhere"));
         check(wrong.is_empty(), &wrong)?;
-        check(run + elsewhere >= LEAST_COMMANDS, "few commands are found: the documents look otherwise now")
+        check(
+            run + elsewhere >= LEAST_COMMANDS,
+            "too few commands are found: does the search still fit the documents?",
+        )
     });
 }
 
@@ -197,7 +200,7 @@ impl Elsewhere {
     /// Checks that what runs the command is there.
     fn check(&self) -> Result<()> {
         let Some((path, part)) = self.by else {
-            return check(!self.why.is_empty(), "nobody says why nothing runs it");
+            return check(!self.why.is_empty(), "the table does not say why nothing runs it");
         };
         let text = std::fs::read_to_string(tools::workspace().join(path)).map_err(Error::io(path))?;
         check(text.contains(part), format!("{path} does not contain '{part}'"))?;

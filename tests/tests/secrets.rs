@@ -73,7 +73,7 @@ fn lines_of_keys(certificates: &Certificates) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(certificates.path(name)).map_err(Error::io(name))?;
         lines.extend(text.lines().filter(|line| !line.starts_with('-')).map(str::to_owned));
     }
-    check(lines.len() > 2, "the keys look otherwise now")?;
+    check(lines.len() > 2, "too few lines in a key: does the search still fit them?")?;
     Ok(lines)
 }
 

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 
 use crate::arguments::Arguments;
 
-/// Fewer commands than this are found only if the documents look otherwise.
+/// If fewer commands than this are found, the search no longer fits the documents.
 const LEAST_COMMANDS: usize = 80;
 
 /// Returns the documents: the README, the pages, the manual pages.

@@ -86,7 +86,7 @@ impl Settings {
         }
     }
 
-    /// Refuses settings that make no sense.
+    /// Checks that each setting is in its range.
     ///
     /// # Errors
     /// `BadSetting` with the key, the value and what was expected.

@@ -18,7 +18,6 @@ pub struct HeatMap {
     unit: Unit,
     range: (f64, f64),
     limit: Option<f64>,
-    when_empty: Option<String>,
 }
 
 const LEFT: f64 = 88.0;
@@ -38,7 +37,7 @@ impl HeatMap {
     /// Makes a chart without rows, for values at the given places of the x axis, in order and at equal distances: each is the
     /// end of its cell. A value of `range.0` or less is white, one of `range.1` or more has the full colour.
     pub fn new(title: &str, x: Axis, at: Vec<f64>, unit: Unit, range: (f64, f64)) -> HeatMap {
-        HeatMap { title: title.into(), x, at, rows: Vec::new(), unit, range, limit: None, when_empty: None }
+        HeatMap { title: title.into(), x, at, rows: Vec::new(), unit, range, limit: None }
     }
 
     /// Adds a row below: one value for each place; a missing or non-finite one leaves its cell empty.
@@ -53,12 +52,6 @@ impl HeatMap {
         self
     }
 
-    /// Sets the sentence that stands in its place if there is nothing to draw.
-    pub fn when_empty(mut self, sentence: &str) -> HeatMap {
-        self.when_empty = Some(sentence.into());
-        self
-    }
-
     /// Returns the chart's title.
     pub fn title(&self) -> &str {
         &self.title
@@ -70,11 +63,11 @@ impl HeatMap {
     }
 
     /// Why there is nothing to draw, if that is so.
-    fn emptiness(&self) -> Option<&str> {
+    fn emptiness(&self) -> Option<&'static str> {
         let mut values = self.rows.iter().flat_map(|(_, values)| values.iter().zip(&self.at)).peekable();
-        let default = if values.peek().is_none() { NO_VALUES } else { NO_PLACE };
+        let sentence = if values.peek().is_none() { NO_VALUES } else { NO_PLACE };
         let drawn = values.any(|(value, at)| value.is_finite() && self.x.takes(*at));
-        (!drawn).then(|| self.when_empty.as_deref().unwrap_or(default))
+        (!drawn).then_some(sentence)
     }
 
     /// The shade of a value from 0 to [`SHADES`], and whether it is above the limit.
@@ -199,7 +192,6 @@ mod tests {
         assert!(chart().to_svg().contains(NO_VALUES));
         let nowhere = chart().row("a", vec![f64::NAN]);
         assert!(nowhere.to_svg().contains(NO_PLACE));
-        assert!(nowhere.when_empty("No hosts.").to_svg().contains("No hosts."));
     }
 
     #[test]

@@ -244,3 +244,40 @@ fn a_base_is_one_disk_that_nothing_writes_to() {
     );
     mix(&text).expect("one volume that is only read is a base");
 }
+
+/// Returns the TOML in a page of the documentation.
+fn documented(page: &str) -> Vec<String> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let rest = text.split("```toml\n").skip(1);
+    rest.map(|rest| rest.split("```").next().unwrap_or(rest).to_owned()).collect()
+}
+
+#[test]
+fn mixes_in_the_documentation_are_taken() {
+    // What the pages leave out.
+    let disks = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("\n[[disk]]\nname = \"{name}\"\n{LOAD}\n")).collect()
+    };
+    let mut checked = 0;
+    let mut take = |page: &str, text: String| {
+        mix(&text).unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
+        checked += 1;
+    };
+    for text in documented("compare-migration.md") {
+        take("compare-migration.md", format!("title = \"t\"\n{text}{}", disks(&["vm"])));
+    }
+    for text in documented("policies.md") {
+        let title = if text.starts_with("title") { "" } else { "title = \"t\"\n" };
+        take("policies.md", format!("{title}{text}"));
+    }
+    for text in documented("compare-cluster.md") {
+        if text.starts_with("[cluster]") {
+            take("compare-cluster.md", format!("title = \"t\"\n{text}{}", disks(&["vm1", "vm2", "vm3"])));
+        } else {
+            let model: haversack_sim::cluster::model::Scenario = toml::from_str(&text).unwrap();
+            model.check().unwrap();
+        }
+    }
+    assert!(checked >= 4, "found only {checked} mixes");
+}

@@ -229,7 +229,7 @@ fn a_drained_host_is_planned_empty_and_a_move_is_an_intent() {
         until_host(alpha, "beta", "alive")?;
 
         let wrong = alpha.refused(&["tenant", "set", "shop", "--weight", "0"])?;
-        check(wrong.contains("above 0"), wrong)?;
+        check(wrong.contains("from 0.000001 to 1000000"), wrong)?;
         alpha.command(&["tenant", "set", "shop", "--weight", "2", "--reservation", "1GiB"])?;
         gamma.command(&["disk", "set", "vm3", "--tenant", "shop"])?;
         wait_until("the tenant", PATIENCE, || {

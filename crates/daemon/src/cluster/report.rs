@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use haversack_api::{DiskState, DiskStatus, Latency, PoolState};
+use haversack_cluster::outline;
 use haversack_directory::{DiskRecord, HostRecord, Load, PoolRecord, Report, Worth};
 use haversack_engine::MoveStatus;
 use haversack_model::{BLOCK_BYTES, DiskId};
+use haversack_policy::Curve;
 
 use crate::daemon::Daemon;
 use crate::hosts::Hosts;
@@ -164,19 +166,16 @@ fn worth(daemon: &Daemon, disk: &DiskStatus) -> Worth {
         limit_bytes: config.and_then(|config| config.limit).map(|limit| limit.0),
         priority: config.map_or(1.0, |config| config.priority),
         reused_bytes: window.map_or(0, |window| window.reused_blocks * BLOCK).min(disk.usage.usage_bytes),
-        curve: window.map(|window| few(window.trd.points())).unwrap_or_default(),
+        curve: window.map(|window| corners(&window.trd)).unwrap_or_default(),
         origin_latency_us: origin_us.or(measured_us(disk.origin_latency.read)).unwrap_or(0.0).round(),
         cache_latency_us: window.and_then(|window| window.cache_latency_us).unwrap_or(0.0).round(),
     }
 }
 
-/// Returns some points of a curve, with its last.
-fn few(points: &[(u64, f64)]) -> Vec<(u64, f64)> {
-    let step = points.len().div_ceil(MOST_POINTS).max(1);
-    let chosen = points.iter().rev().step_by(step).map(|(blocks, ratio)| (blocks * BLOCK, *ratio));
-    let mut chosen: Vec<_> = chosen.collect();
-    chosen.reverse();
-    chosen
+/// Returns the corners of a curve that matter to the balancer.
+fn corners(curve: &Curve) -> Vec<(u64, f64)> {
+    let few = outline(curve, MOST_POINTS);
+    few.points().iter().map(|(blocks, ratio)| (blocks * BLOCK, *ratio)).collect()
 }
 
 /// What a disk has counted since it was attached.
@@ -264,12 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn few_points_of_a_curve_have_its_last() {
-        let points: Vec<_> = (1..=100).map(|block| (block, block as f64 / 100.0)).collect();
-        let chosen = few(&points);
+    fn a_reported_curve_has_few_points_in_bytes() {
+        let curve = Curve::estimated((1..=100).map(|block| (block, (block as f64 / 100.0).sqrt())));
+        let chosen = corners(&curve);
         assert!(chosen.len() <= MOST_POINTS && chosen.is_sorted_by(|a, b| a.0 < b.0), "{chosen:?}");
         assert_eq!(chosen.last(), Some(&(100 * BLOCK, 1.0)));
-        assert_eq!(few(&points[..2]), [(BLOCK, 0.01), (2 * BLOCK, 0.02)]);
-        assert!(few(&[]).is_empty());
+        assert!(corners(&Curve::default()).is_empty());
     }
 }

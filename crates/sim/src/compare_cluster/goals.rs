@@ -78,7 +78,7 @@ fn always(measure: &str, goal: &str, most: f64, text: fn(f64) -> String, found: 
     Goal { reached: mean.reached.map(|_| found.iter().all(|figure| *figure <= most)), ..mean }
 }
 
-/// A figure of a system relative to that of another, minus 1, for each seed that both have.
+/// A figure of a system relative to that of another, minus 1, for each seed that both have and in which the other is not 0.
 fn relative(
     comparison: &ClusterComparison,
     ours: System,
@@ -87,7 +87,7 @@ fn relative(
 ) -> Vec<f64> {
     let other = |seed: u64| comparison.of(other).find(|run| run.seed == seed);
     let pairs = comparison.of(ours).filter_map(|run| Some((run, other(run.seed)?)));
-    pairs.map(|(run, other)| figure(run) / figure(other) - 1.0).collect()
+    pairs.map(|(run, other)| figure(run) / figure(other) - 1.0).filter(|part| part.is_finite()).collect()
 }
 
 /// The goals that this scenario can judge.

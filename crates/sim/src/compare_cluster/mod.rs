@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-use crate::cluster::{System, model, traced};
+use crate::cluster::{System, model, traced, variance};
 use crate::error::SimError;
 use crate::mix::Mix;
 use crate::settings::Settings;
@@ -62,6 +62,8 @@ pub struct Run {
     pub p90_us: f64,
     /// Mean variance of load over hosts.
     pub variance: f64,
+    /// How often a host had more demand than the threshold at the end of a window.
+    pub overloaded: u64,
     /// Moves of VMs.
     pub moves: u64,
     /// Bytes that they copied.
@@ -82,13 +84,7 @@ pub struct ClusterComparison {
 impl ClusterComparison {
     /// The rules, in the order of the runs.
     pub fn systems(&self) -> Vec<System> {
-        let mut systems: Vec<System> = Vec::new();
-        for run in &self.runs {
-            if !systems.contains(&run.system) {
-                systems.push(run.system);
-            }
-        }
-        systems
+        distinct(&self.runs.iter().map(|run| run.system).collect::<Vec<System>>())
     }
 
     /// The runs of a rule.
@@ -97,15 +93,8 @@ impl ClusterComparison {
     }
 }
 
-/// The population variance; 0 without values.
-fn variance(values: &[f64]) -> f64 {
-    let count = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count
-}
-
 impl Run {
-    fn of_trace(mix: &Mix, outcome: traced::Outcome) -> Run {
+    fn of_trace(mix: &Mix, threshold: f64, outcome: traced::Outcome) -> Run {
         let judged = mix.cluster.as_ref().map(|table| table.judged.as_slice()).unwrap_or_default();
         let is_judged = |vm: &&traced::VmOutcome| judged.is_empty() || judged.contains(&vm.name);
         let vms: Vec<&traced::VmOutcome> = outcome.vms.iter().filter(is_judged).collect();
@@ -115,6 +104,7 @@ impl Run {
         let warm = mix.cluster.as_ref().map_or(0, |table| table.warm_up_windows as usize);
         let counted = outcome.windows.get(warm..).unwrap_or_default();
         let variances = counted.iter().map(|window| variance(&window.loads)).sum::<f64>();
+        let loads = counted.iter().flat_map(|window| &window.loads);
         Run {
             system: outcome.system,
             seed: outcome.seed,
@@ -122,6 +112,7 @@ impl Run {
             mean_us: mean(&|vm| vm.latency.mean_us),
             p90_us: mean(&|vm| vm.latency.p90_us),
             variance: variances / counted.len().max(1) as f64,
+            overloaded: loads.filter(|load| **load > threshold).count() as u64,
             moves: outcome.moves.len() as u64,
             moved_bytes: outcome.moves.iter().map(|moved| moved.sent_bytes).sum(),
             details: Details::Traced(outcome),
@@ -136,6 +127,7 @@ impl Run {
             mean_us: outcome.mean_us,
             p90_us: outcome.p90_us,
             variance: outcome.variance,
+            overloaded: outcome.overloaded_windows,
             moves: outcome.moves,
             moved_bytes: outcome.moved_bytes,
             details: Details::Model(outcome),
@@ -158,16 +150,21 @@ pub fn compare_cluster(
     }
     scenario.check()?;
     let systems =
-        if choices.systems.is_empty() { scenario.systems().to_vec() } else { choices.systems.clone() };
+        if choices.systems.is_empty() { scenario.systems().to_vec() } else { distinct(&choices.systems) };
+    let seeds = distinct(&choices.seeds);
     let mut runs = Vec::new();
-    for (done, seed) in choices.seeds.iter().enumerate() {
-        let part = |part: f64| progress(Stage::Play, (done as f64 + part) / choices.seeds.len() as f64);
+    for (done, seed) in seeds.iter().enumerate() {
+        let part = |part: f64| progress(Stage::Play, (done as f64 + part) / seeds.len() as f64);
         runs.extend(match scenario {
             Scenario::Traced(mix) => {
                 let mix = mix.with_seed(*seed);
                 traced::with_tape(&mix, folder, |tape| {
                     let one = |system: System| {
-                        Ok(Run::of_trace(&mix, traced::simulate(&mix, tape, system, *seed)?))
+                        Ok(Run::of_trace(
+                            &mix,
+                            scenario.threshold(),
+                            traced::simulate(&mix, tape, system, *seed)?,
+                        ))
                     };
                     side_by_side(&systems, choices.threads, &part, &one)
                 })?
@@ -180,6 +177,16 @@ pub fn compare_cluster(
     }
     runs.sort_by_key(|run| systems.iter().position(|system| *system == run.system));
     Ok(ClusterComparison { scenario: scenario.clone(), runs })
+}
+
+/// Returns each value once, in the order in which they come first.
+fn distinct<T: PartialEq + Copy>(values: &[T]) -> Vec<T> {
+    values
+        .iter()
+        .enumerate()
+        .filter(|(at, value)| !values[..*at].contains(value))
+        .map(|(_, value)| *value)
+        .collect()
 }
 
 /// Runs every system, several at a time.

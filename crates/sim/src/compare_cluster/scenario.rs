@@ -1,5 +1,6 @@
 //! Scenarios: a mix with the hosts of a cluster, or a model; those that are built in.
 
+use haversack_cluster::{Rule, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::traced::table_of;
@@ -63,6 +64,15 @@ impl Scenario {
                 Ok(self)
             }
         }
+    }
+
+    /// The load above which a host has too much demand.
+    pub fn threshold(&self) -> f64 {
+        let balancing = match self {
+            Scenario::Traced(mix) => mix.cluster.as_ref().map(|table| &table.balancing),
+            Scenario::Model(scenario) => Some(&scenario.balancing),
+        };
+        balancing.map_or(Settings::default().threshold, |table| table.settings(Rule::LeastLatency).threshold)
     }
 
     /// Checks it.

@@ -10,8 +10,6 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// Rows and columns of a heat map, about.
 const ROWS: usize = 64;
 const COLUMNS: usize = 144;
-/// Load above which a host has too much demand, unless the scenario says otherwise.
-const THRESHOLD: f64 = 0.9;
 
 fn estimate(comparison: &ClusterComparison, system: System, figure: impl Fn(&Run) -> f64) -> Estimate {
     Estimate::of(&comparison.of(system).map(figure).collect::<Vec<f64>>())
@@ -20,7 +18,7 @@ fn estimate(comparison: &ClusterComparison, system: System, figure: impl Fn(&Run
 /// Every rule in a row: means over seeds with 95 % confidence intervals. The lowest mean latency is marked.
 pub fn table(comparison: &ClusterComparison) -> Table {
     let mut table =
-        Table::new(["rule", "hits %", "mean us", "p90 us", "variance", "over 90 %", "moves", "copied GiB"]);
+        Table::new(["rule", "hits %", "mean us", "p90 us", "variance", "overloaded", "moves", "copied GiB"]);
     let systems = comparison.systems();
     let mean = |system: System| estimate(comparison, system, |run| run.mean_us).mean;
     let best = systems.iter().copied().min_by(|a, b| mean(*a).total_cmp(&mean(*b)));
@@ -35,7 +33,7 @@ pub fn table(comparison: &ClusterComparison) -> Table {
             of(|run| run.mean_us).text(1.0, 0),
             of(|run| run.p90_us).text(1.0, 0),
             load(of(|run| run.variance).text(1.0, 4)),
-            load(of(overloaded).text(1.0, 0)),
+            load(of(|run| run.overloaded as f64).text(1.0, 0)),
             of(|run| run.moves as f64).text(1.0, 0),
             of(|run| run.moved_bytes as f64).text(1.0 / GIB, 2),
         ];
@@ -44,21 +42,10 @@ pub fn table(comparison: &ClusterComparison) -> Table {
     table
 }
 
-/// How often a host had more demand than the threshold at the end of a window.
-fn overloaded(run: &Run) -> f64 {
-    match &run.details {
-        Details::Traced(outcome) => {
-            let loads = outcome.windows.iter().flat_map(|window| &window.loads);
-            loads.filter(|load| **load > THRESHOLD).count() as f64
-        }
-        Details::Model(outcome) => outcome.overloaded_windows as f64,
-    }
-}
-
 /// What the columns of [`table`] mean.
 const COLUMNS_TEXT: &str = "Hits, mean and p90: of the judged VMs, each with the same weight, if requests were simulated; otherwise \
     of all accesses, and p90 by the mean latency of each VM. Variance: of the hosts' loads, which are predicted demand over cache, \
-    mean over windows. Over 90 %: how often a host had more demand than that at the end of a window.";
+    mean over windows. Overloaded: how often a host had more demand than the threshold at the end of a window.";
 
 /// The goals, with mean and worst seed.
 pub fn goals_table(goals: &[Goal]) -> Table {
@@ -169,12 +156,12 @@ fn hits(window: &traced::WindowSample) -> f64 {
 }
 
 /// Loads of hosts over time: each row a group of hosts, with the highest load among them.
-fn heat(system: System, title: &str, times: &[f64], loads: &[Vec<f64>]) -> HeatMap {
+fn heat(system: System, title: &str, threshold: f64, times: &[f64], loads: &[Vec<f64>]) -> HeatMap {
     let hosts = loads.first().map_or(0, Vec::len);
     let (group, stride) = (hosts.div_ceil(ROWS).max(1), times.len().div_ceil(COLUMNS).max(1));
     let at: Vec<f64> = times.iter().copied().skip(stride - 1).step_by(stride).collect();
     let chart = HeatMap::new(&format!("{title}: {system}"), Axis::time("Time"), at, Unit::Share, (0.3, 1.3));
-    (0..hosts).step_by(group).fold(chart.limit(THRESHOLD), |chart, first| {
+    (0..hosts).step_by(group).fold(chart.limit(threshold), |chart, first| {
         let last = (first + group).min(hosts);
         let highest = |windows: &[Vec<f64>]| {
             windows.iter().flat_map(|loads| &loads[first..last]).copied().fold(0.0, f64::max)
@@ -184,24 +171,24 @@ fn heat(system: System, title: &str, times: &[f64], loads: &[Vec<f64>]) -> HeatM
     })
 }
 
-fn heat_of(system: System, details: &Details) -> HeatMap {
+fn heat_of(system: System, threshold: f64, details: &Details) -> HeatMap {
     match details {
         Details::Traced(outcome) => {
             let times: Vec<f64> = outcome.windows.iter().map(|window| window.time_seconds).collect();
             let loads: Vec<Vec<f64>> = outcome.windows.iter().map(|window| window.loads.clone()).collect();
-            heat(system, "Load of hosts", &times, &loads)
+            heat(system, "Load of hosts", threshold, &times, &loads)
         }
         Details::Model(outcome) => {
             let times: Vec<f64> = outcome.windows.iter().map(|window| window.time_hours * 3600.0).collect();
             let wide = |loads: &Vec<f32>| loads.iter().map(|load| f64::from(*load)).collect();
             let loads: Vec<Vec<f64>> = outcome.loads.iter().map(wide).collect();
-            heat(system, "Highest load in groups of hosts", &times, &loads)
+            heat(system, "Highest load in groups of hosts", threshold, &times, &loads)
         }
     }
 }
 
 fn variance_of(window: &traced::WindowSample) -> f64 {
-    super::variance(&window.loads)
+    crate::cluster::variance(&window.loads)
 }
 
 fn sections(comparison: &ClusterComparison) -> Vec<Section> {
@@ -235,15 +222,18 @@ fn sections(comparison: &ClusterComparison) -> Vec<Section> {
                 }
             }
         }));
-    let mut loads = Section::new("Load over hosts and time").text(
-        "Predicted demand over cache at the end of each window, after its moves. Hosts above 90 % are in the second colour.",
-    );
+    let threshold = comparison.scenario.threshold();
+    let mut loads = Section::new("Load over hosts and time").text(&format!(
+        "Predicted demand over cache at the end of each window, after its moves. Hosts above the threshold of {:.0} % are in \
+         the second colour.",
+        threshold * 100.0
+    ));
     let is_known = |system: &System| {
         matches!(comparison.scenario, Scenario::Model(_)) || !matches!(system, System::Shared | System::Equal)
     };
     for system in comparison.systems().into_iter().filter(is_known) {
         if let Some(run) = comparison.of(system).next() {
-            loads = loads.chart(heat_of(system, &run.details));
+            loads = loads.chart(heat_of(system, threshold, &run.details));
         }
     }
     let mut all = vec![first, time, loads];
@@ -272,7 +262,7 @@ mod tests {
         let times: Vec<f64> = (1..=300).map(f64::from).collect();
         let mut loads = vec![vec![0.5; 130]; 300];
         loads[10][129] = 1.0;
-        let svg = heat(System::Local, "t", &times, &loads).to_svg();
+        let svg = heat(System::Local, "t", 0.9, &times, &loads).to_svg();
         // Rows of three hosts, columns of three windows; two of the legend's six samples are above the limit.
         let above = svg.matches("class=\"heat c1\"").count();
         assert_eq!(above, 3, "{svg}");

@@ -14,6 +14,7 @@ use super::scenario::{Event, Scenario};
 use super::vm::ModelVm;
 use crate::cluster::balance::Balance;
 use crate::cluster::system::System;
+use crate::cluster::variance;
 use crate::error::SimError;
 
 /// Memory of a VM. All are alike.
@@ -31,7 +32,6 @@ pub struct World<'a> {
     system: System,
     /// The VMs' load.
     load_random: Random,
-    /// What happens to hosts.
     /// Chooses the hosts that events concern: the same with every rule.
     event_random: Random,
     /// Chooses hosts as a hypervisor does. How often depends on the rule.
@@ -226,9 +226,7 @@ impl<'a> World<'a> {
             let all = self.hosts.iter().zip(&loads);
             all.filter(|(host, _)| host.state == HostState::Serving).map(|(_, load)| *load)
         };
-        let count = serving().count().max(1) as f64;
-        let mean = serving().sum::<f64>() / count;
-        sample.variance = serving().map(|load| (load - mean).powi(2)).sum::<f64>() / count;
+        sample.variance = variance(&serving().collect::<Vec<f64>>());
         sample.overloaded = serving().filter(|load| *load > threshold).count();
         sample.away = self.hosts.iter().filter(|host| host.state == HostState::Away).count();
         self.loads.push(loads.into_iter().map(|load| load as f32).collect());
@@ -310,31 +308,32 @@ impl<'a> World<'a> {
         (moves, 0, moves)
     }
 
-    /// Starts all VMs of a host elsewhere, with nothing cached. Returns their number.
+    /// Starts all VMs of a host elsewhere, with nothing cached, if any other host serves. Returns how many were moved.
     fn empty(&mut self, host: usize) -> u64 {
-        let here = self.hosts[host].here.clone();
-        for number in &here {
-            let to = self.somewhere(host);
-            self.place(*number as usize, to);
-            self.vms[*number as usize].held_blocks = 0.0;
+        let mut moves = 0;
+        for number in self.hosts[host].here.clone() {
+            let Some(to) = self.somewhere(host) else { break };
+            self.place(number as usize, to);
+            self.vms[number as usize].held_blocks = 0.0;
+            moves += 1;
         }
-        here.len() as u64
+        moves
     }
 
     /// A serving host with memory, as a hypervisor chooses that knows nothing of caches; without one, the serving host with
-    /// the fewest VMs.
-    fn somewhere(&mut self, except: usize) -> usize {
+    /// the fewest VMs; `None` if no other host serves.
+    fn somewhere(&mut self, except: usize) -> Option<usize> {
         let most = (self.scenario.vms_per_host as f64 * self.scenario.memory) as usize;
         for _ in 0..LOOKS {
             let host = self.hypervisor_random.below(self.hosts.len() as u64) as usize;
             let at = &self.hosts[host];
             if host != except && at.state == HostState::Serving && at.here.len() < most {
-                return host;
+                return Some(host);
             }
         }
         let serving = (0..self.hosts.len())
             .filter(|host| *host != except && self.hosts[*host].state == HostState::Serving);
-        serving.min_by_key(|host| self.hosts[*host].here.len()).unwrap_or(except)
+        serving.min_by_key(|host| self.hosts[*host].here.len())
     }
 }
 

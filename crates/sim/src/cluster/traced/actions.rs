@@ -125,8 +125,7 @@ impl World<'_> {
             }
             Action::Event(CoreEvent::JobDone { job, result }) => {
                 let now = self.now_us();
-                let Host { core, memory, movers, jobs_done, .. } = &mut self.hosts[host];
-                *jobs_done += 1;
+                let Host { core, memory, movers, .. } = &mut self.hosts[host];
                 for mover in movers {
                     mover.migration.job_done(&mut core.with(memory), now, job, result);
                 }

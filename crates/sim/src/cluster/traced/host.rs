@@ -66,8 +66,6 @@ pub struct Host {
     pub waiting: VecDeque<Arrived>,
     /// The time of what the control loop asks for.
     pub now_us: Micros,
-    /// Jobs that have ended.
-    pub jobs_done: u64,
     purposes: Vec<Option<Purpose>>,
     free_tags: Vec<u32>,
     names: Vec<String>,
@@ -95,7 +93,6 @@ impl Host {
             movers: Vec::new(),
             waiting: VecDeque::new(),
             now_us: 0,
-            jobs_done: 0,
             purposes: Vec::new(),
             free_tags: Vec::new(),
             names: names.to_vec(),

@@ -112,6 +112,14 @@ pub fn simulate(mix: &Mix, tape: &Tape<'_>, system: System, seed: u64) -> Result
         governed,
     )?;
     play(&mut world, tape, table.warm_up_windows)?;
+    let windows = world.measure.samples.len();
+    if windows <= table.warm_up_windows as usize {
+        return Err(SimError::Settings(format!(
+            "the mix '{}' ends after {windows} windows, of which 'warm-up-windows = {}' leaves none to count: lower it, \
+             or shorten the window",
+            mix.title, table.warm_up_windows
+        )));
+    }
     Ok(Outcome {
         system,
         seed,

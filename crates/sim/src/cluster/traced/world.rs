@@ -74,8 +74,6 @@ pub struct World<'a> {
     /// The moves that were done, in order.
     pub done: Vec<Done>,
     pub now_ns: u64,
-    /// The length of a window of the control loops.
-    pub window_ns: u64,
     pub pool_blocks: u64,
     agenda: Agenda<What>,
     /// The control loops need one; what it notes is not used.
@@ -113,7 +111,6 @@ impl<'a> World<'a> {
             measure: Measure::new(names.len(), table.hosts.len()),
             done: Vec::new(),
             now_ns: 0,
-            window_ns: u64::MAX,
             pool_blocks: pool.capacity_blocks(),
             agenda: Agenda::new(),
             meter: Meter::new(Default::default()),
@@ -129,6 +126,7 @@ impl<'a> World<'a> {
         (0..world.hosts.len()).try_for_each(|host| world.pump(host))?;
         world.run_until(|world| (0..world.vms.len()).all(|volume| world.is_served(volume)))?;
         // Attaching takes no time that counts.
+        let mut window_ns = u64::MAX;
         for number in 0..world.hosts.len() {
             let mut disks = governed();
             disks
@@ -139,11 +137,11 @@ impl<'a> World<'a> {
             let host = &mut world.hosts[number];
             host.now_us = world.now_ns / 1000;
             let made = governor(disks, host, &mut world.meter)?;
-            world.window_ns = made.due_ns();
+            window_ns = window_ns.min(made.due_ns());
             world.governors.push(made);
             world.pump(number)?;
         }
-        world.plan_at(world.window_ns, What::Window);
+        world.plan_at(window_ns, What::Window);
         Ok(world)
     }
 

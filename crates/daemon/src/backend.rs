@@ -16,8 +16,9 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
-    ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, MissingDevice, MoveStatus, NbdClient,
-    PoolHandle, Receipt, RecordedDisk, TakeoverLoss, VhostUserConfig, VhostUserServer,
+    ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, LendingSettings, LendingStatus,
+    MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, TakeoverLoss, VhostUserConfig,
+    VhostUserServer,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 
@@ -78,6 +79,10 @@ pub trait Backend: Send + Sync {
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
     /// See [`PoolHandle::join_hosts`].
     fn join_hosts(&self, host: &HostSettings) -> Result<()>;
+    /// See [`PoolHandle::join_lending`].
+    fn join_lending(&self, settings: &LendingSettings) -> Result<()>;
+    /// See [`PoolHandle::lending_status`].
+    fn lending_status(&self) -> Result<LendingStatus>;
     /// See [`PoolHandle::host_said`].
     fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt);
     /// See [`PoolHandle::recorded_move`].
@@ -207,6 +212,14 @@ impl Backend for PoolHandle {
 
     fn join_hosts(&self, host: &HostSettings) -> Result<()> {
         PoolHandle::join_hosts(self, host)
+    }
+
+    fn join_lending(&self, settings: &LendingSettings) -> Result<()> {
+        PoolHandle::join_lending(self, settings)
+    }
+
+    fn lending_status(&self) -> Result<LendingStatus> {
+        PoolHandle::lending_status(self)
     }
 
     fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {

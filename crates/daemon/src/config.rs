@@ -23,6 +23,7 @@ use toml::Spanned;
 use crate::cluster::config::ClusterConfig;
 use crate::control::config::{AccessConfig, ApiConfig};
 use crate::hosts::config::{HostConfig, MigrationConfig};
+use crate::hosts::lending::{BorrowConfig, LendConfig};
 use crate::sandbox::SandboxConfig;
 use crate::{exclusive, settings};
 
@@ -80,6 +81,10 @@ pub struct Config {
     /// The other hosts.
     #[serde(default, rename = "host")]
     pub hosts: Vec<HostConfig>,
+    /// The flash that this host lends to others; none if not set.
+    pub lend: Option<LendConfig>,
+    /// The flash of others that this host reads through; none if not set.
+    pub borrow: Option<BorrowConfig>,
     /// The directory of the cluster that this host is in; none if not set.
     pub cluster: Option<ClusterConfig>,
     /// The policy that divides the pools among their disks; none if not set.
@@ -316,6 +321,8 @@ struct Places {
     sandbox: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     migration: Option<Spanned<IgnoredAny>>,
+    lend: Option<Spanned<IgnoredAny>>,
+    borrow: Option<Spanned<IgnoredAny>>,
     cluster: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
@@ -331,7 +338,7 @@ impl Places {
         let tables = [&self.daemon, &self.api, &self.access, &self.sandbox, &self.nbd, &self.migration];
         let others = tables
             .into_iter()
-            .chain([&self.policy, &self.cluster])
+            .chain([&self.policy, &self.cluster, &self.lend, &self.borrow])
             .flatten()
             .chain(&self.pool)
             .chain(&self.host)
@@ -423,6 +430,8 @@ impl Config {
             let host = places.host.first().map_or(0, |host| host.span().start);
             (places.migration.as_ref().map_or(host, |part| part.span().start), what)
         })?;
+        self.check_lend().map_err(|what| (start(&places.lend), what))?;
+        self.check_borrow().map_err(|what| (start(&places.borrow), what))?;
         self.check_cluster().map_err(|what| (start(&places.cluster), what))?;
         self.check_policy().map_err(|what| (start(&places.policy), what))
     }
@@ -443,6 +452,23 @@ impl Config {
             None if self.hosts.is_empty() => Ok(()),
             None => Err("[[host]] needs [migration]: give this host's name and certificates there".into()),
         }
+    }
+
+    fn check_lend(&self) -> Result<(), String> {
+        let Some(lend) = &self.lend else { return Ok(()) };
+        if self.migration.is_none() {
+            return Err("[lend] needs [migration]: give this host's name and certificates there".into());
+        }
+        let pools = self.pools.iter().map(|pool| (pool.name.as_str(), pool.share_spare));
+        lend.check(&self.hosts, pools).map_err(|what| format!("[lend] {what}"))
+    }
+
+    fn check_borrow(&self) -> Result<(), String> {
+        let Some(borrow) = &self.borrow else { return Ok(()) };
+        if self.migration.is_none() {
+            return Err("[borrow] needs [migration]: give this host's name and certificates there".into());
+        }
+        borrow.check(&self.hosts).map_err(|what| format!("[borrow] {what}"))
     }
 
     fn check_cluster(&self) -> Result<(), String> {
@@ -708,6 +734,23 @@ mod tests {
                 ),
                 9,
                 "named twice",
+            ),
+            (disk("[lend]\npool = \"main\"\ncapacity = \"1GiB\""), 9, "needs [migration]"),
+            (disk("[borrow]\nfrom = [\"b\"]"), 9, "needs [migration]"),
+            (
+                disk(
+                    "[borrow]\nfrom = [\"b\"]\n[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true",
+                ),
+                9,
+                "host 'b' is not in the configuration",
+            ),
+            (
+                disk(
+                    "[lend]\npool = \"other\"\ncapacity = \"1GiB\"\n[migration]\nname = \"a\"\n\
+                     listen = [\"127.0.0.1:1\"]\ninsecure = true",
+                ),
+                9,
+                "no pool 'other'",
             ),
             (disk("[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\""), 9, "authority"),
             (disk("[cluster]\nendpoints = [\"http://e:1\"]\ninsecure = true"), 9, "name is needed"),

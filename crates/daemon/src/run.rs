@@ -187,6 +187,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     guests::watch(&daemon)?;
     hosts::watch_epochs(&daemon)?;
     hosts::watch_detached(&daemon)?;
+    hosts::watch_lenders(&daemon)?;
     if let Some(cluster) = &config.cluster {
         cluster::start(&daemon, cluster, config.migration.as_ref())?;
     }
@@ -242,7 +243,8 @@ fn end(opened_pools: &OpenPools) {
 fn start_hosts(config: &Config, daemon: &Arc<Daemon>) -> Result<(), RunError> {
     let Some(migration) = &config.migration else { return Ok(()) };
     let incarnation = incarnation::next(&config.daemon.state_dir)?;
-    daemon.set_hosts(Hosts::start(daemon, migration, &config.hosts, incarnation)?);
+    let lending = (config.lend.as_ref(), config.borrow.as_ref());
+    daemon.set_hosts(Hosts::start(daemon, migration, &config.hosts, lending, incarnation)?);
     daemon.pools().for_each(|pool| daemon.join_hosts(pool));
     Ok(())
 }

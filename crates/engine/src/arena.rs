@@ -25,6 +25,7 @@ use crate::front::nbd::NbdClient;
 use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
 use crate::job::{Job, JobPart};
 use crate::label::{self, Kind, Label};
+use crate::lending::{LendingSettings, LendingStatus};
 use crate::mailbox::{Commands, Mailbox};
 use crate::media::Devices;
 use crate::moving::{HostMessage, HostSettings, MoveStatus, Receipt, RecordedDisk, TakeoverLoss};
@@ -192,6 +193,16 @@ impl ArenaHandle {
     /// Makes this host known to the arena, before disks that can move are attached.
     pub(crate) fn join_hosts(&self, host: HostSettings) -> Result<()> {
         self.run(move |reactor| reactor.join_hosts(host))
+    }
+
+    /// Begins to lend and to borrow.
+    pub(crate) fn join_lending(&self, settings: LendingSettings) -> Result<()> {
+        self.run(move |reactor| reactor.join_lending(settings))
+    }
+
+    /// Returns what is lent and borrowed.
+    pub(crate) fn lending_status(&self) -> Result<LendingStatus> {
+        self.run(|reactor| reactor.lending_status())
     }
 
     /// Passes on what another host says about a disk. Ignored if the disk does not move. The receipt is dropped afterwards.

@@ -106,9 +106,17 @@ impl Reactor {
             true => core.attach_outdated(now, &config, epoch, accept_loss),
             false => core.attach(now, &config, epoch, accept_loss),
         })?;
-        let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
+        let disk = self.add_disk(number, spec, origin);
         self.origin(disk, |origin, context| origin.begin(context));
         Ok((disk, job))
+    }
+
+    /// Adds a disk with its origin, which is read through lenders if the disk borrows.
+    pub(crate) fn add_disk(&mut self, number: DiskNo, spec: DiskSpec, origin: OpenOrigin) -> DiskHandle {
+        let disk = self.disks.next_handle(number);
+        let origin = self.with_lenders(&spec, (origin.make)(disk));
+        self.disks.attach(LiveDisk::new(disk, spec, origin));
+        disk
     }
 
     /// Begins to share blocks of a disk with its base.

@@ -24,16 +24,19 @@ impl Disks {
         Disks { arena, attached: Vec::new(), ending: Vec::new(), attachments: 0 }
     }
 
-    /// Adds a disk at its number, which must be free, under a handle of its own.
-    pub fn attach(&mut self, number: DiskNo, make: impl FnOnce(DiskHandle) -> LiveDisk) -> DiskHandle {
+    /// Returns a handle of its own for the next disk with a number.
+    pub fn next_handle(&mut self, number: DiskNo) -> DiskHandle {
         self.attachments = self.attachments.wrapping_add(1);
-        let disk = DiskHandle::new(self.arena, number, self.attachments);
-        let at = usize::from(number.0);
+        DiskHandle::new(self.arena, number, self.attachments)
+    }
+
+    /// Adds a disk at its number, which must be free.
+    pub fn attach(&mut self, live: LiveDisk) {
+        let at = usize::from(live.handle.number().0);
         if self.attached.len() <= at {
             self.attached.resize_with(at + 1, || None);
         }
-        self.attached[at] = Some(make(disk));
-        disk
+        self.attached[at] = Some(live);
     }
 
     /// Moves a disk from the attached to the ending ones.

@@ -24,6 +24,7 @@ mod identity;
 mod in_turn;
 mod job;
 pub mod label;
+mod lending;
 mod live;
 mod lock;
 mod mailbox;
@@ -66,6 +67,7 @@ pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
 pub use job::Job;
+pub use lending::{LendingSettings, LendingStatus, LendsToMe};
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
 pub use moving::{

@@ -22,6 +22,7 @@ use crate::event::EngineEvent;
 use crate::extents;
 use crate::job::Job;
 use crate::label::Label;
+use crate::lending::{LendingSettings, LendingStatus};
 use crate::media::Devices;
 use crate::moving::{HostMessage, HostSettings, MoveStatus, Receipt, RecordedDisk, TakeoverLoss};
 use crate::pool::Formatting;
@@ -106,6 +107,28 @@ impl PoolHandle {
         self.arenas.iter().try_for_each(|arena| arena.join_hosts(host.clone()))
     }
 
+    /// Begins to lend and to borrow, before disks that borrow are attached. Each arena lends an equal part.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn join_lending(&self, settings: &LendingSettings) -> Result<()> {
+        let lent_blocks = settings.lent_blocks / self.arenas.len() as u64;
+        let settings = LendingSettings { lent_blocks, ..settings.clone() };
+        self.arenas.iter().try_for_each(|arena| arena.join_lending(settings.clone()))
+    }
+
+    /// Returns what is lent and borrowed.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn lending_status(&self) -> Result<LendingStatus> {
+        let mut status = LendingStatus::default();
+        for arena in &*self.arenas {
+            status.add(arena.lending_status()?);
+        }
+        Ok(status)
+    }
+
     fn known_home(&self, disk: DiskId) -> Option<&ArenaHandle> {
         let home = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&disk).copied();
         home.map(|home| &self.arenas[usize::from(home.0)])
@@ -114,6 +137,13 @@ impl PoolHandle {
     /// Passes on what another host says about a disk. Ignored if the pool does not know the disk. The receipt is dropped when
     /// the message has been handled: until then it waits, and whoever sends more than is handled must be slowed down.
     pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
+        if let HostMessage::Lend(lent) = &message
+            && lent.is_for_lender()
+        {
+            // The arenas lend in turn.
+            let arena = (lent.loan().number % self.arenas.len() as u64) as usize;
+            return self.arenas[arena].host_said(from, disk, message, receipt);
+        }
         if let Some(arena) = self.known_home(disk) {
             arena.host_said(from, disk, message, receipt);
         }

@@ -40,6 +40,7 @@ use crate::front::budget::Budget;
 use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
 use crate::held::{Ended, Held};
 use crate::in_turn::InTurn;
+use crate::lending::Lending;
 use crate::live::LiveDevice;
 use crate::mailbox::Commands;
 use crate::media::Devices;
@@ -83,6 +84,8 @@ pub(crate) struct Reactor {
     pub(crate) disks: Disks,
     /// The disks whose cache can move to another host.
     pub(crate) moving: Moving,
+    /// What is lent and borrowed.
+    pub(crate) lending: Option<Box<Lending>>,
     /// The other arenas of the pool.
     siblings: Siblings,
     commands: Commands,
@@ -179,6 +182,7 @@ impl Reactor {
             devices: live,
             disks: Disks::new(siblings.arena()),
             moving: Moving::default(),
+            lending: None,
             siblings,
             commands,
             commands_run: 0,
@@ -483,6 +487,7 @@ impl Reactor {
             }
         }
         worked |= self.tick_movers();
+        worked |= self.tick_lending();
         while let Some((disk, request)) = self.retries.due(self.now) {
             self.origin(disk, |o, context| o.start(context, request));
             worked = true;

@@ -32,6 +32,8 @@ const LEAST_LOAN_BLOCKS: u64 = 1 << 10;
 const PROBES: u32 = 13;
 /// Probes of the filters that know which blocks were read before.
 const SEEN_PROBES: u32 = 8;
+/// The most blocks of one of these filters: half of what can be lent.
+const MOST_SEEN_BLOCKS: u64 = 1 << 20;
 /// The most reads that wait for lenders.
 const MOST_READS: usize = 256;
 /// The longest read that a lender is asked for.
@@ -189,7 +191,8 @@ impl Borrower {
     pub fn new(settings: BorrowerSettings) -> Borrower {
         let lender =
             |host: &HostId| Lender { host: *host, breaker: Breaker::new(), ask_from_us: 0, in_flight: 0 };
-        let seen = Bloom::new(loan_blocks(settings.disk_blocks) * 2, SEEN_PROBES);
+        let seen_blocks = settings.disk_blocks.clamp(LEAST_LOAN_BLOCKS, MOST_SEEN_BLOCKS) as u32;
+        let seen = Bloom::new(seen_blocks, SEEN_PROBES);
         Borrower {
             lenders: settings.lenders.iter().map(lender).collect(),
             next_lender: 0,

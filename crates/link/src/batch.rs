@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use haversack_migrate::Message;
 use haversack_model::DiskId;
 
-use crate::wire::{Frame, Packer, Packet};
+use crate::class::{Class, class};
+use crate::wire::{Packer, Packet};
 
 /// Fewer bytes than this are not worth compressing.
 const LEAST_BYTES: usize = 2 << 10;
@@ -27,7 +27,7 @@ struct Kind {
 impl Kind {
     fn of(packet: &Packet) -> Option<Kind> {
         let Packet::Frame(frame) = packet else { return None };
-        let is_copy = matches!(frame, Frame::Migrate { message: Message::Copy { .. }, .. });
+        let is_copy = class(frame) == Class::Copy;
         Some(Kind { disk: frame.disk(), is_copy })
     }
 }
@@ -145,11 +145,11 @@ impl Packing {
 
 #[cfg(test)]
 mod tests {
-    use haversack_migrate::{Position, Session};
+    use haversack_migrate::{Message, Position, Session};
     use haversack_model::{BLOCK_BYTES, BlockNo};
 
     use super::*;
-    use crate::wire::{HEADER_BYTES, Header, Unpacker};
+    use crate::wire::{Frame, HEADER_BYTES, Header, Unpacker};
 
     fn copy(disk: u8, order: u64, data: Vec<u8>) -> Packet {
         let message = Message::Copy {

@@ -1,5 +1,6 @@
 //! What frames are for, and how much memory they take.
 
+use haversack_lend as lend;
 use haversack_migrate::Message;
 use haversack_model::BLOCK_BYTES;
 use haversack_ownership as ownership;
@@ -18,15 +19,18 @@ pub(crate) enum Class {
     Control,
     /// Answers with data.
     Answer,
-    /// Copies sent ahead: the rate limit is for them alone.
+    /// Copies sent ahead, and blocks for a lender: the rate limit is for them alone.
     Copy,
 }
 
 /// Returns what a frame is for.
 pub(crate) fn class(frame: &Frame) -> Class {
     match frame {
-        Frame::Migrate { message: Message::Copy { .. }, .. } => Class::Copy,
-        Frame::Migrate { message: Message::Fetched { .. }, .. } | Frame::Observed { .. } => Class::Answer,
+        Frame::Migrate { message: Message::Copy { .. }, .. }
+        | Frame::Lend { message: lend::Message::Put { .. }, .. } => Class::Copy,
+        Frame::Migrate { message: Message::Fetched { .. }, .. }
+        | Frame::Observed { .. }
+        | Frame::Lend { message: lend::Message::Got { .. }, .. } => Class::Answer,
         _ => Class::Control,
     }
 }
@@ -42,6 +46,8 @@ pub(crate) fn weight(frame: &Frame) -> usize {
             _ => 0,
         },
         Frame::Observed { result: Ok(data), .. } => data.len(),
+        Frame::Lend { message: lend::Message::Put { data, .. }, .. } => data.len(),
+        Frame::Lend { message: lend::Message::Got { found: Some((_, data)), .. }, .. } => data.len(),
         Frame::Note { text, .. } => text.len(),
         _ => 0,
     };
@@ -79,6 +85,8 @@ mod tests {
             holders: (0..4_096).map(haversack_model::HostId).collect(),
         };
         let question = Question { incarnation: 1, count: 1 };
+        let loan = lend::Loan { epoch: 1, number: 2 };
+        let lent = |message| Frame::Lend { disk: DISK, message };
         let part = haversack_migrate::Part::Held(BlockNo(0));
         let blocks = vec![(BlockNo(1), 1); 4_096];
         let next = Some(part);
@@ -106,6 +114,8 @@ mod tests {
             migrate(Message::Forget { epoch: 1, blocks: vec![BlockNo(1); 4_096] }),
             Frame::Observed { question: 1, disk: DISK, result: Ok(vec![0; 256 << 10]) },
             Frame::Note { disk: DISK, text: vec![0; 16 << 10] },
+            lent(lend::Message::Put { loan, block: 1, crc: 2, data: vec![0; BLOCK_BYTES] }),
+            lent(lend::Message::Got { loan, block: 1, question: 2, found: Some((3, vec![0; BLOCK_BYTES])) }),
         ];
         for frame in frames {
             let mut bytes = Vec::new();

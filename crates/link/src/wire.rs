@@ -10,6 +10,7 @@ mod error;
 mod fields;
 mod frame;
 mod grant;
+mod lend;
 mod message;
 mod packed;
 mod packet;

@@ -1,5 +1,6 @@
 //! Frames: they arrive as they were sent, and anything that is not a frame is refused.
 
+use haversack_lend as lend;
 use haversack_link::wire::{
     Frame, HEADER_BYTES, Header, MOST_BODY_BYTES, MOST_ENTRIES, MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS,
     ObserveError, Packet, WireError,
@@ -115,6 +116,25 @@ fn observed() -> impl Strategy<Value = Result<Vec<u8>, ObserveError>> {
     ]
 }
 
+fn lent() -> impl Strategy<Value = lend::Message> {
+    let data = || any::<u8>().prop_map(|byte| vec![byte; BLOCK_BYTES]);
+    (any::<[u64; 4]>(), any::<u32>(), data(), 0..8u8).prop_map(
+        |([epoch, number, block, question], crc, data, kind)| {
+            let loan = lend::Loan { epoch, number };
+            match kind {
+                0 => lend::Message::Open { loan, blocks: crc, disk_blocks: block },
+                1 => lend::Message::Opened { loan },
+                2 => lend::Message::Ended { loan },
+                3 => lend::Message::Close { loan },
+                4 => lend::Message::Put { loan, block, crc, data },
+                5 => lend::Message::Get { loan, block, question },
+                6 => lend::Message::Got { loan, block, question, found: Some((crc, data)) },
+                _ => lend::Message::Got { loan, block, question, found: None },
+            }
+        },
+    )
+}
+
 fn disk() -> impl Strategy<Value = DiskId> {
     any::<[u8; 16]>().prop_map(DiskId)
 }
@@ -133,6 +153,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         1 => (any::<u64>(), disk(), observed())
             .prop_map(|(question, disk, result)| Frame::Observed { question, disk, result }),
         1 => (disk(), vec(any::<u8>(), 0..300)).prop_map(|(disk, text)| Frame::Note { disk, text }),
+        3 => (disk(), lent()).prop_map(|(disk, message)| Frame::Lend { disk, message }),
     ]
 }
 
@@ -282,7 +303,11 @@ fn malformed_fields_have_typed_errors() {
     let twice = body(&[&one, &[2, 0, 0, 0], &one, &one]);
     assert_eq!(decode(17, &twice), WireError::Order);
     assert_eq!(decode(49, &body(&[&one, &[5]])), WireError::Value { field: "error", value: 5 });
-    assert_eq!(decode(51, &body(&[])), WireError::Kind(51));
+    for kind in [51, 63, 71] {
+        assert_eq!(decode(kind, &body(&[])), WireError::Kind(kind));
+    }
+    assert_eq!(decode(70, &body(&[&[0; 32], &[2]])), WireError::Value { field: "found", value: 2 });
+    assert_eq!(decode(69, &body(&[&[0; 24]])), WireError::Short);
     let listed = |method: u8, part: u8| body(&[&one, &one, &[1, method, part], &one, &[0; 5]]);
     assert!(Packet::decode_whole(&framed(37, &listed(7, 2))).is_ok());
     assert_eq!(decode(37, &listed(8, 2)), WireError::Value { field: "method", value: 8 });

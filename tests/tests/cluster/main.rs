@@ -2,4 +2,5 @@
 
 mod daemons;
 mod directory;
+mod lending;
 mod raw;

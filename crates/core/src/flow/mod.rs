@@ -19,6 +19,7 @@ pub mod intent;
 pub mod job;
 mod late;
 pub mod leave;
+mod lent;
 pub mod mark;
 mod mirror_unavailable;
 mod monitoring;

@@ -86,7 +86,7 @@ impl<M: Memory> Call<'_, M> {
         let disk = self.requests[number].disk;
         let sources = self.resolve_sectors(disk, block, mask);
         let is_copy = self.requests[number].is_copy;
-        if is_copy && self.disk(disk).life.is_incoming() {
+        if is_copy && self.disk(disk).life.is_incoming() && !self.is_lent(disk) {
             // The current contents of the cache are not those of which the copy was requested.
             self.fail(number, RequestError::NotOwner);
             return Step::Started;

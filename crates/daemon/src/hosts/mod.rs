@@ -16,6 +16,7 @@ mod find;
 pub mod guests;
 pub mod incarnation;
 pub(crate) mod learned;
+pub mod lending;
 mod measured;
 mod migrate;
 mod movable;
@@ -28,6 +29,7 @@ mod workers;
 pub use detached::watch as watch_detached;
 pub use epochs::watch as watch_epochs;
 pub use fence::FencePrograms;
+pub use lending::watch_lenders;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
@@ -44,6 +46,7 @@ use haversack_model::{BLOCK_BYTES, DiskId, HostId, SectorNo};
 
 use self::config::{HostConfig, MigrationConfig};
 use self::epochs::LastHeard;
+use self::lending::{BorrowConfig, LendConfig, Lending};
 use self::talk::WaitingTable;
 use self::workers::Workers;
 use crate::daemon::Daemon;
@@ -90,6 +93,7 @@ pub struct Hosts {
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
     fence: Option<FencePrograms>,
     fence_time: Duration,
+    lending: Lending,
 }
 
 impl Hosts {
@@ -101,6 +105,7 @@ impl Hosts {
         daemon: &Arc<Daemon>,
         config: &MigrationConfig,
         others: &[HostConfig],
+        (lend, borrow): (Option<&LendConfig>, Option<&BorrowConfig>),
         incarnation: u64,
     ) -> Result<Arc<Hosts>, LinkError> {
         let hosts = others.iter().map(|host| LinkHost {
@@ -125,8 +130,15 @@ impl Hosts {
         };
         let daemon: Weak<Daemon> = Arc::downgrade(daemon);
         let links = Links::start(&link, move |from, event, receipt| {
-            if let (Event::Received(frame), Some(daemon)) = (event, daemon.upgrade()) {
-                daemon.host_said(from, frame, Arc::new(receipt));
+            let Some(daemon) = daemon.upgrade() else { return };
+            match event {
+                Event::Received(frame) => daemon.host_said(from, frame, Arc::new(receipt)),
+                Event::Lost => {
+                    if let Some(hosts) = daemon.hosts() {
+                        hosts.lending.lost(from);
+                    }
+                }
+                Event::Connected => {}
             }
         })?;
         let names = others.iter().map(|host| &host.name).chain([&config.name]);
@@ -149,6 +161,7 @@ impl Hosts {
             heard_of: Mutex::default(),
             fence: config.fence.clone(),
             fence_time: config.fence_time.0,
+            lending: Lending::new(lend, borrow),
         }))
     }
 
@@ -285,6 +298,7 @@ fn frame(disk: DiskId, message: HostMessage) -> Frame {
         HostMessage::Read { question, sector, sectors } => {
             Frame::ObserveRead { question, disk, sector: SectorNo(sector), sectors }
         }
+        HostMessage::Lend(message) => Frame::Lend { disk, message },
         HostMessage::ReadDone { question, data } => {
             Frame::Observed { question, disk, result: data.map_err(observe_error) }
         }
@@ -317,6 +331,7 @@ impl Daemon {
                 return;
             }
             Frame::Migrate { disk, message } => (disk, HostMessage::Protocol(message)),
+            Frame::Lend { disk, message } => (disk, HostMessage::Lend(message)),
             Frame::ObserveRead { question, disk, sector, sectors } => {
                 (disk, HostMessage::Read { question, sector: sector.0, sectors })
             }
@@ -342,6 +357,11 @@ impl Daemon {
     pub fn join_hosts(&self, pool: &Pool) {
         if let Some(hosts) = self.hosts()
             && let Err(error) = pool.backend.join_hosts(&hosts.settings())
+        {
+            tracing::error!(pool = pool.name, "{error}");
+        }
+        if let Some(settings) = self.hosts().and_then(|hosts| hosts.lending_settings(&pool.name))
+            && let Err(error) = pool.backend.join_lending(&settings)
         {
             tracing::error!(pool = pool.name, "{error}");
         }

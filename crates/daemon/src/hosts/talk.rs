@@ -56,6 +56,8 @@ pub enum Question {
     },
     /// Have the host that asks attach such a disk, and send it. The disk that the question names says nothing.
     Bring(ExpectDisk),
+    /// Do you lend flash to the host that asks? The disk that the question names says nothing.
+    Lend,
     /// What do you have on record of it?
     Record,
     /// The host that asks takes it over by force: note that grants of lower epochs count for nothing.
@@ -222,6 +224,7 @@ impl Daemon {
         let refuse = |error: crate::error::DaemonError| Answer::Refused(error.to_string());
         match question {
             Question::Find => self.knows(disk),
+            Question::Lend => self.hosts_or_error().map_or_else(refuse, |hosts| hosts.lends_answer(from)),
             Question::Learned { from } => self.learned_part(disk, from),
             Question::Measured { from } => self.measured_part(disk, from),
             Question::Record => self.record_of(disk).map_or_else(refuse, Answer::Record),

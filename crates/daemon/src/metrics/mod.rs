@@ -8,6 +8,7 @@
 mod cluster;
 mod disks;
 mod latency;
+mod lending;
 mod policy;
 mod pools;
 mod process;
@@ -58,6 +59,7 @@ pub fn text(daemon: &Daemon) -> String {
     jobs(&mut out, daemon);
     policy::policy(&mut out, daemon);
     cluster::cluster(&mut out, daemon);
+    lending::lending(&mut out, &seen);
     process::process(&mut out);
     out.into_text()
 }

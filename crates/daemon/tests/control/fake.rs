@@ -24,8 +24,9 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
-    DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, MissingDevice, MoveStatus,
-    NbdClient, Receipt, RecordedDisk, Snapshot, TakeoverLoss, VhostUserConfig,
+    DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, LendingSettings,
+    LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, Snapshot, TakeoverLoss,
+    VhostUserConfig,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;
@@ -143,6 +144,12 @@ impl Backend for Fake {
     }
     fn join_hosts(&self, _: &HostSettings) -> Result<()> {
         Ok(())
+    }
+    fn join_lending(&self, _: &LendingSettings) -> Result<()> {
+        Ok(())
+    }
+    fn lending_status(&self) -> Result<LendingStatus> {
+        Ok(lending_status())
     }
     fn host_said(&self, _: HostId, _: DiskId, _: HostMessage, _: Receipt) {}
     fn recorded_move(&self, _: DiskId) -> Result<Option<Moved>> {
@@ -373,4 +380,9 @@ impl Api {
 
 pub fn vm1() -> Value {
     json!({"name": "vm1", "pool": "main", "origin": "/dev/b", "size": "1GiB"})
+}
+/// A pool that lends, and a disk that borrows.
+fn lending_status() -> LendingStatus {
+    let borrowed = vec![("vm1".to_string(), Default::default())];
+    LendingStatus { lends: true, borrowed, ..LendingStatus::default() }
 }

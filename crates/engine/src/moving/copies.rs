@@ -24,6 +24,8 @@ pub(crate) enum Purpose {
     Take,
     /// Sectors are read for a host that asked.
     Observe { disk: DiskId, from: HostId, question: u64 },
+    /// A block is read that is lent to another host.
+    Lent { ticket: u64 },
 }
 
 /// A read that has ended.

@@ -30,7 +30,6 @@ use haversack_ownership as ownership;
 use crate::config::DiskSpec;
 use crate::error::{EngineError, Result};
 use crate::front::{ClientKind, Front};
-use crate::live::LiveDisk;
 use crate::memory::SharedMemory;
 use crate::origin::OpenOrigin;
 use crate::reactor::Reactor;
@@ -63,6 +62,8 @@ pub enum HostMessage {
         /// The data.
         data: std::result::Result<Vec<u8>, ReadRefusal>,
     },
+    /// What is said about flash that one host lends to the other.
+    Lend(haversack_lend::Message),
 }
 
 /// Why a host does not read sectors for another one. The question may be repeated.
@@ -144,6 +145,7 @@ impl Moving {
 impl Reactor {
     /// Makes this host known, and resumes what earlier migrations have left to do.
     pub(crate) fn join_hosts(&mut self, host: HostSettings) {
+        self.forget_loans();
         // An answer to a question of an earlier start of this host, which may still come, must not pass for the answer to
         // one of this start.
         self.moving.questions = host.incarnation;
@@ -229,7 +231,7 @@ impl Reactor {
         if self.disks.is_ending(spec.config.id) || self.disks.at(number).is_some() {
             return Err(ManageError::Busy.into());
         }
-        let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
+        let disk = self.add_disk(number, spec, origin);
         self.origin(disk, |origin, context| origin.begin(context));
         Ok(disk)
     }
@@ -381,9 +383,13 @@ impl Reactor {
 
     /// Handles a message from another host.
     pub(crate) fn host_said(&mut self, from: HostId, disk: DiskId, message: HostMessage) {
+        if let HostMessage::Lend(message) = message {
+            return self.lend_said(from, disk, message);
+        }
         let Some(at) = self.moving.place(disk) else { return };
         self.now = self.clock.now_us();
         match message {
+            HostMessage::Lend(_) => {}
             HostMessage::Read { question, sector, sectors } => {
                 self.read_for(at, from, question, sector, sectors);
             }

@@ -13,7 +13,7 @@ use crate::reactor::Reactor;
 impl Reactor {
     /// Does what the disks that move have to do now. Returns false if there was nothing.
     pub(crate) fn drive_movers(&mut self) -> bool {
-        if self.moving.movers.is_empty() {
+        if self.moving.movers.is_empty() && self.lending.is_none() {
             return false;
         }
         let mut any = self.look_at_clients();
@@ -106,6 +106,7 @@ impl Reactor {
                 let data = result.map(|()| bytes).map_err(|_| ReadRefusal::Failed);
                 self.send_to(from, disk, HostMessage::ReadDone { question, data });
             }
+            Purpose::Lent { ticket } => self.lent_read_done(ticket, bytes, result),
             Purpose::Take => unreachable!("the core takes a copy at once"),
         }
     }
@@ -144,6 +145,7 @@ impl Reactor {
             (_, Record::Overtaken { by, .. }) => EngineEvent::Overtaken { disk, by: *by, dirty_blocks },
             (_, Record::Unknown) => return,
         };
+        self.void_lent(disk);
         self.tell(&event);
         if matches!(event, EngineEvent::MovedAway { .. } | EngineEvent::Overtaken { .. }) {
             self.ask_held_again(at);

@@ -3,6 +3,7 @@
 //! Invariant
 //! - A request's memory stays in place until the request is answered; each request is answered once.
 
+mod borrowed;
 mod connector;
 mod extents;
 mod file;
@@ -11,10 +12,12 @@ mod link;
 mod nbd;
 mod offline_nbd;
 
+pub(crate) use self::borrowed::{BorrowedOrigin, Port};
 pub use self::extents::{Descent, Layers};
 use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
-use haversack_model::{DiskHandle, DiskId, Micros};
+use haversack_lend::{BorrowerFigures, Message};
+use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 
 use self::file_lock::Users;
 use crate::arena::ArenaHandle;
@@ -93,6 +96,14 @@ pub(crate) trait Origin {
     /// Returns whether none of its own I/O is in flight.
     fn is_closed(&self) -> bool {
         true
+    }
+    /// Takes in what a host says that lends flash to this one.
+    fn lender_said(&mut self, _: &mut OriginContext<'_>, _from: HostId, _: Message) {}
+    /// Uses nothing of what was sent to lenders so far any more.
+    fn void_lent(&mut self, _: &mut OriginContext<'_>) {}
+    /// Returns what is borrowed, if the disk borrows.
+    fn borrowed(&self) -> Option<BorrowerFigures> {
+        None
     }
 }
 

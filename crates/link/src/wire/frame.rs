@@ -4,7 +4,7 @@ use haversack_migrate::Message;
 use haversack_model::{DiskId, SECTOR_BYTES, SectorNo};
 
 use super::fields::{Reader, Writer};
-use super::{MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS, WireError, message};
+use super::{MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS, WireError, lend, message};
 
 const OBSERVE_READ: u8 = 48;
 const OBSERVED: u8 = 49;
@@ -46,6 +46,14 @@ pub enum Frame {
         disk: DiskId,
         /// JSON of at most [`MOST_NOTE_BYTES`] bytes.
         text: Vec<u8>,
+    },
+    /// A message between a host that lends flash and one that borrows it. Only for a host that has said, on the present
+    /// connection, that it lends.
+    Lend {
+        /// The borrower's disk.
+        disk: DiskId,
+        /// The message.
+        message: haversack_lend::Message,
     },
 }
 
@@ -92,7 +100,8 @@ impl Frame {
             Frame::Migrate { disk, .. }
             | Frame::ObserveRead { disk, .. }
             | Frame::Observed { disk, .. }
-            | Frame::Note { disk, .. } => *disk,
+            | Frame::Note { disk, .. }
+            | Frame::Lend { disk, .. } => *disk,
         }
     }
 
@@ -107,6 +116,7 @@ impl Frame {
             Frame::Observed { result: Ok(data), .. } => check_observed(data),
             Frame::Observed { result: Err(_), .. } => Ok(()),
             Frame::Note { text, .. } => check_note(text),
+            Frame::Lend { message, .. } => lend::check(message),
         }
     }
 
@@ -116,6 +126,7 @@ impl Frame {
             Frame::ObserveRead { .. } => OBSERVE_READ,
             Frame::Observed { .. } => OBSERVED,
             Frame::Note { .. } => NOTE,
+            Frame::Lend { message, .. } => lend::kind(message),
         }
     }
 
@@ -139,6 +150,7 @@ impl Frame {
                 }
             }
             Frame::Note { text, .. } => to.bytes(text),
+            Frame::Lend { message, .. } => lend::write(message, to),
         }
     }
 
@@ -160,6 +172,7 @@ impl Frame {
                 Frame::Observed { question, disk, result }
             }
             NOTE => Frame::Note { disk, text: from.rest().to_vec() },
+            kind if lend::is_kind(kind) => Frame::Lend { disk, message: lend::read(kind, from)? },
             other => Frame::Migrate { disk, message: message::read(other, from)? },
         };
         frame.check()?;

@@ -1,0 +1,164 @@
+//! Pooled flash: this host reads disks' origins through the spare flash of others, and lends its own.
+//!
+//! The borrower's side is a layer over a disk's origin ([`crate::origin`]); a disk that does not borrow has none. The lender's
+//! side stores the blocks of each loan as copies of a disk of its own, which has no origin and never gets one
+//! ([`haversack_core::Call::lend_space`]).
+//!
+//! Invariants
+//! - Only free segments are lent, and a part of the pool stays free. When less is free, loans are given back.
+//! - What a crash has left of loans is forgotten before the first one is granted.
+
+mod lender;
+
+use std::sync::Arc;
+
+use haversack_core::DiskInfo;
+use haversack_lend::{BorrowerFigures, BorrowerSettings, Lender, LenderFigures, LoanStatus, Message};
+use haversack_model::{DiskHandle, DiskId, HostId, SECTORS_PER_BLOCK};
+
+use crate::config::DiskSpec;
+use crate::moving::{RoomForCopies, SendToHost};
+use crate::origin::{BorrowedOrigin, Origin, Port};
+use crate::pool::random_id;
+use crate::reactor::Reactor;
+
+pub(crate) use lender::Lending;
+
+/// Returns whether a host is connected, and has said on this connection that it lends to this one.
+pub type LendsToMe = Arc<dyn Fn(HostId) -> bool + Send + Sync>;
+
+/// What a pool lends and borrows.
+#[derive(Clone)]
+pub struct LendingSettings {
+    /// How messages are sent.
+    pub send: SendToHost,
+    /// How many blocks may be sent to a lender now.
+    pub room: RoomForCopies,
+    /// Which hosts lend at present.
+    pub lends_to_me: LendsToMe,
+    /// The hosts that disks borrow from.
+    pub lenders: Vec<HostId>,
+    /// The names of the disks that borrow; all if not set.
+    pub borrowing_disks: Option<Vec<String>>,
+    /// The most blocks that the pool lends; 0 for none.
+    pub lent_blocks: u64,
+    /// The hosts that it lends to.
+    pub borrowers: Vec<HostId>,
+}
+
+/// What a pool lends and borrows at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct LendingStatus {
+    /// Whether it lends at all.
+    pub lends: bool,
+    /// What it lends.
+    pub lent: LenderFigures,
+    /// The loans.
+    pub loans: Vec<LoanStatus>,
+    /// What its disks borrow, by name.
+    pub borrowed: Vec<(String, BorrowerFigures)>,
+}
+
+impl LendingStatus {
+    /// Adds the status of another arena.
+    pub(crate) fn add(&mut self, other: LendingStatus) {
+        let (mine, its) = (&mut self.lent, other.lent);
+        mine.loans += its.loans;
+        mine.blocks += its.blocks;
+        mine.asked_blocks += its.asked_blocks;
+        mine.hit_blocks += its.hit_blocks;
+        mine.stored_blocks += its.stored_blocks;
+        mine.bad_blocks += its.bad_blocks;
+        mine.given_back += its.given_back;
+        self.lends |= other.lends;
+        self.loans.extend(other.loans);
+        self.borrowed.extend(other.borrowed);
+    }
+}
+
+/// The first half of the identities of disks that are lent.
+const LENT: [u8; 8] = *b"hs-lent\0";
+
+fn is_lent(info: &DiskInfo) -> bool {
+    info.id.0.starts_with(&LENT)
+}
+
+impl Reactor {
+    /// Forgets what an earlier run of the pool has left of loans.
+    pub(crate) fn forget_loans(&mut self) {
+        let numbers: Vec<_> = self.core.disk_numbers().collect();
+        for number in numbers {
+            if self.core.disk_info(number).is_some_and(|info| is_lent(&info)) {
+                // An error says that it is a loan of this run, or is being forgotten.
+                let _ = self.core_call(|core, now| core.forget(now, number, None));
+            }
+        }
+    }
+
+    /// Begins to lend and to borrow. Disks that are attached from now on may borrow.
+    pub(crate) fn join_lending(&mut self, settings: LendingSettings) {
+        if self.lending.is_some() {
+            return;
+        }
+        let lender = Lender::new(settings.lent_blocks);
+        self.lending = Some(Box::new(Lending::new(settings, lender)));
+    }
+
+    /// Returns an origin that is read through lenders, if the disk borrows; otherwise the origin itself.
+    pub(crate) fn with_lenders(&self, spec: &DiskSpec, origin: Box<dyn Origin>) -> Box<dyn Origin> {
+        let Some(settings) = self.lending.as_ref().map(|lending| &lending.settings) else { return origin };
+        let names = settings.borrowing_disks.as_ref();
+        let borrows = names.is_none_or(|names| names.contains(&spec.name)) && self.clock.runs();
+        if settings.lenders.is_empty() || !borrows {
+            return origin;
+        }
+        let Ok(epoch) = random_id() else { return origin };
+        let shift = (SECTORS_PER_BLOCK - u64::from(spec.config.phase)) % SECTORS_PER_BLOCK;
+        let borrower = BorrowerSettings {
+            disk: spec.config.id,
+            // A block that is partly outside is not lent.
+            disk_blocks: (spec.config.sectors + shift) / SECTORS_PER_BLOCK,
+            epoch: u64::from_le_bytes(epoch.0[..8].try_into().expect("eight bytes")),
+            lenders: settings.lenders.clone(),
+        };
+        let port = Port {
+            send: settings.send.clone(),
+            room: settings.room.clone(),
+            lends_to_me: settings.lends_to_me.clone(),
+        };
+        Box::new(BorrowedOrigin::new(origin, borrower, shift, port))
+    }
+
+    /// Takes in what another host says about a loan.
+    pub(crate) fn lend_said(&mut self, from: HostId, disk: DiskId, message: Message) {
+        self.now = self.clock.now_us();
+        if message.is_for_lender() {
+            self.borrower_said(from, disk, message);
+        } else if let Some(handle) = self.handle_of(disk) {
+            self.origin(handle, |origin, context| origin.lender_said(context, from, message));
+        }
+    }
+
+    fn handle_of(&self, disk: DiskId) -> Option<DiskHandle> {
+        self.disks.iter().find(|live| live.spec.config.id == disk).map(|live| live.handle)
+    }
+
+    /// Another host may have written a disk's origin: what was sent to lenders before is not used any more.
+    pub(crate) fn void_lent(&mut self, disk: DiskId) {
+        if let Some(handle) = self.handle_of(disk) {
+            self.origin(handle, |origin, context| origin.void_lent(context));
+        }
+    }
+
+    pub(crate) fn lending_status(&self) -> LendingStatus {
+        let borrowed =
+            self.disks.iter().filter_map(|live| Some((live.spec.name.clone(), live.origin.borrowed()?)));
+        let mut status = LendingStatus { borrowed: borrowed.collect(), ..LendingStatus::default() };
+        if let Some(lending) = &self.lending {
+            status.lends = lending.settings.lent_blocks > 0;
+            status.lent = lending.lender.figures();
+            status.loans = lending.lender.loans().collect();
+        }
+        status
+    }
+}

@@ -244,7 +244,7 @@ fn lent_space_is_given_back_when_the_lender_needs_it() {
 #[test]
 fn a_lent_block_comes_sooner_than_the_origins_over_shaped_links() {
     test("a loan over shaped links", |place| {
-        for (mbits, origin_ms) in [(10_000, 5), (1_000, 5)] {
+        for (mbits, origin_ms) in [(10_000, 30), (1_000, 30)] {
             let place = place.host(&format!("{mbits}"))?;
             let places = [place.host("a")?, place.host("b")?];
             let network = Network::new(&place, 2, mbits)?;

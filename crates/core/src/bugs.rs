@@ -175,6 +175,18 @@ pub enum Bug {
     AssumeNothing,
     /// A disk that is taken back from a dead host keeps its clean blocks.
     RetakeClean,
+    /// A flush does not wait for the replica.
+    FlushUnreplicated,
+    /// A replica keeps blocks that the origin has overtaken.
+    KeepReplicated,
+    /// A replica's host confirms copies before they are durable.
+    SealUnflushed,
+    /// A replica is used although the owner may have gone on without it.
+    UseUncertain,
+    /// The owner goes on without its replica before it is certain that the replica is not used.
+    EndUnagreed,
+    /// A copy for a replica that was overtaken by a newer one is stored.
+    KeepReordered,
 }
 
 /// All bugs that the simulator must catch.
@@ -267,6 +279,12 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::LoseSilently,
     Bug::AssumeNothing,
     Bug::RetakeClean,
+    Bug::FlushUnreplicated,
+    Bug::KeepReplicated,
+    Bug::SealUnflushed,
+    Bug::UseUncertain,
+    Bug::EndUnagreed,
+    Bug::KeepReordered,
 ];
 
 #[cfg(feature = "bug-zoo")]

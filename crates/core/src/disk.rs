@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use haversack_admission::Admission;
-use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode};
+use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode, WriteThroughAck};
 
 use crate::MAX_DISK_SECTORS;
 use crate::base::Base;
@@ -38,7 +38,12 @@ pub(crate) struct Disk {
     pub next_sectors: Option<u64>,
     /// Where on the disk a block of the grid starts, in sectors, 0 to 7.
     pub phase: u8,
+    /// The write mode in use: that of the settings, or `wt` while the disk has to write through.
     pub mode: WriteMode,
+    /// The write mode of the settings.
+    pub set_mode: WriteMode,
+    /// The disk has to write through, whatever its settings say.
+    pub writes_through: bool,
     pub persistence: Persistence,
     pub target: Target,
     /// Which filter `admission` is.
@@ -113,13 +118,15 @@ impl Disk {
             next_sectors: None,
             phase: record.phase,
             mode: defaults.mode,
+            set_mode: defaults.mode,
+            writes_through: false,
             persistence: record.persistence,
             target: Target::Blocks(0),
             admission_config: defaults.admission,
             admission: defaults.admission.build(0),
             sequential: Sequential::default(),
             tuning: defaults.tuning(),
-            life: Life::recorded(record.owned, matches!(record.moved, Moved::Peer { .. }), record.epoch),
+            life: Life::recorded(record.owned, record.moved, record.epoch),
             may_be_dirty: record.may_be_dirty,
             damage: record.damage,
             loss_version: None,
@@ -173,6 +180,13 @@ impl Disk {
             clean_seq: self.clean_seq,
             moved: self.moved,
         }
+    }
+
+    /// Changes the mode of the settings, and whether the disk has to write through.
+    pub fn change_mode(&mut self, mode: WriteMode, writes_through: bool) {
+        (self.set_mode, self.writes_through) = (mode, writes_through);
+        let through = WriteMode::WriteThrough(WriteThroughAck::Origin);
+        self.mode = if writes_through && mode.defers_origin() { through } else { mode };
     }
 
     /// Returns the bytes of memory for admission, monitor, and what is shared with a base.

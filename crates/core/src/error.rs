@@ -163,6 +163,9 @@ pub enum ManageError {
     /// The disk is moving between hosts, and its state does not allow the operation.
     #[error("disk {0} is moving between hosts; wait until the move is done, or abort it if possible")]
     Migrating(DiskId),
+    /// Another host may have a replica of the disk's dirty blocks.
+    #[error("disk {0} has a replica of its dirty blocks on another host; end the replica first")]
+    Replicated(DiskId),
     /// Dirty blocks of the disk are on the host that owned it before, and are not all listed.
     #[error(
         "disk {0} has dirty blocks on the host that owned it before; it can be attached when that host has listed them"

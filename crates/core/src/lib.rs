@@ -67,6 +67,7 @@ pub use flow::export::{CachedBlock, Copied, ListCursor};
 pub use flow::handover::RelistCursor;
 pub use flow::job::Progress;
 pub use flow::moving::late::LateSource;
+pub use flow::replicate::{Replication, ToReplicate};
 pub use flow::takeover::PeerLoss;
 pub use format::checkpoint::{CheckpointSource, MemoryCheckpoint};
 pub use format::record::{Damage, Moved};

@@ -11,6 +11,7 @@
 //! - A state changes only by an event that the table has for it.
 
 use crate::bugs::{Bug, planted};
+use crate::format::record::Moved;
 
 /// The state of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ pub(crate) enum State {
     Peer,
     /// Another host owns it, and sends copies of blocks that count when this host takes over.
     Incoming,
+    /// Another host owns it, and a copy of each of its dirty blocks is kept here.
+    Replica,
     /// Its blocks and its number are being given up.
     Forgetting,
 }
@@ -72,6 +75,8 @@ pub(crate) enum Event {
     Expect,
     /// No copies will come.
     Dismiss,
+    /// Copies of its dirty blocks are to be kept.
+    Replicate,
 }
 
 impl State {
@@ -90,10 +95,11 @@ impl State {
             (State::Frozen, Event::Thaw) => Some(State::Active),
             (State::Frozen | State::Detached, Event::HandOver) => Some(State::HandingOver),
             (State::HandingOver, Event::HandedOver) => Some(State::Peer),
-            (State::Peer, Event::Drained) => Some(State::Released),
-            (State::Peer | State::Incoming, Event::Attach) => Some(State::Attaching),
+            (State::Peer | State::Replica, Event::Drained) => Some(State::Released),
+            (State::Peer | State::Incoming | State::Replica, Event::Attach) => Some(State::Attaching),
             (State::Released, Event::Expect) => Some(State::Incoming),
             (State::Incoming, Event::Dismiss) => Some(State::Released),
+            (State::Released, Event::Replicate) => Some(State::Replica),
             _ => None,
         }
     }
@@ -106,12 +112,13 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Returns the life of a disk as the record has it. What is a peer's has dirty blocks for another host.
-    pub fn recorded(is_owned: bool, is_peer: bool, epoch: u64) -> Life {
-        let state = match (is_owned, is_peer) {
+    /// Returns the life of a disk as the record has it.
+    pub fn recorded(is_owned: bool, moved: Moved, epoch: u64) -> Life {
+        let state = match (is_owned, moved) {
             (true, _) => State::Detached,
-            (false, true) => State::Peer,
-            (false, false) => State::Released,
+            (false, Moved::Peer { .. }) => State::Peer,
+            (false, Moved::Replica { .. }) => State::Replica,
+            (false, _) => State::Released,
         };
         Life { state, epoch }
     }
@@ -150,7 +157,12 @@ impl Life {
     pub fn is_released(&self) -> bool {
         matches!(
             self.state,
-            State::Releasing | State::Released | State::HandingOver | State::Peer | State::Incoming
+            State::Releasing
+                | State::Released
+                | State::HandingOver
+                | State::Peer
+                | State::Incoming
+                | State::Replica
         )
     }
 
@@ -162,6 +174,16 @@ impl Life {
     /// Whether another host reads dirty blocks from here, or is about to.
     pub fn is_peer(&self) -> bool {
         matches!(self.state, State::HandingOver | State::Peer)
+    }
+
+    /// Whether copies of another host's dirty blocks are kept here.
+    pub fn is_replica(&self) -> bool {
+        self.state == State::Replica
+    }
+
+    /// Whether dirty blocks are here that another host, the owner, may need, or the next owner if that one dies.
+    pub fn holds_for_another(&self) -> bool {
+        self.is_peer() || self.is_replica()
     }
 
     /// Whether copies of its blocks are taken in.
@@ -235,7 +257,7 @@ impl Life {
 mod tests {
     use super::*;
 
-    const STATES: [State; 11] = [
+    const STATES: [State; 12] = [
         State::Detached,
         State::Attaching,
         State::Active,
@@ -247,8 +269,9 @@ mod tests {
         State::HandingOver,
         State::Peer,
         State::Incoming,
+        State::Replica,
     ];
-    const EVENTS: [Event; 15] = [
+    const EVENTS: [Event; 16] = [
         Event::Attach,
         Event::Attached,
         Event::Detach,
@@ -264,6 +287,7 @@ mod tests {
         Event::Drained,
         Event::Expect,
         Event::Dismiss,
+        Event::Replicate,
     ];
 
     /// The table as in ARCHITECTURE.md.
@@ -293,14 +317,15 @@ mod tests {
     #[test]
     fn a_disk_that_is_not_owned_is_not_written() {
         for life in STATES.map(|state| Life { state, epoch: 1 }) {
-            assert!(life.is_owned() || !life.writes_origin() && (life.is_dormant() || life.is_incoming()));
+            let takes_copies = life.is_incoming() || life.is_replica();
+            assert!(life.is_owned() || !life.writes_origin() && (life.is_dormant() || takes_copies));
             assert!(life.writes_origin() || !life.is_active());
         }
     }
 
     #[test]
     fn a_released_disk_needs_a_higher_epoch() {
-        let mut life = Life::recorded(true, false, 3);
+        let mut life = Life::recorded(true, Moved::No, 3);
         assert!(life.allows_epoch(3) && !life.allows_epoch(2));
         life.attach(3);
         for event in [Event::Attached, Event::Release, Event::Released] {
@@ -309,6 +334,6 @@ mod tests {
         assert!(!life.allows_epoch(3) && life.allows_epoch(4));
         life.attach(4);
         assert!(life.is_owned() && life.epoch() == 4);
-        assert!(!Life::recorded(false, false, 4).allows_epoch(4));
+        assert!(!Life::recorded(false, Moved::No, 4).allows_epoch(4));
     }
 }

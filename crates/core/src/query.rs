@@ -18,6 +18,8 @@ pub struct DiskInfo {
     pub phase: u8,
     /// Its write mode.
     pub mode: WriteMode,
+    /// It writes through now: in that mode, or since it has to.
+    pub writes_through: bool,
     /// It takes requests.
     pub attached: bool,
     /// This host owns it.
@@ -83,7 +85,8 @@ impl Core {
             id: d.id,
             sectors: d.sectors,
             phase: d.phase,
-            mode: d.mode,
+            mode: d.set_mode,
+            writes_through: !d.mode.defers_origin(),
             attached: d.life.is_active(),
             owned: d.life.is_owned(),
             epoch: d.life.epoch(),

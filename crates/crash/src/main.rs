@@ -176,7 +176,7 @@ fn many(arguments: &Arguments) -> RunReport {
 
 fn tell(counts: &Counts, time: Duration) {
     println!(
-        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} faults, {} sectors verified, {:.1} s",
+        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} owners replaced by complete replicas, {} faults, {} sectors verified, {:.1} s",
         counts.kills,
         counts.cuts,
         counts.crashes_in_open,
@@ -186,6 +186,7 @@ fn tell(counts: &Counts, time: Duration) {
         counts.errors,
         counts.jobs,
         counts.shared,
+        counts.replicas,
         counts.faults,
         counts.sectors,
         time.as_secs_f64()

@@ -107,6 +107,7 @@ impl Counts {
         self.requests += other.requests;
         self.jobs += other.jobs;
         self.shared += other.shared;
+        self.replicas += other.replicas;
         self.errors += other.errors;
         self.faults += other.faults;
         self.sectors += other.sectors;

@@ -189,6 +189,8 @@ pub struct Counts {
     pub jobs: u64,
     /// Times that a disk began to share blocks with its base.
     pub shared: u64,
+    /// Owners that died while the replica of their dirty blocks was complete.
+    pub replicas: u64,
     /// Requests that ended with an error.
     pub errors: u64,
     /// Faults injected.

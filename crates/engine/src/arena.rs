@@ -10,7 +10,7 @@ use haversack_core::{
     AdmissionConfig, AdmissionFigures, BaseBlocks, BaseUsage, DiskConfig, JobId, MonitorConfig, Moved,
     OpenReport, PREPARED_AT_FORMAT, PeerLoss, Records, SharingId, Target,
 };
-use haversack_migrate::Method;
+use haversack_migrate::{Method, ReplicaPolicy};
 use haversack_model::{
     ArenaId, DeviceNo, DiskHandle, DiskId, HostId, Micros, SECTOR_BYTES, SectorNo, WriteMode,
 };
@@ -228,6 +228,23 @@ impl ArenaHandle {
     /// The disk does not move.
     pub fn stop_migration(&self, disk: DiskHandle) -> Result<bool> {
         self.run(move |reactor| reactor.stop_migration(disk))?
+    }
+
+    /// Sets which host is to have a replica of a disk's dirty blocks.
+    ///
+    /// # Errors
+    /// The disk does not move, or the arena has ended.
+    pub fn set_replica(&self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()> {
+        self.run(move |reactor| reactor.set_replica(disk, replica))?
+    }
+
+    /// Has a take-over use this host's replica even if the owner may have gone on without it. **It must have died while the
+    /// replica was complete.**
+    ///
+    /// # Errors
+    /// The disk does not move, or the arena has ended.
+    pub fn trust_replica(&self, disk: DiskHandle) -> Result<()> {
+        self.run(move |reactor| reactor.trust_replica(disk))?
     }
 
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a

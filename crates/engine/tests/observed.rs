@@ -77,7 +77,7 @@ fn server_of(place: &Place) -> OriginSpec {
 
 /// Attaches a disk that may move, and that no host has had.
 fn attach_moving(open: &OpenPool, spec: DiskSpec) {
-    attach(open, DiskSpec { moves: Some(Moves { from: None }), ..spec });
+    attach(open, DiskSpec { moves: Some(Moves::default()), ..spec });
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_read_of_any_length_is_answered() {
             let _ = ask.lock().unwrap().send((question, sector, sectors));
         }
     });
-    let moves = Some(Moves { from: Some(HostId(2)) });
+    let moves = Some(Moves { from: Some(HostId(2)), ..Moves::default() });
     let file = OriginSpec::File { path: place.origin("origin", MIBS) };
     let disk = attach(&open, DiskSpec { moves, ..spec(1, MIBS, file) });
     let owner = handle.clone();
@@ -186,7 +186,7 @@ fn questions_have_other_numbers_after_a_restart() {
                 let _ = asked.lock().unwrap().send(question);
             }
         });
-        let moves = Some(Moves { from: Some(HostId(2)) });
+        let moves = Some(Moves { from: Some(HostId(2)), ..Moves::default() });
         let disk = attach(&open, DiskSpec { moves, ..spec(1, MIBS, file.clone()) });
         let _client = Client::new(&handle, disk, MIBS * MIB).ask_only(Command::Read, 0, 8, &[]);
         questions.recv_timeout(Duration::from_secs(60)).expect("the owner is asked")

@@ -17,7 +17,7 @@ pub(crate) const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
 pub(crate) enum Class {
     /// Ownership, lists, questions.
     Control,
-    /// Answers with data.
+    /// Answers with data, and copies for replicas.
     Answer,
     /// Copies sent ahead, and blocks for a lender: the rate limit is for them alone.
     Copy,
@@ -28,7 +28,8 @@ pub(crate) fn class(frame: &Frame) -> Class {
     match frame {
         Frame::Migrate { message: Message::Copy { .. }, .. }
         | Frame::Lend { message: lend::Message::Put { .. }, .. } => Class::Copy,
-        Frame::Migrate { message: Message::Fetched { .. }, .. }
+        // Flushes of a guest wait for the copies of a replica.
+        Frame::Migrate { message: Message::Fetched { .. } | Message::ReplicaCopy { .. }, .. }
         | Frame::Observed { .. }
         | Frame::Lend { message: lend::Message::Got { .. }, .. } => Class::Answer,
         _ => Class::Control,
@@ -39,7 +40,10 @@ pub(crate) fn class(frame: &Frame) -> Class {
 pub(crate) fn weight(frame: &Frame) -> usize {
     let more = match frame {
         Frame::Migrate { message, .. } => match message {
-            Message::Copy { data, .. } | Message::Fetched { data, .. } => data.len(),
+            Message::Copy { data, .. }
+            | Message::Fetched { data, .. }
+            | Message::ReplicaCopy { data, .. } => data.len(),
+            Message::ReplicaRemove { blocks, .. } => blocks.len() * 8,
             Message::Listed { blocks, .. } => blocks.len() * 16,
             Message::Forget { blocks, .. } | Message::Forgotten { blocks, .. } => blocks.len() * 8,
             Message::Ownership(message) => holders(message) * 16,

@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::inbox::Receipt;
 use crate::links::{Event, Shared};
 use crate::queue::Next;
-use crate::wire::{HEADER_BYTES, Header, PACKED, Packet, Unpacker, VERSION, WireError};
+use crate::wire::{HEADER_BYTES, Header, PACKED, PACKED_SINCE, Packet, Unpacker, WireError};
 
 /// The interval at which a peer is asked whether it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ pub(crate) async fn run(shared: &Shared, host: &Host, peer: Peer) -> ConnectionE
 
     let pinged = AtomicU64::new(0);
     let (incoming, outgoing) = tokio::io::split(peer.stream);
-    let packing = Packing::new(shared.compresses && peer.version >= VERSION);
+    let packing = Packing::new(shared.compresses && peer.version >= PACKED_SINCE);
     let version = peer.version;
     let error = tokio::select! {
         error = ended(receive(shared, host, incoming, version, &pinged)) => error,
@@ -127,7 +127,7 @@ async fn receive(
             take(shared, host, pinged, Packet::decode(&header, &body)?).await;
             continue;
         }
-        if version < VERSION {
+        if version < PACKED_SINCE {
             return Err(WireError::Kind(PACKED).into());
         }
         let mut frames = unpacker.unpack(&header, &body)?;
@@ -223,8 +223,10 @@ fn gather(host: &Host, version: u32, batch: &mut Batch) -> Option<Duration> {
     while batch.bytes() < BATCH_BYTES {
         match host.queue(|queue| queue.next(Instant::now())) {
             Next::Send(mut packet) => {
-                packet.adapt(version);
-                batch.add(&packet);
+                if packet.suits(version) {
+                    packet.adapt(version);
+                    batch.add(&packet);
+                }
             }
             Next::Wait(wait) => return Some(wait),
             Next::Nothing => break,

@@ -22,8 +22,13 @@ pub(crate) use packet::PACKED;
 pub use packet::{Header, Packet};
 
 /// The version of the protocol, checked before anything else.
-pub const VERSION: u32 = 3;
-/// The oldest version that is used with a peer that has no newer one. It has no packed frames, and does not say whether copies were reused.
+pub const VERSION: u32 = 4;
+/// Peers of this version and later take packed frames, and are told whether copies were reused.
+pub(crate) const PACKED_SINCE: u32 = 3;
+/// Peers of this version and later know about replicas.
+pub(crate) const REPLICAS_AND_LOANS_SINCE: u32 = 4;
+/// The oldest version that is used with a peer that has no newer one. It has no packed frames, does not say whether
+/// copies were reused, and has no replicas.
 pub const OLDEST_VERSION: u32 = 2;
 /// The most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;

@@ -5,7 +5,7 @@ use haversack_link::wire::{
     Frame, HEADER_BYTES, Header, MOST_BODY_BYTES, MOST_ENTRIES, MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS,
     ObserveError, Packet, WireError,
 };
-use haversack_migrate::{Message, Method, Part, Position, Question, Session};
+use haversack_migrate::{Message, Method, Part, Position, Question, ReplicaState, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership as ownership;
 use proptest::collection::{btree_set, vec};
@@ -103,6 +103,44 @@ fn message() -> impl Strategy<Value = Message> {
         (any::<u64>(), vec(block(), 0..50)).prop_map(|(epoch, blocks)| Message::Forget { epoch, blocks }),
         (any::<u64>(), vec(block(), 0..50)).prop_map(|(epoch, blocks)| Message::Forgotten { epoch, blocks }),
         any::<u64>().prop_map(|epoch| Message::Enough { epoch }),
+        of_replica(),
+    ]
+}
+
+fn of_replica() -> impl Strategy<Value = Message> {
+    let has = (session(), any::<(u64, bool)>(), position(), any::<(u64, u64, bool)>());
+    let copy = (session(), any::<(u64, u64)>(), position(), block(), any::<u8>(), data());
+    prop_oneof![
+        (session(), any::<(Option<u64>, u64)>(), position()).prop_map(|(session, (taker, epoch), from)| {
+            Message::ReplicaOpen { session, taker, epoch, from }
+        }),
+        copy.prop_map(|(session, (taker, echo), at, block, mask, data)| Message::ReplicaCopy {
+            session,
+            taker,
+            echo,
+            at,
+            block,
+            mask,
+            data
+        }),
+        (session(), any::<(u64, u64, u64)>(), vec(block(), 0..50)).prop_map(
+            |(session, (taker, echo, number), blocks)| Message::ReplicaRemove {
+                session,
+                taker,
+                echo,
+                number,
+                blocks
+            }
+        ),
+        (session(), any::<(u64, u64, bool)>()).prop_map(|(session, (taker, echo, completes))| {
+            Message::ReplicaBeat { session, taker, echo, completes }
+        }),
+        (session(), any::<Option<u64>>()).prop_map(|(session, taker)| Message::ReplicaEnd { session, taker }),
+        has.prop_map(|(session, (taker, is_known), until, (removed, beat, is_complete))| {
+            let state = ReplicaState { session, taker, is_known, until, removed, beat, is_complete };
+            Message::ReplicaHas(state)
+        }),
+        session().prop_map(|session| Message::ReplicaDropped { session }),
     ]
 }
 
@@ -303,7 +341,7 @@ fn malformed_fields_have_typed_errors() {
     let twice = body(&[&one, &[2, 0, 0, 0], &one, &one]);
     assert_eq!(decode(17, &twice), WireError::Order);
     assert_eq!(decode(49, &body(&[&one, &[5]])), WireError::Value { field: "error", value: 5 });
-    for kind in [51, 63, 71] {
+    for kind in [58, 63, 71] {
         assert_eq!(decode(kind, &body(&[])), WireError::Kind(kind));
     }
     assert_eq!(decode(70, &body(&[&[0; 32], &[2]])), WireError::Value { field: "found", value: 2 });

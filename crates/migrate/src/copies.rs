@@ -145,6 +145,11 @@ impl Receiving {
         }
     }
 
+    /// Whether a copy is to be taken.
+    pub fn would_take(&self, at: Position) -> bool {
+        at.round == self.until.round && at.next >= self.until.next && !self.beyond.contains(&at.next)
+    }
+
     /// Whether a copy is to be taken; notes that it was.
     pub fn takes(&mut self, at: Position) -> bool {
         let is_new =

@@ -175,6 +175,9 @@ impl Migration {
     /// begun.
     fn may_leave<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId) -> bool {
         let plan = self.method().plan();
+        if !self.end_replica(call, now) {
+            return false;
+        }
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return true };
         if plan.ahead == Ahead::Stopped {
             let is_sent_there = self.sending.as_ref().is_some_and(|sending| sending.to == to);

@@ -26,13 +26,17 @@ mod owner;
 mod pace;
 mod passes;
 mod peer;
+mod replica;
+mod replicate;
 mod stream;
 mod takeover;
 
 pub use haversack_model::HostId;
 pub use limit::blocks_a_period;
-pub use message::{Message, Part, Position, Question, Session};
+pub use message::{Message, Part, Position, Question, ReplicaState, Session};
 pub use method::{Ahead, Late, Method, Plan, UnknownMethod};
 pub use migration::{Migration, Status, Timing};
 pub use output::{CopyTicket, Output};
 pub use pace::PaceLimits;
+pub use replica::ReplicaStatus;
+pub use replicate::{OnLoss, ReplicaPolicy, ReplicationState};

@@ -6,7 +6,7 @@ use haversack_ownership as ownership;
 use crate::method::Method;
 
 /// Identifies the copies sent since one start of a source: its incarnation, and a count.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Session {
     /// The start of the source's pool.
     pub incarnation: u64,
@@ -42,6 +42,25 @@ pub enum Part {
     Outdated(BlockNo),
     /// Clean blocks that may follow the disk, from this place on, in order of importance.
     Clean(u64),
+}
+
+/// What a replica has, as its host says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplicaState {
+    /// The session of the owner that this answers.
+    pub session: Session,
+    /// The start of the host's pool. Messages to an earlier one have no effect.
+    pub taker: u64,
+    /// The host has a replica of this session.
+    pub is_known: bool,
+    /// Every copy of this round before that order is durable there.
+    pub until: Position,
+    /// The last removal that is durable there.
+    pub removed: u64,
+    /// Counts these messages. The owner returns the last one that it has.
+    pub beat: u64,
+    /// The record there says that the replica is complete.
+    pub is_complete: bool,
 }
 
 /// A message.
@@ -149,5 +168,71 @@ pub enum Message {
         epoch: u64,
         /// The blocks.
         blocks: Vec<BlockNo>,
+    },
+    /// Owner to replica: start an empty replica, or another round of copies for it.
+    ReplicaOpen {
+        /// Which replica. A later one replaces an earlier one.
+        session: Session,
+        /// The start of the replica's pool; unknown at first.
+        taker: Option<u64>,
+        /// The owner's epoch.
+        epoch: u64,
+        /// The start of the copies.
+        from: Position,
+    },
+    /// Owner to replica: a copy of a block's dirty sectors.
+    ReplicaCopy {
+        /// Which replica.
+        session: Session,
+        /// The start of its pool that the copy is for.
+        taker: u64,
+        /// The last beat that the owner has received.
+        echo: u64,
+        /// The round, and the copy's order.
+        at: Position,
+        /// The block.
+        block: BlockNo,
+        /// Its sectors; 0 if there was nothing to copy.
+        mask: u8,
+        /// One block, each sector at its place.
+        data: Vec<u8>,
+    },
+    /// Owner to replica: the origin has these blocks, and the replica must not keep them.
+    ReplicaRemove {
+        /// Which replica.
+        session: Session,
+        /// The start of its pool.
+        taker: u64,
+        /// The last beat that the owner has received.
+        echo: u64,
+        /// Counts these messages. The next is sent when this one is answered.
+        number: u64,
+        /// The blocks.
+        blocks: Vec<BlockNo>,
+    },
+    /// Owner to replica: it is still in use.
+    ReplicaBeat {
+        /// Which replica.
+        session: Session,
+        /// The start of its pool.
+        taker: u64,
+        /// The last beat that the owner has received.
+        echo: u64,
+        /// It has everything that was flushed, and from now on flushes wait for it.
+        completes: bool,
+    },
+    /// Owner to replica: it is not needed any more.
+    ReplicaEnd {
+        /// This replica, and all earlier ones.
+        session: Session,
+        /// The start of its pool; unknown at first.
+        taker: Option<u64>,
+    },
+    /// Replica to owner: what it has.
+    ReplicaHas(ReplicaState),
+    /// Replica to owner: it is dropped, and no crash brings it back.
+    ReplicaDropped {
+        /// The session named by [`Message::ReplicaEnd`].
+        session: Session,
     },
 }

@@ -15,6 +15,8 @@ use crate::method::Method;
 use crate::output::Output;
 use crate::pace::PaceLimits;
 use crate::passes::Passes;
+use crate::replica::{Keeping, Recorded};
+use crate::replicate::{ReplicaPolicy, Replicating};
 use crate::takeover::Pending;
 
 /// The interval at which a part of the cached blocks is listed.
@@ -40,6 +42,9 @@ pub struct Timing {
     /// The most blocks that are fetched from the earlier owner in a period of 100 ms, if the method has a limit.
     /// Those that requests wait for count; blocks beyond the limit are first in the next period.
     pub fetched_a_period: Option<u32>,
+    /// How long a replica counts as certain after its owner was heard, unless the owner's policy says otherwise. It must be the
+    /// same on all hosts.
+    pub lease_us: Micros,
 }
 
 impl Default for Timing {
@@ -52,6 +57,7 @@ impl Default for Timing {
             fetch_window: 64,
             preload_window: 128,
             fetched_a_period: None,
+            lease_us: 5_000_000,
         }
     }
 }
@@ -168,6 +174,13 @@ pub struct Migration {
     pub(crate) problem: Option<ManageError>,
     /// When an attach without a guest was last tried.
     pub(crate) tried_us: Micros,
+    /// The replica that is wanted, and the one that there may be.
+    pub(crate) replica: Option<ReplicaPolicy>,
+    pub(crate) replicating: Option<Replicating>,
+    /// The replica that this host has of another one's blocks, and what is being recorded of it.
+    pub(crate) keeping: Option<Keeping>,
+    pub(crate) recorded: Option<(JobId, Recorded)>,
+    pub(crate) trusts_replica: bool,
 }
 
 impl Migration {
@@ -186,7 +199,7 @@ impl Migration {
         let record = info.map_or(Record::Unknown, |info| match info.moved {
             Moved::Depends { on } => Record::Owner { epoch: info.epoch, peers: [on].into() },
             _ if info.owned => Record::Owner { epoch: info.epoch, peers: [].into() },
-            Moved::Peer { to } => {
+            Moved::Peer { to } | Moved::Replica { of: to, .. } => {
                 Record::Released { to, grant: Grant { epoch: info.epoch, holders: [me].into() } }
             }
             Moved::Away { to, holder } => {
@@ -194,13 +207,13 @@ impl Migration {
                 Record::Released { to, grant: Grant { epoch: info.epoch, holders } }
             }
             Moved::Overtaken { to } => Record::Overtaken { by: to, epoch: info.epoch },
-            Moved::No => Record::Unknown,
+            Moved::No | Moved::Replicates { .. } => Record::Unknown,
         });
         if let Some(disk) = disk {
             // A disk whose blocks were all forgotten belongs to no peer now.
             let _ = call.forget_held(now, disk, &[]);
         }
-        Migration {
+        let mut migration = Migration {
             me,
             incarnation,
             questions: 0,
@@ -236,7 +249,14 @@ impl Migration {
             pending: None,
             problem: None,
             tried_us: 0,
-        }
+            replica: None,
+            replicating: None,
+            keeping: None,
+            recorded: None,
+            trusts_replica: false,
+        };
+        migration.ends_replica_of_before(info.map_or(Moved::No, |info| info.moved), now);
+        migration
     }
 
     /// Makes this host the first owner of a disk that no host has had.
@@ -316,7 +336,10 @@ impl Migration {
     pub fn needs_time(&self) -> bool {
         let waits_for_disk = self.guest.is_some() && !self.ownership.may_serve();
         let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
-        let is_moving = self.sending.is_some()
+        let is_moving = self.replica.is_some()
+            || self.replicating.is_some()
+            || self.keeping.is_some()
+            || self.sending.is_some()
             || self.asker.is_some()
             || self.lending.is_some()
             || self.borrowing.is_some()
@@ -403,6 +426,16 @@ impl Migration {
         self.tick_passes(call, now);
         self.tick_settling(call, now);
         self.tick_leaving(call, now);
+        self.tick_replicating(call, now);
+        self.go_on_keeping(call, now);
+    }
+
+    /// Sends what a replica lacks, and confirms what this host has for another one. To be called after the core has done
+    /// anything: flushes wait for it. Returns whether it led to more work.
+    pub fn replicate<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        let before = self.outputs.len();
+        self.go_on_keeping(call, now);
+        self.send_to_replica(call, now) || self.outputs.len() > before
     }
 
     /// Handles a message.
@@ -440,6 +473,21 @@ impl Migration {
             Message::Forget { epoch, blocks } => self.asked_to_forget(call, now, from, epoch, blocks),
             Message::Enough { epoch } => self.nothing_more_needed(call, from, epoch),
             Message::Forgotten { epoch, blocks } => self.forgotten(call, now, epoch, &blocks),
+            Message::ReplicaOpen { session, taker, epoch, from: at } => {
+                self.replica_opened(call, now, from, session, taker, epoch, at);
+            }
+            Message::ReplicaCopy { session, taker, echo, at, block, mask, data } => {
+                self.replica_copy_came(now, from, session, taker, echo, at, block, mask, data);
+            }
+            Message::ReplicaRemove { session, taker, echo, number, blocks } => {
+                self.replica_blocks_removed(call, now, from, session, taker, echo, number, &blocks);
+            }
+            Message::ReplicaBeat { session, taker, echo, completes } => {
+                self.replica_beat(now, from, session, taker, echo, completes);
+            }
+            Message::ReplicaEnd { session, taker } => self.replica_ended(call, now, from, session, taker),
+            Message::ReplicaHas(state) => self.heard_of_replica(call, now, from, state),
+            Message::ReplicaDropped { session } => self.replica_dropped(call, now, from, session),
         }
         self.answer_forgotten(call);
     }
@@ -452,6 +500,9 @@ impl Migration {
         job: JobId,
         result: Result<(), JobError>,
     ) {
+        if self.replica_recorded(call, now, job, result) || self.replica_is_recorded(now, job, result) {
+            return;
+        }
         match self.task.clone() {
             Task::Attaching(mine) if mine == job => {
                 self.task = Task::Idle;

@@ -1,7 +1,7 @@
 //! What a driver has to do for a migration.
 
-use haversack_core::{Copied, IoId};
-use haversack_model::{BlockNo, HostId};
+use haversack_core::{Call, Copied, IoId, Memory, Rejected, RequestTag};
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 
 use crate::message::{Message, Position, Question, Session};
 
@@ -10,6 +10,19 @@ use crate::message::{Message, Position, Question, Session};
 pub enum CopyTicket {
     /// It is sent ahead.
     Ahead {
+        /// To this host.
+        to: HostId,
+        /// As one of these copies.
+        session: Session,
+        /// For this start of its pool.
+        taker: u64,
+        /// The round, and the copy's order.
+        at: Position,
+        /// The block.
+        block: BlockNo,
+    },
+    /// It is for the replica.
+    Replica {
         /// To this host.
         to: HostId,
         /// As one of these copies.
@@ -36,15 +49,28 @@ impl CopyTicket {
     /// Returns the block.
     pub fn block(&self) -> BlockNo {
         match self {
-            CopyTicket::Ahead { block, .. } | CopyTicket::Answer { block, .. } => *block,
+            CopyTicket::Ahead { block, .. }
+            | CopyTicket::Replica { block, .. }
+            | CopyTicket::Answer { block, .. } => *block,
         }
     }
 
-    /// Returns the copy's order, as the core wants it; 0 for an answer.
-    pub fn order(&self) -> u64 {
+    /// Starts to read the copy into the buffer of `tag`, one block long. If it returns no copy, or once it is read,
+    /// [`crate::Migration::copy_read`] is to be called.
+    ///
+    /// # Errors
+    /// See [`Call::read_copy`].
+    pub fn read<M: Memory>(
+        &self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        tag: RequestTag,
+        disk: DiskNo,
+    ) -> Result<Option<Copied>, Rejected> {
         match self {
-            CopyTicket::Ahead { at, .. } => at.next,
-            CopyTicket::Answer { .. } => 0,
+            CopyTicket::Ahead { at, block, .. } => call.read_copy(now, tag, disk, *block, at.next),
+            CopyTicket::Answer { block, .. } => call.read_copy(now, tag, disk, *block, 0),
+            CopyTicket::Replica { block, .. } => call.read_dirty_copy(now, tag, disk, *block),
         }
     }
 }
@@ -54,7 +80,7 @@ impl CopyTicket {
 pub enum Output {
     /// Send a message.
     Send(HostId, Message),
-    /// Read a copy with [`haversack_core::Call::read_copy`], then call [`crate::Migration::copy_read`].
+    /// Read a copy with [`CopyTicket::read`], then call [`crate::Migration::copy_read`].
     ReadCopy(CopyTicket),
     /// Give a copy to [`haversack_core::Call::take_copy`]. Whether there was room does not matter.
     TakeCopy {
@@ -62,6 +88,19 @@ pub enum Output {
         block: BlockNo,
         /// Its sectors.
         copied: Copied,
+        /// One block.
+        data: Vec<u8>,
+    },
+    /// Give a copy to [`haversack_core::Call::keep_copy`], then call [`crate::Migration::copy_kept`].
+    KeepCopy {
+        /// The copies that it belongs to.
+        session: Session,
+        /// Its round and order.
+        at: Position,
+        /// The block.
+        block: BlockNo,
+        /// Its sectors.
+        mask: u8,
         /// One block.
         data: Vec<u8>,
     },

@@ -2,7 +2,7 @@
 //! back, passing it on.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{Call, Damage, JobError, ManageError, Memory};
+use haversack_core::{Call, Damage, JobError, ManageError, Memory, Moved};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -23,6 +23,9 @@ impl Migration {
     ) -> Result<(), ManageError> {
         if drops_dirty {
             self.discard_held(call, now)?;
+        }
+        if self.recorded.is_some() {
+            return Err(ManageError::Busy);
         }
         match (self.ownership.record().clone(), record) {
             (Record::Owner { .. }, Record::Released { to, grant }) => {
@@ -74,7 +77,7 @@ impl Migration {
     /// Whether this host has dirty blocks that it released and that no host has needed.
     pub(crate) fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
-        info.is_some_and(|info| matches!(info.moved, haversack_core::Moved::Peer { .. }))
+        info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. } | Moved::Replica { .. }))
     }
 
     /// Drops the dirty blocks that this host has held for another one, and that are obsolete.
@@ -211,7 +214,9 @@ impl Migration {
         part: Part,
     ) {
         let Some(disk) = self.disk.filter(|_| self.is_released_to(from, epoch)) else { return };
-        if call.disk_info(disk).is_none_or(|info| info.damage != Damage::None) {
+        let is_replica = |moved| matches!(moved, Moved::Replica { .. });
+        if call.disk_info(disk).is_none_or(|info| info.damage != Damage::None || is_replica(info.moved)) {
+            // A replica may be older than what its owner has lost.
             // Blocks that were lost with a device would not be listed, and would be read from the origin.
             return;
         }
@@ -300,6 +305,9 @@ impl Migration {
     /// Attaches the disk that this host owns, after a restart.
     pub(crate) fn attach_again<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Record::Owner { epoch, peers } = self.ownership.record().clone() else { return };
+        if self.awaits_end_of_replica() {
+            return;
+        }
         match peers.into_iter().next() {
             Some(holder) => {
                 let _ = self.start_listing(call, now, holder, epoch, false);
@@ -343,6 +351,9 @@ impl Migration {
     /// Starts to fetch what the earlier owner has, if the disk is attached and there is anything.
     pub(crate) fn is_attached<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.window = None;
+        if self.replica.is_some() {
+            self.set_write_through(call, now);
+        }
         self.tick_limit(call, now);
         self.set_window(call, now);
         self.tell_what_to_forget(call, now);

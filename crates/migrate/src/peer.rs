@@ -113,6 +113,7 @@ impl Migration {
         let nothing = Copied { mask: 0, reused: false };
         let (Copied { mask, reused }, data) = copy.unwrap_or_else(|| (nothing, vec![0; BLOCK_BYTES]));
         match ticket {
+            CopyTicket::Replica { .. } => self.send_replica_copy(ticket, mask, data),
             CopyTicket::Ahead { to, session, taker, at, block } => {
                 self.send(to, Message::Copy { session, taker, at, block, mask, reused, data });
             }

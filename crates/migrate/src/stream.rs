@@ -107,6 +107,10 @@ impl Migration {
         if self.task != Task::Idle || self.ownership.record().is_owner() {
             return;
         }
+        if self.has_replica_of(call, from) {
+            // The owner has it dropped first, unless this is an old message.
+            return self.answer_unknown(from, session);
+        }
         let known = self.receiving.as_mut().filter(|receiving| receiving.from == from);
         match known {
             Some(receiving) if receiving.session == session => receiving.begins(at),

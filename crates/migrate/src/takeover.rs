@@ -77,9 +77,10 @@ impl Migration {
         loss: PeerLoss,
         drops_dirty: bool,
     ) -> Result<(), ManageError> {
-        if drops_dirty {
+        if drops_dirty || !self.uses_replica(call, now) {
             self.discard_held(call, now)?;
         }
+        self.keeping = None;
         if self.holds_blocks(call) {
             self.receiving = None;
             let (disk, job) = call.retake(now, &self.config, epoch, loss)?;
@@ -162,6 +163,7 @@ impl Migration {
         let Some(Step::Write { .. }) = self.ownership.overtaken(by, epoch) else { return false };
         (self.sending, self.receiving, self.passes) = (None, None, None);
         (self.asker, self.lending, self.borrowing) = (None, None, None);
+        (self.replicating, self.keeping) = (None, None);
         match self.yield_disk(call, now, by, epoch) {
             Ok(job) => {
                 self.drop_fetches();

@@ -454,6 +454,7 @@ impl<M: Memory> Call<'_, M> {
         for cleaning in blocks.drain(..) {
             if clean && cleaning.good && self.call_clean(disk, &cleaning) {
                 cleaned += 1;
+                self.note_cleaned(disk, cleaning.block);
             }
             self.free_frame(cleaning.frame, false);
             self.unlock(disk, cleaning.block);

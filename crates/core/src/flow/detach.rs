@@ -69,7 +69,7 @@ impl<M: Memory> Call<'_, M> {
     /// attach.
     ///
     /// # Errors
-    /// The disk is not attached or has a job.
+    /// The disk is not attached, has a job, or may have a replica.
     pub fn detach(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
         self.start_detach(now, disk, Loss::Refused)
     }
@@ -78,7 +78,7 @@ impl<M: Memory> Call<'_, M> {
     /// the origin has them.
     ///
     /// # Errors
-    /// The disk is not attached or has a job.
+    /// The disk is not attached, has a job, or may have a replica.
     pub fn detach_accepting_loss(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
         self.start_detach(now, disk, Loss::Accepted)
     }
@@ -87,6 +87,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
+        self.not_replicated(disk)?;
         let total = self.dirty_blocks(disk);
         self.end_sharing_of_base(disk);
         let d = self.disk_mut(disk);

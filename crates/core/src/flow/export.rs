@@ -171,10 +171,16 @@ impl<M: Memory> Call<'_, M> {
         }
         let reused = self.is_reused(disk, block);
         let d = self.disk_mut(disk);
-        d.requests += 1;
         if let Some(export) = d.moving.as_mut().and_then(|moving| moving.export.as_mut()) {
             export.sends(block, order);
         }
+        self.start_copy(tag, disk, block, mask);
+        Ok(Some(Copied { mask, reused }))
+    }
+
+    /// Starts to read these sectors of a block for another host.
+    pub(crate) fn start_copy(&mut self, tag: RequestTag, disk: DiskNo, block: BlockNo, mask: u8) {
+        self.disk_mut(disk).requests += 1;
         let number = self.requests.take();
         let state = &mut self.requests[number];
         state.retries.clear();
@@ -192,6 +198,5 @@ impl<M: Memory> Call<'_, M> {
         };
         self.enqueue(number);
         self.settle();
-        Ok(Some(Copied { mask, reused }))
     }
 }

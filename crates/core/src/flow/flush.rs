@@ -11,6 +11,8 @@
 //!   durably say which devices count.
 //! - A disk that has lost something, and has no lost sectors any more, is whole again once a flush that began
 //!   after that has succeeded: the data written over the lost sectors is durable.
+//! - If the disk has a replica, a flush succeeds only when that has, durably, every block as it was when the flush began, or
+//!   a later version, and no version that the origin has overtaken.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
 
@@ -78,9 +80,10 @@ impl<M: Memory> Call<'_, M> {
         loop {
             if self.disk(disk).flush.closing.is_none() {
                 let flush = &mut self.disk_mut(disk).flush;
-                if flush.later.is_empty() {
+                if flush.later.is_empty() && flush.seals.requested == flush.seals.done {
                     return;
                 }
+                flush.seals.closing = flush.seals.requested;
                 std::mem::swap(&mut flush.waiting, &mut flush.later);
                 flush.closing = Some(flush.open);
                 flush.closing_count = flush.open_count;
@@ -88,10 +91,11 @@ impl<M: Memory> Call<'_, M> {
                 flush.origin = OriginFlush::NotStarted;
                 let d = self.disk_mut(disk);
                 let is_whole = d.lost.is_empty() || planted(Bug::HealLost);
-                d.flush.heals = d.damage == Damage::Lost && is_whole;
+                d.flush.heals = d.damage == Damage::Lost && is_whole && !d.life.is_replica();
+                d.flush.replicated_until = d.moving.as_ref().map_or(0, |moving| moving.changes());
                 self.drive_commit(disk);
             }
-            if !self.group_durable(disk) || !self.origin_durable(disk) {
+            if !self.group_durable(disk) || !self.origin_durable(disk) || !self.is_replicated(disk) {
                 return;
             }
             self.answer_flush(disk);
@@ -131,6 +135,9 @@ impl<M: Memory> Call<'_, M> {
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {
+        if self.disk(disk).life.is_replica() {
+            return true;
+        }
         match self.disk(disk).flush.origin {
             OriginFlush::NotStarted
                 if !self.disk(disk).origin.is_durable() && !planted(Bug::SkipOriginFlush) =>
@@ -154,6 +161,7 @@ impl<M: Memory> Call<'_, M> {
     fn answer_flush(&mut self, disk: DiskNo) {
         let flush = &mut self.disk_mut(disk).flush;
         flush.closing = None;
+        flush.seals.done = flush.seals.closing;
         let failed = flush.origin == OriginFlush::Failed;
         let heals = std::mem::take(&mut flush.heals) && !failed;
         let mut waiting = std::mem::take(&mut flush.waiting);

@@ -44,7 +44,7 @@ impl Core {
     /// Returns dirty blocks of a frozen or handed-over disk that the new owner needs from here, with their
     /// sectors, from a block on and in order.
     pub fn held_blocks(&mut self, disk: DiskNo, from: BlockNo, most: usize) -> Vec<(BlockNo, u8)> {
-        let is_held = self.disks.get(disk).is_some_and(|d| d.life.is_frozen() || d.life.is_peer());
+        let is_held = self.disks.get(disk).is_some_and(|d| d.life.is_frozen() || d.life.holds_for_another());
         if !is_held {
             return Vec::new();
         }
@@ -337,14 +337,14 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Ok(()));
     }
 
-    /// Drops dirty blocks of a handed-over disk, which the new owner now has durably. They are gone when
-    /// [`Core::forgetting`] is 0.
+    /// Drops dirty blocks of a handed-over disk, which the new owner now has durably, or of a replica, which the owner's
+    /// origin has. They are gone when [`Core::forgetting`] is 0.
     ///
     /// # Errors
     /// The disk is not one of which another host needs blocks.
     pub fn forget_held(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) -> Result<(), ManageError> {
         self.now = now;
-        if !self.known(disk)?.life.is_peer() {
+        if !self.known(disk)?.life.holds_for_another() {
             return Err(ManageError::NotAttached(self.disk(disk).id));
         }
         self.list_held(disk);
@@ -369,7 +369,7 @@ impl<M: Memory> Call<'_, M> {
     pub fn discard_held(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
         self.now = now;
         self.idle(disk)?;
-        if !self.known(disk)?.life.is_peer() {
+        if !self.known(disk)?.life.holds_for_another() {
             return Err(ManageError::NotAttached(self.disk(disk).id));
         }
         self.void_cache(disk);
@@ -395,7 +395,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let d = self.disk(disk);
         let held = d.moving.as_ref().and_then(|moving| moving.held.as_ref());
-        let drained = held.is_some_and(BTreeMap::is_empty);
+        let drained = held.is_some_and(BTreeMap::is_empty) && d.life.is_peer();
         if drained && d.life.allows(Event::Drained) {
             self.end_of_peer(disk);
         }
@@ -425,7 +425,7 @@ impl<M: Memory> Call<'_, M> {
     fn end_of_peer(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         d.life.happened(Event::Drained);
-        if let Moved::Peer { to } = d.moved {
+        if let Moved::Peer { to } | Moved::Replica { of: to, .. } = d.moved {
             d.moved = Moved::Away { to, holder: None };
         }
         let lends = d.moving.as_ref().is_some_and(|moving| moving.lends);
@@ -466,7 +466,7 @@ impl<M: Memory> Call<'_, M> {
         let disk = self.disks.find(config.id).ok_or(ManageError::NotKnown(config.id))?;
         self.idle(disk)?;
         let d = self.disk(disk);
-        if !d.life.is_peer() || !d.life.allows(Event::Attach) {
+        if !d.life.holds_for_another() || !d.life.allows(Event::Attach) {
             return Err(ManageError::NotAttached(d.id));
         }
         if epoch <= d.life.epoch() {

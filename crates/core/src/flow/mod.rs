@@ -32,6 +32,8 @@ mod prepare;
 pub mod purge;
 mod read;
 pub mod record;
+pub mod replica;
+pub mod replicate;
 pub mod request;
 pub mod resize;
 mod restage;

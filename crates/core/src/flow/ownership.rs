@@ -16,6 +16,7 @@ use crate::config::DiskConfig;
 use crate::core::Call;
 use crate::disk::Disk;
 use crate::error::ManageError;
+use crate::flow::moving::Moving;
 use crate::flow::request::Park;
 use crate::format::record::{Damage, DiskRecord, Moved};
 use crate::io::{Io, OriginFlushReason};
@@ -78,9 +79,15 @@ impl<M: Memory> Call<'_, M> {
         if void {
             self.void_cache(disk);
         }
-        if !matches!(self.disk(disk).moved, Moved::Depends { .. }) {
-            let d = self.disk_mut(disk);
-            (d.moved, d.moving) = (Moved::No, None);
+        match self.disk(disk).moved {
+            Moved::Depends { .. } => {}
+            // What the replica has is older than what is acknowledged here, until the owner has made sure that it is not
+            // used.
+            Moved::Replicates { .. } => self.disk_mut(disk).moving = Some(Box::new(Moving::replicating())),
+            _ => {
+                let d = self.disk_mut(disk);
+                (d.moved, d.moving) = (Moved::No, None);
+            }
         }
         let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
@@ -112,7 +119,8 @@ impl<M: Memory> Call<'_, M> {
         if !d.life.allows(Event::Attach) {
             return Err(ManageError::Attached(d.id));
         }
-        if d.life.is_peer() || d.life.is_incoming() {
+        let is_replicated = matches!(d.moved, Moved::Replicates { .. }) && epoch != d.life.epoch();
+        if d.life.holds_for_another() || d.life.is_incoming() || is_replicated {
             return Err(ManageError::Migrating(d.id));
         }
         if matches!(d.moved, Moved::Depends { .. }) {
@@ -191,7 +199,7 @@ impl<M: Memory> Call<'_, M> {
             d.intents.mark_all_durably();
         }
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
-        d.mode = config.mode;
+        d.change_mode(config.mode, false);
         d.tuning = config.tuning();
         (d.damage, d.loss_version) = (Damage::None, None);
         d.lost.clear();
@@ -245,6 +253,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
+        self.not_replicated(disk)?;
         self.give_up_ownership(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::Release, Some(version)))

@@ -30,6 +30,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         let id = self.attached(disk)?.id;
         self.idle(disk)?;
+        self.not_replicated(disk)?;
         DiskConfig::new(id, sectors).check().map_err(ManageError::BadConfig)?;
         self.end_late_copies(disk);
         self.share_less(disk, sectors);

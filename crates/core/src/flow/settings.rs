@@ -36,8 +36,20 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn end_mode(&mut self, disk: DiskNo, mode: WriteMode) {
-        self.disk_mut(disk).mode = mode;
+        let d = self.disk_mut(disk);
+        d.change_mode(mode, d.writes_through);
         self.end_job(disk, Ok(()));
+    }
+
+    /// From now on, the disk writes through if its mode would defer writes, or does so no more. What is dirty stays dirty.
+    pub fn write_through(&mut self, now: Micros, disk: DiskNo, writes_through: bool) {
+        self.now = now;
+        let Some(d) = self.disks.get_mut(disk).filter(|d| d.writes_through != writes_through) else { return };
+        d.change_mode(d.set_mode, writes_through);
+        self.wake_around(disk);
+        self.wake_dirty(disk);
+        self.queue(disk);
+        self.settle();
     }
 
     /// Changes the target of an attached disk, or of one that is expected. Moves no data.
@@ -81,6 +93,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.attached(disk)?;
         config.check().map_err(ManageError::BadConfig)?;
+        self.may_be_ordered(disk, config.cleaner)?;
         self.disk_mut(disk).tuning = config.tuning();
         self.change_order(disk);
         self.wake_around(disk);
@@ -104,6 +117,7 @@ impl<M: Memory> Call<'_, M> {
         let d = self.attached(disk)?;
         let tried = DiskConfig { cleaner: config, ..DiskConfig::new(d.id, d.sectors) };
         tried.check().map_err(ManageError::BadConfig)?;
+        self.may_be_ordered(disk, config)?;
         self.disk_mut(disk).tuning.cleaner = config;
         self.change_order(disk);
         self.wake_around(disk);

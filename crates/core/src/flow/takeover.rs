@@ -239,7 +239,7 @@ impl<M: Memory> Call<'_, M> {
         let leaves = d.life.is_owned();
         if d.life.is_incoming() {
             d.life.happened(Event::Dismiss);
-        } else if d.life.is_peer() {
+        } else if d.life.holds_for_another() {
             d.life.happened(Event::Drained);
         } else if leaves {
             self.give_up_ownership(disk);

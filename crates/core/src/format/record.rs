@@ -78,6 +78,18 @@ pub enum Moved {
         /// That host.
         on: HostId,
     },
+    /// This host owns the disk, and another one may have a replica of its dirty blocks.
+    Replicates {
+        /// That host.
+        at: HostId,
+    },
+    /// Another host owns the disk, and this one keeps copies of its dirty blocks.
+    Replica {
+        /// The owner.
+        of: HostId,
+        /// The owner had told this host that everything flushed is here.
+        is_complete: bool,
+    },
     /// Another host has taken the disk over by force, or is about to. What is dirty here is obsolete.
     Overtaken {
         /// That host.
@@ -188,6 +200,8 @@ fn moved_fields(moved: Moved) -> (u8, u64, u64) {
         Moved::Peer { to } => (3, to.0, 0),
         Moved::Depends { on } => (4, on.0, 0),
         Moved::Overtaken { to } => (5, to.0, 0),
+        Moved::Replicates { at } => (6, at.0, 0),
+        Moved::Replica { of, is_complete } => (7, of.0, u64::from(is_complete)),
     }
 }
 
@@ -200,6 +214,8 @@ fn moved_of(code: u8, host: u64, holder: u64) -> Option<Moved> {
         3 => Moved::Peer { to: host },
         4 => Moved::Depends { on: host },
         5 => Moved::Overtaken { to: host },
+        6 => Moved::Replicates { at: host },
+        7 => Moved::Replica { of: host, is_complete: holder == 1 },
         _ => return None,
     })
 }
@@ -371,6 +387,9 @@ mod tests {
             Moved::Peer { to },
             Moved::Depends { on: to },
             Moved::Overtaken { to },
+            Moved::Replicates { at: to },
+            Moved::Replica { of: to, is_complete: false },
+            Moved::Replica { of: to, is_complete: true },
         ];
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
@@ -381,7 +400,7 @@ mod tests {
                 .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
                 .collect(),
             disks: (0..MAX_DISKS)
-                .map(|at| Some(DiskRecord { damage: damages[at % 3], moved: moves[at % 6], ..disk }))
+                .map(|at| Some(DiskRecord { damage: damages[at % 3], moved: moves[at % 9], ..disk }))
                 .collect(),
             ..PoolRecord::default()
         };

@@ -23,6 +23,7 @@ mod origin_away;
 mod overflow;
 mod prepare;
 mod released_detached;
+mod replica;
 mod shared_base;
 mod shares;
 mod status;

@@ -17,7 +17,7 @@ use crate::run::tell;
 use crate::world::{CrashKind, Flow, violation};
 
 /// The epoch that is taken by force: higher than any that the hosts reach by agreement.
-const FORCED: u64 = 1_000;
+pub(super) const FORCED: u64 = 1_000;
 /// Steps within which both hosts must reach a state that an operator can act on.
 const PATIENCE: u32 = 20_000;
 
@@ -121,7 +121,7 @@ impl Twin {
         Ok(())
     }
 
-    fn record(&self, at: usize) -> Option<Record> {
+    pub(super) fn record(&self, at: usize) -> Option<Record> {
         self.hosts[at].running.as_ref().map(|running| running.migration.record().clone())
     }
 
@@ -132,7 +132,7 @@ impl Twin {
     }
 
     /// Returns the sectors that a host has cached and that are in such a state.
-    fn sectors_of(&self, at: usize, wanted: impl Fn(CacheState) -> bool) -> BTreeSet<u64> {
+    pub(super) fn sectors_of(&self, at: usize, wanted: impl Fn(CacheState) -> bool) -> BTreeSet<u64> {
         let mut sectors = BTreeSet::new();
         let Some(running) = &self.hosts[at].running else { return sectors };
         let Some(disk) = running.migration.disk() else { return sectors };
@@ -169,7 +169,7 @@ impl Twin {
         lost
     }
 
-    fn die_for_good(&mut self, dead: usize, apart: &mut Random) {
+    pub(super) fn die_for_good(&mut self, dead: usize, apart: &mut Random) {
         let kind = apart.pick(&[CrashKind::Kill, CrashKind::Power]);
         let power = kind == CrashKind::Power;
         self.points += 1;
@@ -274,7 +274,7 @@ impl Twin {
         violation!("hang: the guest is not served after a take-over")
     }
 
-    fn read_each_block(&mut self) -> Flow {
+    pub(super) fn read_each_block(&mut self) -> Flow {
         let size = self.shared.plan.disk.sectors;
         for first in 0..size {
             self.wait_until_served()?;
@@ -287,7 +287,7 @@ impl Twin {
     }
 
     /// The guest works, and its host dies once more.
-    fn live_on(&mut self, heir: usize, apart: &mut Random) -> Flow {
+    pub(super) fn live_on(&mut self, heir: usize, apart: &mut Random) -> Flow {
         for _ in 0..apart.skewed(200) {
             self.step(true)?;
         }
@@ -300,7 +300,7 @@ impl Twin {
 
     /// The dead host starts again. Until it knows about the takeover, the fence blocks its writes; after that, it
     /// does nothing.
-    fn come_back(&mut self, dead: usize, heir: usize, apart: &mut Random) -> Flow {
+    pub(super) fn come_back(&mut self, dead: usize, heir: usize, apart: &mut Random) -> Flow {
         if let Some((until, _)) = &mut self.hosts[dead].down {
             *until = self.shared.now;
         }

@@ -7,7 +7,7 @@ use haversack_core::{
     Action, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId, Memory,
     OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
-use haversack_migrate::{CopyTicket, HostId, Migration, Output};
+use haversack_migrate::{CopyTicket, HostId, Migration, Output, Position, ReplicaPolicy, Session};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
 use haversack_ownership::Record;
 
@@ -229,6 +229,8 @@ impl Host {
         let me = host_id(self.place);
         let mut migration = Migration::new(call, shared.now, me, self.starts, config, timing);
         migration.set_method(shared.plan.method);
+        let at = host_id(1 - self.place);
+        migration.set_replica(shared.plan.replica.map(|on_loss| ReplicaPolicy { at, on_loss }));
         migration
     }
 
@@ -296,7 +298,10 @@ impl Host {
                 tell(|| format!("{:>10} host {} {}", shared.now, self.place, brief(&output)));
                 self.put_out(shared, output)?;
             } else {
-                return Ok(());
+                let Running { core, memory, migration, .. } = running;
+                if !migration.replicate(&mut core.with(memory), shared.now) {
+                    return Ok(());
+                }
             }
         }
     }
@@ -439,6 +444,9 @@ impl Host {
             Output::Send(to, message) => shared.mail.push((to.0 as usize - 1, message)),
             Output::ReadCopy(ticket) => self.read_copy(shared, ticket),
             Output::TakeCopy { block, copied, data } => self.take_copy(shared, block, copied, data),
+            Output::KeepCopy { session, at, block, mask, data } => {
+                self.keep_copy(shared, session, at, (block, mask), data);
+            }
             Output::FetchFailed { io } => {
                 let Running { core, memory, .. } = self.run();
                 core.with(memory).complete(shared.now, io, Err(IoFailure::Error));
@@ -459,7 +467,7 @@ impl Host {
         buffer.bytes.resize(BLOCK_BYTES, 0xEE);
         let Running { core, memory, migration, readings, .. } = self.run();
         let Some(disk) = migration.disk() else { return };
-        match core.with(memory).read_copy(shared.now, tag, disk, ticket.block(), ticket.order()) {
+        match ticket.read(&mut core.with(memory), shared.now, tag, disk) {
             Ok(Some(copied)) => readings.push(Reading { tag, ticket, copied }),
             Ok(None) | Err(_) => {
                 memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
@@ -476,6 +484,23 @@ impl Host {
             // An error says that the disk is no longer expected.
             let _ = core.with(memory).take_copy(shared.now, tag, disk, block, copied);
         }
+        memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+    }
+
+    fn keep_copy(
+        &mut self,
+        shared: &Shared,
+        session: Session,
+        at: Position,
+        (block, mask): (BlockNo, u8),
+        data: Vec<u8>,
+    ) {
+        let (tag, buffer) = self.buffer();
+        (buffer.bytes, buffer.is_copy) = (data, true);
+        let Running { core, memory, migration, .. } = self.run();
+        let Some(disk) = migration.disk() else { return };
+        let is_kept = core.with(memory).keep_copy(shared.now, tag, disk, block, mask) == Ok(true);
+        migration.copy_kept(session, at, is_kept);
         memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
     }
 

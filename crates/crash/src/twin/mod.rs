@@ -9,6 +9,7 @@ mod guest;
 mod host;
 mod network;
 mod plan;
+mod replica;
 mod run;
 
 pub use run::{most_points_of_a_run, run_seed};

@@ -1,7 +1,7 @@
 //! The parameters of a run, derived from its seed.
 
-use haversack_core::{CoreConfig, DiskConfig, Persistence, Target};
-use haversack_migrate::{Method, Timing};
+use haversack_core::{CleanOrder, CoreConfig, DiskConfig, Persistence, Target};
+use haversack_migrate::{Method, OnLoss, Timing};
 use haversack_model::WriteMode;
 use haversack_model::random::Random;
 
@@ -28,6 +28,8 @@ pub struct Plan {
     pub timing: Timing,
     /// The migration method.
     pub method: Method,
+    /// Each host keeps a replica of the other one's dirty blocks; what happens without it.
+    pub replica: Option<OnLoss>,
     /// Maximum number of requests in flight.
     pub depth: usize,
     /// Sectors that a power cut keeps or loses together.
@@ -82,6 +84,7 @@ impl Plan {
             core,
             timing,
             method: Method::PreCopy,
+            replica: None,
             depth: rng.pick(&[1, 4, 12]),
             tear_unit: rng.pick(&[1, 8]),
             latency_us: [rng.pick(&[50, 400]), rng.pick(&[50, 400, 3_000])],
@@ -96,6 +99,20 @@ impl Plan {
         self.method = rng.pick(&Method::ALL);
         self.timing.preload_window = rng.pick(&[1, 8, 128]);
         self.timing.fetched_a_period = rng.pick(&[None, Some(1), Some(16)]);
+    }
+
+    /// Dirty blocks have a replica.
+    pub fn replicating(&mut self, rng: &mut Random) {
+        self.replica = Some(rng.pick(&[OnLoss::WriteThrough, OnLoss::WriteThrough, OnLoss::Continue]));
+        self.disk.cleaner.order = CleanOrder::Age;
+        self.timing.lease_us = rng.pick(&[20_000, 60_000, 200_000]);
+        if rng.one_in(2) {
+            self.disk.mode = WriteMode::WriteBack;
+        }
+        if rng.one_in(2) {
+            self.lossy_percent = [0, 0];
+        }
+        self.unrest_permille[0] = rng.pick(&[0, 0, 1, 4]);
     }
 
     /// Few segments are prepared ahead of use.

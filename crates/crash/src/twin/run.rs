@@ -31,6 +31,8 @@ const RUNS_WITH_FORCE: u64 = 3;
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// One run in this many has a disk that shares blocks with its base.
 const RUNS_WITH_A_BASE: u64 = 5;
+/// One run in this many has a replica of the disk's dirty blocks at the other host.
+const RUNS_WITH_A_REPLICA: u64 = 4;
 /// One run in this many has hosts that are stopped in order, and leave checkpoints.
 const RUNS_WITH_STOPS: u64 = 2;
 /// Then, a host stops once in this many events.
@@ -49,7 +51,7 @@ pub(super) struct Twin {
     pub shared: Shared,
     pub hosts: [Host; 2],
     pub guest: Guest,
-    network: Network,
+    pub network: Network,
     next_tick_us: Micros,
     /// The choices of the operator, who detaches disks of guests that have stopped.
     operator: Random,
@@ -89,6 +91,11 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
     if apart.one_in(RUNS_WITH_A_PACE) {
         plan.timing.pace = Some(PaceLimits::default());
     }
+    let mut apart = Random::scrambled(seed.rotate_left(56));
+    let mut heir = apart.one_in(RUNS_WITH_A_REPLICA).then(|| {
+        plan.replicating(&mut apart);
+        apart
+    });
     let told = format!("{plan:?}");
     let points = rng.range(2, most_points_of_a_run());
     let mut oracle = Oracle::default();
@@ -97,7 +104,7 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
         None => Blank::Zero,
     };
     let mut apart = Random::scrambled(seed.rotate_left(8));
-    let (origin, base) = if apart.one_in(RUNS_WITH_A_BASE) {
+    let (origin, base) = if apart.one_in(RUNS_WITH_A_BASE) && heir.is_none() {
         let of_base = match oracle.add_disk(plan.disk.sectors, plan.blank) {
             Some(version) => Blank::Written { disk: 1, version },
             None => Blank::Zero,
@@ -129,7 +136,10 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             let mut apart = Random::scrambled((!seed).rotate_left(8 * host.place as u32));
             host.checkpoints = apart.one_in(RUNS_WITH_STOPS).then(|| Checkpoints::new(apart));
         }
-        let outcome = twin.live(points, is_forced.then_some([&mut force, &mut soon]));
+        let outcome = match &mut heir {
+            Some(apart) => twin.live_with_replica(points, apart),
+            None => twin.live(points, is_forced.then_some([&mut force, &mut soon])),
+        };
         twin.report.points = twin.points;
         twin.report.counts.points = twin.points;
         twin.report.counts.checkpoints = twin.hosts.iter().map(|host| host.loaded).sum();
@@ -148,6 +158,17 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
 
 impl Twin {
     fn live(&mut self, points: u64, force: Option<[&mut Random; 2]>) -> Flow {
+        self.live_until(points)?;
+        if let Some([apart, soon]) = force {
+            (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
+            return self.take_over(apart, soon);
+        }
+        self.settle()?;
+        self.read_everything()
+    }
+
+    /// Lets the virtual machine live and move, and its hosts crash.
+    pub(super) fn live_until(&mut self, points: u64) -> Flow {
         for host in &mut self.hosts {
             while host.start(&mut self.shared)? != Start::Running {}
         }
@@ -174,16 +195,12 @@ impl Twin {
             if self.shared.rng.below(1_000) < 4 {
                 self.network.cut_until = self.shared.now + self.shared.rng.range(100, 60_000);
             }
-            if self.shared.rng.below(1_000) < 20 {
+            // A disk that is about to move has no replica.
+            if self.shared.plan.replica.is_none() && self.shared.rng.below(1_000) < 20 {
                 self.send_ahead()?;
             }
         }
-        if let Some([apart, soon]) = force {
-            (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
-            return self.take_over(apart, soon);
-        }
-        self.settle()?;
-        self.read_everything()
+        Ok(())
     }
 
     /// Lets the next event happen; with `works` the guest issues requests.

@@ -127,15 +127,18 @@ fn owner_of(disk: &RecordedDisk) -> KnownOwner {
     match disk.info.moved {
         _ if disk.info.owned => KnownOwner::Me { epoch },
         Moved::Away { to, holder } => KnownOwner::Released { to: to.0, epoch, passed_on: holder.is_some() },
-        Moved::Peer { to } => KnownOwner::Released { to: to.0, epoch, passed_on: false },
+        Moved::Peer { to } | Moved::Replica { of: to, .. } => {
+            KnownOwner::Released { to: to.0, epoch, passed_on: false }
+        }
         Moved::Overtaken { to } => KnownOwner::Overtaken { by: to.0, epoch },
-        Moved::No | Moved::Depends { .. } => KnownOwner::Unknown,
+        Moved::No | Moved::Depends { .. } | Moved::Replicates { .. } => KnownOwner::Unknown,
     }
 }
 
 /// Whether it matters here that another host has taken a disk over: this host owns it, or has blocks for its owner.
 fn is_concerned(disk: &RecordedDisk) -> bool {
-    disk.info.owned || matches!(disk.info.moved, Moved::Peer { .. }) && disk.dirty_blocks > 0
+    let holds = matches!(disk.info.moved, Moved::Peer { .. } | Moved::Replica { .. });
+    disk.info.owned || holds && disk.dirty_blocks > 0
 }
 
 /// Whether it is news that a disk of which this host knows the epoch `known` was had under the epoch `taken`. A disk that this

@@ -74,13 +74,13 @@ impl Daemon {
         if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
         {
             // What this host has on record is newer than what it is told.
-            return Ok(Some(Moves { from: None }));
+            return Ok(Some(Moves::default()));
         }
         if recorded.is_some() {
             // From a time when it did not move, or was read-only: another host may have taken it since.
             let is_new = config.from.as_deref() == Some(NOWHERE);
             return match hosts.find_owner(&config.name, id, is_new)? {
-                None => Ok(Some(Moves { from: None })),
+                None => Ok(Some(Moves::default())),
                 Some(host) => Err(DaemonError::conflict(
                     format!(
                         "pool '{}' has blocks of disk '{}' from a time when it did not move, and host '{}' has the disk",
@@ -107,7 +107,7 @@ impl Daemon {
                 _ => hosts.find_owner(&config.name, id, false)?,
             },
         };
-        Ok(Some(Moves { from }))
+        Ok(Some(Moves { from, ..Moves::default() }))
     }
 
     /// Returns what this host knows of a disk.

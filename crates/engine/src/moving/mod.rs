@@ -23,7 +23,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
-use haversack_migrate::{Message, Method, Migration, PaceLimits, Timing};
+use haversack_migrate::{Message, Method, Migration, PaceLimits, ReplicaPolicy, Timing};
 use haversack_model::{DiskHandle, DiskId, DiskNo, HostId, Micros};
 use haversack_ownership as ownership;
 
@@ -114,6 +114,8 @@ pub struct HostSettings {
 pub struct Moves {
     /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing newer.
     pub from: Option<HostId>,
+    /// The host that is to have a replica of its dirty blocks while it is here, and what happens without it.
+    pub replica: Option<ReplicaPolicy>,
 }
 
 /// The disks of an arena that can move.
@@ -152,8 +154,7 @@ impl Reactor {
         self.moving.host = Some(host);
         let known: Vec<_> =
             self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();
-        let is_away =
-            |moved| matches!(moved, Moved::Peer { .. } | Moved::Away { .. } | Moved::Overtaken { .. });
+        let is_away = |moved| !matches!(moved, Moved::No | Moved::Depends { .. } | Moved::Replicates { .. });
         for info in known.into_iter().filter(|info| is_away(info.moved)) {
             if self.moving.place(info.id).is_none() {
                 let config = DiskConfig::new(info.id, info.sectors);
@@ -200,7 +201,10 @@ impl Reactor {
             return Err(ManageError::Busy.into());
         }
         self.check_not_overtaken(config.id)?;
-        let is_left = info.is_some_and(|info| !info.owned || matches!(info.moved, Moved::Depends { .. }));
+        // A disk that may have a replica is attached when that has ended.
+        let is_left = info.is_some_and(|info| {
+            !info.owned || matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. })
+        });
         let (disk, job) = match (info, moves.from) {
             (Some(info), _) if info.owned && info.moved == Moved::No => {
                 let epoch = info.epoch.max(spec.epoch);
@@ -224,7 +228,15 @@ impl Reactor {
             }
         };
         self.add_mover(config, Some(disk), moves.from);
+        self.set_replica(disk, moves.replica)?;
         Ok((disk, job))
+    }
+
+    /// Sets which host is to have a replica of a disk's dirty blocks. One that is not wanted any more is ended.
+    pub(crate) fn set_replica(&mut self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()> {
+        let at = self.mover_at(disk)?;
+        self.moving.movers[at].migration.set_replica(replica);
+        Ok(())
     }
 
     fn add_live(&mut self, number: DiskNo, spec: DiskSpec, origin: OpenOrigin) -> Result<DiskHandle> {
@@ -300,7 +312,8 @@ impl Reactor {
     /// Returns whether a disk can move and belongs to another host, according to the record.
     pub(crate) fn is_elsewhere(&self, disk: DiskHandle) -> bool {
         let is_left = |info: haversack_core::DiskInfo| {
-            !info.owned || !info.attached && matches!(info.moved, Moved::Depends { .. })
+            let waits = matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. });
+            !info.owned || !info.attached && waits
         };
         let info = self.core.disk_info(disk.number()).filter(|info| !info.busy);
         self.moving.place_of(disk).is_some() && info.is_some_and(is_left)
@@ -367,7 +380,7 @@ impl Reactor {
     /// Returns the migration state of a disk that can move.
     pub(crate) fn migration_status(&mut self, disk: DiskId) -> Option<MoveStatus> {
         let at = self.moving.place(disk)?;
-        Some(self.with_mover(at, |mover, call, _| mover.status(call)))
+        Some(self.with_mover(at, |mover, call, now| mover.status(call, now)))
     }
 
     /// Returns the progress of the disks that are about to move from here.
@@ -377,7 +390,7 @@ impl Reactor {
         let leaving: Vec<(usize, DiskId)> = leaving.map(|(at, mover)| (at, mover.id)).collect();
         leaving
             .into_iter()
-            .map(|(at, id)| (id, self.with_mover(at, |mover, call, _| mover.status(call))))
+            .map(|(at, id)| (id, self.with_mover(at, |mover, call, now| mover.status(call, now))))
             .collect()
     }
 

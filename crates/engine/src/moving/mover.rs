@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use haversack_core::{Call, Memory};
-use haversack_migrate::{Message, Method, Migration, Status};
+use haversack_migrate::{Message, Method, Migration, ReplicaStatus, ReplicationState, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::{self as ownership, Record};
 
@@ -32,6 +32,10 @@ pub struct MoveStatus {
     pub is_ready: bool,
     /// The guest is here.
     pub is_guest_here: bool,
+    /// How far the replica of its dirty blocks is, if one is wanted.
+    pub replication: Option<ReplicationState>,
+    /// The replica that this host has of another host's dirty blocks.
+    pub replica: Option<ReplicaStatus>,
     /// Why the disk cannot be attached or claimed here.
     pub problem: Option<String>,
 }
@@ -173,7 +177,7 @@ impl Mover {
         self.migration.send_more(now, room.min(COPIES_AT_A_TIME)) > 0
     }
 
-    pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> MoveStatus {
+    pub fn status<M: Memory>(&self, call: &Call<'_, M>, now: Micros) -> MoveStatus {
         MoveStatus {
             record: self.migration.record().clone(),
             progress: self.migration.status(call),
@@ -183,6 +187,8 @@ impl Mover {
             passes: self.migration.passes(),
             is_ready: self.migration.is_ready(),
             is_guest_here: self.guest,
+            replication: self.migration.replication(),
+            replica: self.migration.replica(call, now),
             problem: self.migration.problem().map(ToString::to_string),
         }
     }

@@ -1,7 +1,7 @@
 //! What the protocol wants done: messages, copies that are read or taken, and blocks that came from another host.
 
 use haversack_core::{Copied, IoFailure, IoId, Memory, Moved, Piece};
-use haversack_migrate::{CopyTicket, Output};
+use haversack_migrate::{CopyTicket, Output, Position, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
 use haversack_ownership::Record;
 
@@ -23,6 +23,7 @@ impl Reactor {
         }
         for at in 0..self.moving.movers.len() {
             any |= self.send_more(at);
+            any |= self.with_mover(at, |mover, call, now| mover.migration.replicate(call, now));
             while let Some(output) = self.moving.movers[at].migration.poll() {
                 self.put_out(at, output);
                 any = true;
@@ -53,6 +54,9 @@ impl Reactor {
             Output::Send(to, message) => self.send_to(to, id, HostMessage::Protocol(message)),
             Output::ReadCopy(ticket) => self.read_copy(at, ticket),
             Output::TakeCopy { block, copied, data } => self.take_copy(at, block, copied, data),
+            Output::KeepCopy { session, at: order, block, mask, data } => {
+                self.keep_copy(at, session, order, (block, mask), data);
+            }
             Output::FetchFailed { io } => {
                 self.core.with(&mut self.memory).complete(self.now, io, Err(IoFailure::Error));
             }
@@ -74,8 +78,7 @@ impl Reactor {
         let Some(number) = mover.migration.disk() else { return };
         let purpose = Purpose::Read { disk: mover.id, ticket, copied: None };
         let tag = self.memory.payloads.copies.put(purpose, vec![0; BLOCK_BYTES]);
-        let (now, block, order) = (self.now, ticket.block(), ticket.order());
-        match self.core.with(&mut self.memory).read_copy(now, tag, number, block, order) {
+        match ticket.read(&mut self.core.with(&mut self.memory), self.now, tag, number) {
             Ok(Some(copied)) => self.memory.payloads.copies.reads(tag, copied),
             Ok(None) | Err(_) => {
                 self.memory.payloads.copies.drop_buffer(tag);
@@ -90,6 +93,22 @@ impl Reactor {
         let now = self.now;
         // An error says that the disk is no longer expected.
         let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, block, copied);
+        self.memory.payloads.copies.drop_buffer(tag);
+    }
+
+    fn keep_copy(
+        &mut self,
+        at: usize,
+        session: Session,
+        order: Position,
+        (block, mask): (BlockNo, u8),
+        data: Vec<u8>,
+    ) {
+        let Some(number) = self.moving.movers[at].migration.disk() else { return };
+        let tag = self.memory.payloads.copies.put(Purpose::Take, data);
+        let kept = self.core.with(&mut self.memory).keep_copy(self.now, tag, number, block, mask);
+        // An error says that there is no replica here any more.
+        self.moving.movers[at].migration.copy_kept(session, order, kept.unwrap_or(false));
         self.memory.payloads.copies.drop_buffer(tag);
     }
 
@@ -131,10 +150,18 @@ impl Reactor {
         let number = self.moving.movers[at].migration.disk();
         let info = number.and_then(|number| self.core.disk_info(number));
         let holds_blocks = info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. }));
+        let is_replica = info.is_some_and(|info| matches!(info.moved, Moved::Replica { .. }));
         let mover = &mut self.moving.movers[at];
         let record = mover.migration.record();
         let (disk, before) = (mover.id, std::mem::replace(&mut mover.told, record.clone()));
         let event = match (&before, &mover.told) {
+            // A replica was begun or dropped.
+            (_, Record::Released { .. }) if is_replica => return,
+            (Record::Released { to: before, grant: old }, Record::Released { to, grant })
+                if before == to && old.epoch == grant.epoch =>
+            {
+                return;
+            }
             (_, Record::Released { to, .. }) => EngineEvent::MovedAway { disk, to: *to, holds_blocks },
             (Record::Owner { .. }, Record::Owner { peers, .. }) if peers.is_empty() => {
                 EngineEvent::MoveEnded { disk }

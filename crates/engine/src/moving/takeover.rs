@@ -73,6 +73,14 @@ impl Reactor {
         Ok(())
     }
 
+    /// The operator knows that the owner died while the replica of its dirty blocks here was complete: a take-over uses it even
+    /// if that is not certain here.
+    pub(crate) fn trust_replica(&mut self, disk: DiskHandle) -> Result<()> {
+        let at = self.mover_at(disk)?;
+        self.moving.movers[at].migration.trust_replica();
+        Ok(())
+    }
+
     /// Notes that another host has taken a disk over, or is about to. Returns whether that is on record or is not news;
     /// until then it is to be called again.
     pub(crate) fn overtaken(&mut self, id: DiskId, by: HostId, epoch: u64) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use haversack_engine::{
     DiskSpec, HostMessage, HostSettings, Moves, OpenPool, OriginSpec, PoolHandle, PoolSettings, ReadRefusal,
 };
-use haversack_migrate::Method;
+use haversack_migrate::{Method, ReplicaPolicy};
 use haversack_model::random::Random;
 use haversack_model::{DiskHandle, DiskId, HostId};
 
@@ -136,7 +136,18 @@ impl Host {
 
     /// Attaches disk 1, which may come from another host.
     pub fn attach(&self, mib: u64, origin: OriginSpec, from: Option<HostId>) -> DiskHandle {
-        let spec = DiskSpec { moves: Some(Moves { from }), ..spec(1, mib, origin) };
+        self.attach_replicated(mib, origin, from, None)
+    }
+
+    /// Attaches disk 1, which has a replica at a host.
+    pub fn attach_replicated(
+        &self,
+        mib: u64,
+        origin: OriginSpec,
+        from: Option<HostId>,
+        replica: Option<ReplicaPolicy>,
+    ) -> DiskHandle {
+        let spec = DiskSpec { moves: Some(Moves { from, replica }), ..spec(1, mib, origin) };
         let (disk, job) = self.handle().attach(spec).unwrap();
         job.wait().unwrap();
         disk

@@ -1,6 +1,6 @@
 //! The messages about the copies and blocks of a disk that moves.
 
-use haversack_migrate::{Message, Method, Part, Position, Question, Session};
+use haversack_migrate::{Message, Method, Part, Position, Question, ReplicaState, Session};
 
 use haversack_model::BlockNo;
 
@@ -19,6 +19,13 @@ pub(super) const FORGET: u8 = 40;
 pub(super) const FORGOTTEN: u8 = 41;
 pub(super) const ENOUGH: u8 = 42;
 pub(super) const COPY_REUSED: u8 = 43;
+pub(super) const REPLICA_OPEN: u8 = 51;
+pub(super) const REPLICA_COPY: u8 = 52;
+pub(super) const REPLICA_REMOVE: u8 = 53;
+pub(super) const REPLICA_BEAT: u8 = 54;
+pub(super) const REPLICA_END: u8 = 55;
+pub(super) const REPLICA_HAS: u8 = 56;
+pub(super) const REPLICA_DROPPED: u8 = 57;
 
 pub(super) fn kind(message: &Message) -> u8 {
     match message {
@@ -35,13 +42,23 @@ pub(super) fn kind(message: &Message) -> u8 {
         Message::Forget { .. } => FORGET,
         Message::Forgotten { .. } => FORGOTTEN,
         Message::Enough { .. } => ENOUGH,
+        Message::ReplicaOpen { .. } => REPLICA_OPEN,
+        Message::ReplicaCopy { .. } => REPLICA_COPY,
+        Message::ReplicaRemove { .. } => REPLICA_REMOVE,
+        Message::ReplicaBeat { .. } => REPLICA_BEAT,
+        Message::ReplicaEnd { .. } => REPLICA_END,
+        Message::ReplicaHas(_) => REPLICA_HAS,
+        Message::ReplicaDropped { .. } => REPLICA_DROPPED,
     }
 }
 
 pub(super) fn check(message: &Message) -> Result<(), WireError> {
     match message {
         Message::Ownership(message) => grant::check(message),
-        Message::Copy { data, .. } | Message::Fetched { data, .. } => check_data(data),
+        Message::Copy { data, .. } | Message::Fetched { data, .. } | Message::ReplicaCopy { data, .. } => {
+            check_data(data)
+        }
+        Message::ReplicaRemove { blocks, .. } => check_entries(blocks.len()),
         Message::Listed { blocks, .. } => check_entries(blocks.len()),
         Message::Forget { blocks, .. } | Message::Forgotten { blocks, .. } => check_entries(blocks.len()),
         _ => Ok(()),
@@ -101,7 +118,49 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             to.list(blocks.iter(), |to, block| to.u64(block.0));
         }
         Message::Enough { epoch } => to.u64(*epoch),
+        Message::ReplicaOpen { session, taker, epoch, from } => {
+            write_session(to, *session);
+            to.option(*taker, |to, taker| to.u64(taker));
+            to.u64(*epoch);
+            write_position(to, *from);
+        }
+        Message::ReplicaCopy { session, taker, echo, at, block, mask, data } => {
+            write_replica(to, *session, *taker, *echo);
+            write_position(to, *at);
+            to.u64(block.0);
+            to.u8(*mask);
+            to.bytes(data);
+        }
+        Message::ReplicaRemove { session, taker, echo, number, blocks } => {
+            write_replica(to, *session, *taker, *echo);
+            to.u64(*number);
+            to.list(blocks.iter(), |to, block| to.u64(block.0));
+        }
+        Message::ReplicaBeat { session, taker, echo, completes } => {
+            write_replica(to, *session, *taker, *echo);
+            to.u8((*completes).into());
+        }
+        Message::ReplicaEnd { session, taker } => {
+            write_session(to, *session);
+            to.option(*taker, |to, taker| to.u64(taker));
+        }
+        Message::ReplicaHas(state) => {
+            write_session(to, state.session);
+            to.u64(state.taker);
+            to.u8(state.is_known.into());
+            write_position(to, state.until);
+            to.u64(state.removed);
+            to.u64(state.beat);
+            to.u8(state.is_complete.into());
+        }
+        Message::ReplicaDropped { session } => write_session(to, *session),
     }
+}
+
+fn write_replica(to: &mut Writer<'_>, session: Session, taker: u64, echo: u64) {
+    write_session(to, session);
+    to.u64(taker);
+    to.u64(echo);
 }
 
 pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError> {
@@ -138,6 +197,47 @@ pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError
         FORGET => Message::Forget { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
         FORGOTTEN => Message::Forgotten { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
         ENOUGH => Message::Enough { epoch: from.u64()? },
+        REPLICA_OPEN => Message::ReplicaOpen {
+            session: read_session(from)?,
+            taker: from.option("taker", Reader::u64)?,
+            epoch: from.u64()?,
+            from: read_position(from)?,
+        },
+        REPLICA_COPY => Message::ReplicaCopy {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            echo: from.u64()?,
+            at: read_position(from)?,
+            block: from.block()?,
+            mask: from.u8()?,
+            data: from.data()?,
+        },
+        REPLICA_REMOVE => Message::ReplicaRemove {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            echo: from.u64()?,
+            number: from.u64()?,
+            blocks: from.list(8, Reader::block)?,
+        },
+        REPLICA_BEAT => Message::ReplicaBeat {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            echo: from.u64()?,
+            completes: from.flag("completes")?,
+        },
+        REPLICA_END => {
+            Message::ReplicaEnd { session: read_session(from)?, taker: from.option("taker", Reader::u64)? }
+        }
+        REPLICA_HAS => Message::ReplicaHas(ReplicaState {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            is_known: from.flag("is known")?,
+            until: read_position(from)?,
+            removed: from.u64()?,
+            beat: from.u64()?,
+            is_complete: from.flag("is complete")?,
+        }),
+        REPLICA_DROPPED => Message::ReplicaDropped { session: read_session(from)? },
         other => Message::Ownership(grant::read(other, from)?),
     })
 }

@@ -3,7 +3,8 @@
 use haversack_migrate::Message;
 
 use super::fields::{Reader, Writer};
-use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, VERSION, WireError, crc32c};
+use super::message::{REPLICA_DROPPED, REPLICA_OPEN};
+use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, PACKED_SINCE, REPLICAS_AND_LOANS_SINCE, WireError, crc32c};
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
@@ -125,11 +126,19 @@ impl Packet {
 
     /// Removes fields that a peer with an older version does not know.
     pub fn adapt(&mut self, version: u32) {
-        if version < VERSION
+        if version < PACKED_SINCE
             && let Packet::Frame(Frame::Migrate { message: Message::Copy { reused, .. }, .. }) = self
         {
             *reused = false;
         }
+    }
+
+    /// Whether a peer with this version knows the kind of this packet.
+    pub fn suits(&self, version: u32) -> bool {
+        let is_new = |frame: &Frame| {
+            (REPLICA_OPEN..=REPLICA_DROPPED).contains(&frame.kind()) || matches!(frame, Frame::Lend { .. })
+        };
+        version >= REPLICAS_AND_LOANS_SINCE || !matches!(self, Packet::Frame(frame) if is_new(frame))
     }
 
     /// Decodes the body that follows a header.

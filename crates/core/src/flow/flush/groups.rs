@@ -35,6 +35,18 @@ pub(crate) struct DiskFlush {
     pub(super) waiting: Vec<u32>,
     /// Numbers of the requests that will close the next group.
     pub(super) later: Vec<u32>,
+    /// The change that the replica must have for `waiting`.
+    pub(super) replicated_until: u64,
+    /// Seals of a replica, by number: the last one that was requested, that the closing group is for, and that is done.
+    pub(super) seals: Seals,
+}
+
+/// A *seal* makes what a replica has so far durable. See [`DiskFlush::seals`].
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seals {
+    pub requested: u64,
+    pub closing: u64,
+    pub done: u64,
 }
 
 impl DiskFlush {
@@ -44,6 +56,25 @@ impl DiskFlush {
 
     pub fn closing_group(&self) -> Option<u64> {
         self.closing.filter(|_| self.closing_count > 0)
+    }
+
+    /// Returns the change that the replica must have for the flushes in progress.
+    pub fn replicated_until(&self) -> u64 {
+        self.replicated_until
+    }
+
+    /// Requests a seal; returns its number.
+    pub fn request_seal(&mut self, is_done: bool) -> u64 {
+        self.seals.requested += 1;
+        if is_done {
+            self.seals.done = self.seals.requested;
+        }
+        self.seals.requested
+    }
+
+    /// Returns the number of the last seal that is done.
+    pub fn sealed(&self) -> u64 {
+        self.seals.done
     }
 
     /// Whether a flush waits for blocks that are still staged.

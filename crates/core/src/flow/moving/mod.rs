@@ -4,6 +4,7 @@
 pub(crate) mod export;
 pub(crate) mod late;
 pub(crate) mod peer;
+pub(crate) mod replicating;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,6 +13,7 @@ use haversack_model::BlockNo;
 use export::Export;
 use late::LateCopies;
 use peer::PeerBlocks;
+use replicating::Replicating;
 
 use crate::bugs::{Bug, planted};
 use crate::store::segment::SegmentNo;
@@ -49,12 +51,20 @@ pub(crate) struct Moving {
     pub lends: bool,
     /// How many more blocks may be fetched from the previous owner in the background; `None` for no limit.
     pub allowance: Option<u64>,
+    /// What the replica of the disk's dirty blocks still lacks.
+    pub replicating: Option<Replicating>,
 }
 
 impl Moving {
+    /// Returns the state of a disk that may have a replica, of which nothing is known yet.
+    pub fn replicating() -> Moving {
+        Moving { replicating: Some(Replicating::unknown()), ..Moving::default() }
+    }
+
     /// Whether no state of a migration is left.
     pub fn is_over(&self) -> bool {
-        self.export.is_none() && self.peer.is_none() && self.late.is_none() && !self.lends
+        let is_alone = self.export.is_none() && self.peer.is_none() && self.late.is_none();
+        is_alone && !self.lends && self.replicating.is_none()
     }
 
     /// Whether another block may be fetched from the previous owner in the background.
@@ -72,6 +82,11 @@ impl Moving {
         self.is_settling || self.peer.as_ref().is_some_and(PeerBlocks::waits_for_commits)
     }
 
+    /// Returns the number of the last change that a replica is to have; 0 if there is no replica.
+    pub fn changes(&self) -> u64 {
+        self.replicating.as_ref().map_or(0, Replicating::changes)
+    }
+
     /// Notes that a guest has written sectors of a block, or is about to change it in another way.
     pub fn changed(&mut self, block: BlockNo, mask: u8) {
         if let Some(export) = &mut self.export {
@@ -83,6 +98,9 @@ impl Moving {
         let is_missed = mask == 0 && planted(Bug::LateForgetsAround);
         if let Some(late) = self.late.as_mut().filter(|_| !is_missed) {
             late.changes(block);
+        }
+        if let Some(replicating) = &mut self.replicating {
+            replicating.changed(block);
         }
     }
 }

@@ -177,9 +177,7 @@ impl World<'_> {
                 let at = &mut self.hosts[host];
                 let nothing = haversack_core::Copied { mask: 0, reused: false };
                 let tag = at.put(Purpose::Copy { volume, ticket, copied: nothing });
-                let read =
-                    at.core.with(&mut at.memory).read_copy(now, tag, disk, ticket.block(), ticket.order());
-                match read {
+                match ticket.read(&mut at.core.with(&mut at.memory), now, tag, disk) {
                     Ok(Some(copied)) => at.set_copied(tag, copied),
                     Ok(None) | Err(_) => {
                         at.take_back(tag);
@@ -193,6 +191,7 @@ impl World<'_> {
                 // An error says that the disk is no longer expected; without room there is just no copy.
                 let _ = at.core.with(&mut at.memory).take_copy(now, tag, disk, block, copied);
             }
+            Output::KeepCopy { .. } => unreachable!("no disk here has a replica"),
             Output::Fetched { io, .. } => {
                 let at = &mut self.hosts[host];
                 at.core.with(&mut at.memory).complete(now, io, Ok(()));

@@ -189,8 +189,7 @@ impl World<'_> {
                 let buffer = Buffer::Sectors(vec![0; SECTORS_PER_BLOCK as usize]);
                 let Some(disk) = at.movers[mover].migration.disk() else { return Ok(()) };
                 let tag = at.put(buffer, Purpose::Copy { mover, ticket, copied: None });
-                let (block, order) = (ticket.block(), ticket.order());
-                match at.core.with(&mut at.memory).read_copy(now, tag, disk, block, order) {
+                match ticket.read(&mut at.core.with(&mut at.memory), now, tag, disk) {
                     Ok(Some(copied)) => {
                         at.set_purpose(tag, Purpose::Copy { mover, ticket, copied: Some(copied) });
                     }
@@ -209,6 +208,7 @@ impl World<'_> {
                 at.memory.take_back(tag);
                 self.refused_copies += u64::from(!taken.unwrap_or(false) && copied.mask != 0);
             }
+            Output::KeepCopy { .. } => unreachable!("no disk here has a replica"),
             Output::Fetched { io, data } => {
                 let at = &mut self.hosts[host];
                 let pieces: Vec<_> = at.core.pieces(io).collect();

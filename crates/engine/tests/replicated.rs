@@ -1,0 +1,178 @@
+//! A replica of a disk's dirty blocks on another host: a pool for each host, one origin.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::hosts::{Host, Network};
+use common::*;
+use haversack_core::PeerLoss;
+use haversack_engine::{MoveStatus, OriginSpec};
+use haversack_migrate::{OnLoss, ReplicaPolicy, ReplicationState};
+use haversack_model::{DiskHandle, DiskId};
+use haversack_ownership::Record;
+
+const DISK_MIB: u64 = 16;
+const BYTES: u64 = DISK_MIB * MIB;
+const SECTORS: u64 = BYTES / 512;
+const DISK: DiskId = DiskId([1; 16]);
+const FORCED: u64 = 1 << 40;
+/// What is measured.
+const FLUSHES: usize = 300;
+
+fn status(host: &Host) -> MoveStatus {
+    host.handle().migration_status(DISK).unwrap().expect("the disk moves")
+}
+
+fn origin(place: &Place) -> OriginSpec {
+    let path = place.path("origin");
+    if !path.exists() {
+        place.origin("origin", DISK_MIB);
+    }
+    OriginSpec::File { path }
+}
+
+fn is_complete(owner: &Host) -> bool {
+    status(owner).replication == Some(ReplicationState::Complete)
+}
+
+/// Two hosts; the disk is at the first, and the second has a complete replica.
+fn replicated(network: &std::sync::Arc<Network>) -> (Place, [Place; 2], Host, Host, [DiskHandle; 2], Client) {
+    let (shared, a, b) = (Place::new("replica"), Place::new("replica-a"), Place::new("replica-b"));
+    let (host_a, host_b) = (Host::new(&a, 1, network), Host::new(&b, 2, network));
+    let policy = ReplicaPolicy { at: host_b.id, on_loss: OnLoss::WriteThrough };
+    let at_a = host_a.attach_replicated(DISK_MIB, origin(&shared), None, Some(policy));
+    let at_b = host_b.attach(DISK_MIB, origin(&shared), Some(host_a.id));
+    let mut guest = Client::new(&host_a.handle(), at_a, BYTES);
+    guest.write(0, 8, 1);
+    wait_until("the replica is complete", || is_complete(&host_a));
+    (shared, [a, b], host_a, host_b, [at_a, at_b], guest)
+}
+
+fn own(host: &Host, disk: DiskHandle) {
+    host.handle().arena(disk).take_over(disk, FORCED, PeerLoss::Accepted).unwrap();
+    wait_until(
+        "the disk is taken over",
+        || matches!(status(host).record, Record::Owner { epoch: FORCED, peers } if peers.is_empty()),
+    );
+}
+
+/// Writes and flushes, and returns how long each flush took.
+fn flushes(guest: &mut Client, version: u64) -> Vec<Duration> {
+    let one = |at: usize| {
+        guest.write(at as u64 * 8 % SECTORS, 8, version);
+        let begin = Instant::now();
+        guest.flush();
+        begin.elapsed()
+    };
+    let mut took: Vec<Duration> = (0..FLUSHES).map(one).collect();
+    took.sort_unstable();
+    took
+}
+
+#[test]
+fn nothing_flushed_is_lost_with_the_owner() {
+    let network = Network::new(true, 3);
+    let (_shared, _places, mut a, b, [_, at_b], mut guest) = replicated(&network);
+    for round in 2..6 {
+        for sector in (0..SECTORS).step_by(256) {
+            guest.write(sector, 256, round);
+        }
+        // Past the cache, over what the replica has.
+        guest.trim(512, 64);
+        guest.flush();
+    }
+    let replica = status(&b).replica.expect("it has one");
+    assert!(replica.is_certain && replica.blocks > 0, "{replica:?}");
+    a.kill();
+    let begin = Instant::now();
+    own(&b, at_b);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(512, 64).iter().all(|byte| *byte == 0));
+    println!("served {:?} after the fence", begin.elapsed());
+    for sector in (0..SECTORS).step_by(256) {
+        let (read, wanted) = (guest.read(sector, 256), patterns(sector, 256, 5));
+        if sector == 512 {
+            assert!(read[64 * 512..] == wanted[64 * 512..]);
+        } else {
+            assert!(read == wanted, "sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_takes_a_round_trip_more() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, a, _b, [at_a, _], mut guest) = replicated(&network);
+    let with = flushes(&mut guest, 2);
+    a.handle().arena(at_a).set_replica(at_a, None).unwrap();
+    wait_until("there is none", || status(&a).replication.is_none());
+    let without = flushes(&mut guest, 3);
+    let [median, p99] = [FLUSHES / 2, FLUSHES * 99 / 100];
+    println!(
+        "a flush takes {:?} (p99 {:?}) with a replica, {:?} (p99 {:?}) without",
+        with[median], with[p99], without[median], without[p99]
+    );
+}
+
+#[test]
+fn without_its_replica_the_disk_goes_on_and_what_is_stale_is_not_used() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, mut a, b, [_, at_b], mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 2, 2);
+    guest.flush();
+    network.cut(true);
+    guest.write(0, 64, 3);
+    let begin = Instant::now();
+    guest.flush();
+    println!("a flush took {:?} when the replica was lost", begin.elapsed());
+    assert_eq!(status(&a).replication, Some(ReplicationState::Missing));
+    let replica = status(&b).replica.expect("it has one still");
+    assert!(replica.is_complete && !replica.is_certain, "{replica:?}");
+    // It writes through now: what is flushed is at the origin.
+    guest.write(64, 64, 4);
+    guest.flush();
+    a.kill();
+    own(&b, at_b);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(0, 64) == patterns(0, 64, 3));
+    assert!(guest.read(64, 64) == patterns(64, 64, 4));
+    assert!(guest.read(128, SECTORS / 2 - 128) == patterns(128, SECTORS / 2 - 128, 2));
+}
+
+#[test]
+fn a_replica_that_is_back_is_filled_again() {
+    let network = Network::new(false, 0);
+    let (shared, _places, mut a, mut b, _, mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 4, 2);
+    guest.flush();
+    b.kill();
+    b.start();
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    wait_until("the new start of the host is noticed", || {
+        status(&b).replica.is_some_and(|replica| replica.is_certain) && is_complete(&a)
+    });
+    guest.write(0, 64, 3);
+    guest.flush();
+    a.kill();
+    own(&b, at_b);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(0, 64) == patterns(0, 64, 3));
+    assert!(guest.read(64, SECTORS / 4 - 64) == patterns(64, SECTORS / 4 - 64, 2));
+}
+
+#[test]
+fn a_restarted_owner_serves_the_disk_again() {
+    let network = Network::new(false, 0);
+    let (shared, _places, mut a, b, _, mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 4, 2);
+    guest.flush();
+    drop(guest);
+    a.kill();
+    a.start();
+    let policy = ReplicaPolicy { at: b.id, on_loss: OnLoss::WriteThrough };
+    let at_a = a.attach_replicated(DISK_MIB, origin(&shared), None, Some(policy));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    assert!(guest.read(0, SECTORS / 4) == patterns(0, SECTORS / 4, 2));
+    wait_until("the replica is complete", || is_complete(&a));
+}

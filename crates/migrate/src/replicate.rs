@@ -1,0 +1,523 @@
+//! The owner's side of a replica: it streams copies of dirty blocks to another host, and a flush of the guest waits until
+//! that host has them on flash.
+//!
+//! Invariants
+//! - A new replica starts empty. It is told that it is complete only when it has everything that any flush so far promised,
+//!   and from before that moment on, flushes wait for it.
+//! - The owner goes on without a replica that was told so only when the replica's host has recorded that it dropped it, or
+//!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
+//!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
+//! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
+//!   has, which would be back after a take-over.
+
+use std::collections::BTreeSet;
+
+use haversack_core::bugs::{Bug, planted};
+use haversack_core::{Call, JobError, JobId, Memory, Moved, ToReplicate};
+use haversack_model::{BlockNo, HostId, Micros};
+use haversack_ownership::Record;
+
+use crate::copies::Sending;
+use crate::message::{Message, Position, ReplicaState, Session};
+use crate::migration::Migration;
+use crate::output::{CopyTicket, Output};
+
+/// What is sent of a disk to which replica, and what happens without it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplicaPolicy {
+    /// The host that has the replica.
+    pub at: HostId,
+    /// What is promised without a replica.
+    pub on_loss: OnLoss,
+}
+
+/// What a flush promises while there is no complete replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnLoss {
+    /// That the origin has it: the disk is in mode `wt`.
+    WriteThrough,
+    /// That it is on this host's flash.
+    Continue,
+}
+
+/// How far a replica is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplicationState {
+    /// There is none: its host does not answer, or cannot have one.
+    Missing,
+    /// It is being filled. Flushes do not count on it.
+    Filling,
+    /// It has everything flushed.
+    Complete,
+    /// It is given up. Flushes wait until it is certain that it is not used.
+    Ending,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Its host is asked whether it answers.
+    Probing,
+    /// The record that there may be a replica is being written.
+    Recording(JobId),
+    /// Its host is asked to start an empty one.
+    Opening,
+    Streaming,
+    /// Its host is asked to drop it. It may also be taken as dropped from this time on.
+    Ending {
+        is_dropped: bool,
+        until_us: Micros,
+    },
+}
+
+/// Blocks that are being removed from the replica.
+#[derive(Debug)]
+struct Removal {
+    number: u64,
+    blocks: Vec<BlockNo>,
+    sent_us: Micros,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Replicating {
+    at: HostId,
+    stage: Stage,
+    session: Session,
+    /// The start of the pool of the replica's host, once it is known.
+    taker: Option<u64>,
+    sending: Sending,
+    /// Orders of copies that turned out to be of nothing.
+    nothing: BTreeSet<u64>,
+    removal: Option<Removal>,
+    removals: u64,
+    to_remove: Vec<BlockNo>,
+    /// The last beat of the replica's host, and when it came.
+    beat: u64,
+    beat_us: Micros,
+    heard_us: Micros,
+    told_us: Option<Micros>,
+    /// Since when the replica has not kept up.
+    behind_us: Option<Micros>,
+    /// When it has this change, it is complete.
+    complete_from: Option<u64>,
+    is_complete: bool,
+}
+
+impl Replicating {
+    pub fn new(at: HostId, session: Session, now: Micros) -> Replicating {
+        Replicating {
+            at,
+            stage: Stage::Probing,
+            session,
+            taker: None,
+            sending: Sending::new(at, session, None, now),
+            nothing: BTreeSet::new(),
+            removal: None,
+            removals: 0,
+            to_remove: Vec::new(),
+            beat: 0,
+            beat_us: now,
+            heard_us: now,
+            told_us: None,
+            behind_us: None,
+            complete_from: None,
+            is_complete: false,
+        }
+    }
+
+    /// Returns the state after a start of an owner that may have a replica: it has to end.
+    pub fn restarted(at: HostId, session: Session, now: Micros, lease_us: Micros) -> Replicating {
+        let stage = Stage::Ending { is_dropped: false, until_us: now + wait_us(lease_us) };
+        Replicating { stage, ..Replicating::new(at, session, now) }
+    }
+
+    fn is_due(&mut self, now: Micros, every_us: Micros) -> bool {
+        let is_due = self.told_us.is_none_or(|told_us| now >= told_us + every_us);
+        if is_due {
+            self.told_us = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Returns how long an owner waits until a host that has not heard from it counts its replica as uncertain. The clocks of the
+/// two hosts may run at rates that differ by an eighth.
+fn wait_us(lease_us: Micros) -> Micros {
+    lease_us + lease_us / 8 + 1
+}
+
+impl Migration {
+    /// Sets which host is to have a replica of the disk's dirty blocks, if any.
+    pub fn set_replica(&mut self, policy: Option<ReplicaPolicy>) {
+        self.replica = policy;
+    }
+
+    /// Returns how far the replica is; `None` if none is wanted and there is none.
+    pub fn replication(&self) -> Option<ReplicationState> {
+        let Some(replicating) = &self.replicating else {
+            return self.replica.map(|_| ReplicationState::Missing);
+        };
+        Some(match replicating.stage {
+            Stage::Probing | Stage::Recording(_) => ReplicationState::Missing,
+            Stage::Streaming if replicating.is_complete => ReplicationState::Complete,
+            Stage::Opening | Stage::Streaming => ReplicationState::Filling,
+            Stage::Ending { .. } => ReplicationState::Ending,
+        })
+    }
+
+    /// Whether a replica must end before the disk may be served, released or attached.
+    pub(crate) fn awaits_end_of_replica(&self) -> bool {
+        let ends = |one: &Replicating| matches!(one.stage, Stage::Ending { .. });
+        self.replicating.as_ref().is_some_and(ends)
+    }
+
+    /// Has the disk write through while its policy says so: without a complete replica, unless it is about to move.
+    pub(crate) fn set_write_through<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(disk) = self.disk else { return };
+        let wants = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
+        let is_complete = self.replication() == Some(ReplicationState::Complete);
+        call.write_through(now, disk, wants && !is_complete && self.destination.is_none());
+    }
+
+    /// Ends the replica, before the disk leaves this host or is detached. Returns whether there is none; otherwise it is to be
+    /// called again.
+    pub fn end_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        let Some(replicating) = &self.replicating else { return true };
+        match replicating.stage {
+            Stage::Probing => {
+                self.replicating = None;
+                true
+            }
+            Stage::Recording(_) | Stage::Ending { .. } => false,
+            Stage::Opening | Stage::Streaming => {
+                self.give_up_replica(call, now);
+                false
+            }
+        }
+    }
+
+    /// Gives up the replica. If it was never told that it is complete, it is not used, whatever happens.
+    fn give_up_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let lease_us = self.timing.lease_us;
+        let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
+        let guards = call.replication(disk).is_some_and(|one| one.guards);
+        replicating.told_us = None;
+        if guards && !planted(Bug::EndUnagreed) {
+            let until_us = replicating.beat_us + wait_us(lease_us);
+            replicating.stage = Stage::Ending { is_dropped: false, until_us };
+            return;
+        }
+        // Its space there is of use to others.
+        let (at, session, taker) = (replicating.at, replicating.session, replicating.taker);
+        self.replicating = None;
+        call.end_replication(now, disk);
+        self.send(at, Message::ReplicaEnd { session, taker });
+    }
+
+    /// Whether the disk is on its way to another host. Then it has no replica: that host gets its dirty blocks.
+    fn is_leaving_here(&self) -> bool {
+        self.destination.is_some() || self.asker.is_some() || self.guest.is_none()
+    }
+
+    /// A job of the disk has ended. Returns whether it was one of the replica's.
+    pub(crate) fn replica_recorded<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        job: JobId,
+        result: Result<(), JobError>,
+    ) -> bool {
+        let Some(replicating) = self.replicating.as_mut().filter(|one| one.stage == Stage::Recording(job))
+        else {
+            return false;
+        };
+        replicating.stage = Stage::Opening;
+        (replicating.told_us, replicating.heard_us) = (None, now);
+        let is_tracked = self.disk.is_some_and(|disk| result.is_ok() && call.replicate(now, disk).is_ok());
+        if !is_tracked {
+            self.give_up_replica(call, now);
+        }
+        true
+    }
+
+    /// Continues what the owner does for its replica.
+    pub(crate) fn tick_replicating<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Record::Owner { epoch, peers } = self.ownership.record().clone() else {
+            self.replicating = None;
+            return;
+        };
+        if self.replica.is_some() || self.replicating.is_some() {
+            self.set_write_through(call, now);
+        }
+        if self.replicating.is_none()
+            && let Some(policy) = self.replica.filter(|_| peers.is_empty() && !self.is_leaving_here())
+            && self.is_attached_here(call)
+        {
+            self.sessions += 1;
+            let session = Session { incarnation: self.incarnation, count: self.sessions };
+            self.replicating = Some(Replicating::new(policy.at, session, now));
+        }
+        let (repeat_us, lease_us) = (self.timing.repeat_us, self.timing.lease_us);
+        let stays = self.destination.is_none();
+        let is_wanted = |one: &Replicating| stays && self.replica.is_some_and(|policy| policy.at == one.at);
+        let Some(replicating) = &mut self.replicating else { return };
+        let (at, session) = (replicating.at, replicating.session);
+        match replicating.stage {
+            Stage::Recording(_) => {}
+            Stage::Probing | Stage::Opening => {
+                let is_stale = replicating.stage == Stage::Opening && now > replicating.heard_us + lease_us;
+                if is_stale || !is_wanted(replicating) {
+                    self.give_up_replica(call, now);
+                } else if replicating.is_due(now, repeat_us) {
+                    let taker = replicating.taker.filter(|_| replicating.stage == Stage::Opening);
+                    let from = replicating.sending.at;
+                    self.send(at, Message::ReplicaOpen { session, taker, epoch, from });
+                }
+            }
+            Stage::Streaming => {
+                let is_late = |since: Micros| now > since + lease_us;
+                let is_lost = is_late(replicating.heard_us) || replicating.behind_us.is_some_and(is_late);
+                if is_lost || !is_wanted(replicating) {
+                    self.give_up_replica(call, now);
+                } else {
+                    self.keep_streaming(call, now);
+                }
+            }
+            Stage::Ending { is_dropped, until_us } => {
+                // Until then the replica may have the only other copy of something flushed.
+                if !self.is_promise_kept(call, now) {
+                    return;
+                }
+                let Some(replicating) = &mut self.replicating else { return };
+                if is_dropped || now >= until_us {
+                    self.end_without_replica(call, now);
+                } else if replicating.is_due(now, repeat_us) {
+                    let taker = replicating.taker;
+                    self.send(at, Message::ReplicaEnd { session, taker });
+                }
+            }
+        }
+    }
+
+    /// Whether what the policy promises without a replica holds. Otherwise it is worked on.
+    fn is_promise_kept<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        let writes_through = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
+        let is_here = self.is_attached_here(call) && !self.is_leaving_here();
+        let Some(disk) = self.disk.filter(|_| writes_through && is_here) else { return true };
+        let is_through = call.disk_info(disk).is_some_and(|info| info.writes_through);
+        let is_clean = call.disk_usage(disk).is_some_and(|usage| usage.dirty_blocks == 0);
+        if is_through && !is_clean && self.cleaning.is_none() {
+            // An error means that the disk has a job: this is repeated.
+            self.cleaning = call.clean(now, disk).ok();
+        }
+        is_through && is_clean
+    }
+
+    /// Whether the replica's host may have been asked to drop it.
+    pub fn may_have_dropped_replica(&self) -> bool {
+        let asked = |one: &Replicating| matches!(one.stage, Stage::Ending { .. }) && one.told_us.is_some();
+        self.replicating.as_ref().is_some_and(asked)
+    }
+
+    fn end_without_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(disk) = self.disk else { return };
+        self.replicating = None;
+        call.end_replication(now, disk);
+        self.want_disk(call, now);
+    }
+
+    /// Repeats what was not answered, tells the replica that it is complete when it is, and keeps its lease.
+    fn keep_streaming<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let (repeat_us, lease_us) = (self.timing.repeat_us, self.timing.lease_us);
+        let most_left = self.timing.copies_in_flight;
+        let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
+        let Some(taker) = replicating.taker else { return };
+        let (at, session, echo) = (replicating.at, replicating.session, replicating.beat);
+        if replicating.sending.is_overdue(now, repeat_us) {
+            let lost = replicating.sending.start_over(now);
+            replicating.nothing.clear();
+            lost.iter().for_each(|block| call.not_sent(disk, *block));
+            let (from, epoch) = (replicating.sending.at, self.ownership.record().epoch());
+            self.outputs.push_back(Output::Send(
+                at,
+                Message::ReplicaOpen { session, taker: Some(taker), epoch, from },
+            ));
+        }
+        if let Some(removal) = &mut replicating.removal
+            && now >= removal.sent_us + repeat_us
+        {
+            removal.sent_us = now;
+            let (number, blocks) = (removal.number, removal.blocks.clone());
+            let message = Message::ReplicaRemove { session, taker, echo, number, blocks };
+            self.outputs.push_back(Output::Send(at, message));
+        }
+        let Some(state) = call.replication(disk) else { return };
+        if replicating.complete_from.is_none() && state.lacking <= most_left {
+            call.guard(disk);
+            replicating.complete_from = Some(state.changes);
+        }
+        let completes = replicating.complete_from.is_some_and(|change| call.has_replicated(disk, change))
+            && !replicating.is_complete;
+        let every_us = if completes { repeat_us } else { (lease_us / 8).max(1) };
+        if replicating.is_due(now, every_us) {
+            let completes = completes || replicating.is_complete;
+            self.outputs
+                .push_back(Output::Send(at, Message::ReplicaBeat { session, taker, echo, completes }));
+        }
+        if state.lacking == 0 {
+            replicating.behind_us = None;
+        } else if replicating.behind_us.is_none() {
+            replicating.behind_us = Some(now);
+        }
+    }
+
+    /// Sends the replica what it lacks, as much as may be on its way. Returns whether there was anything.
+    pub(crate) fn send_to_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        let (limit, most_removed) = (self.timing.copies_in_flight, self.timing.blocks_a_message);
+        let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return false };
+        let Some(taker) = replicating.taker.filter(|_| replicating.stage == Stage::Streaming) else {
+            return false;
+        };
+        let (to, session, echo) = (replicating.at, replicating.session, replicating.beat);
+        let before = self.outputs.len();
+        while replicating.sending.is_open
+            && replicating.sending.in_flight.len() < limit
+            && replicating.to_remove.len() < most_removed
+        {
+            match call.next_to_replicate(now, disk) {
+                None => break,
+                Some(ToReplicate::Removal(block)) => replicating.to_remove.push(block),
+                Some(ToReplicate::Copy(block)) => {
+                    let at = replicating.sending.at;
+                    replicating.sending.sent(block, now);
+                    let ticket = CopyTicket::Replica { to, session, taker, at, block };
+                    self.outputs.push_back(Output::ReadCopy(ticket));
+                }
+            }
+        }
+        if replicating.removal.is_none() && !replicating.to_remove.is_empty() {
+            replicating.removals += 1;
+            let (number, blocks) = (replicating.removals, std::mem::take(&mut replicating.to_remove));
+            replicating.removal = Some(Removal { number, blocks: blocks.clone(), sent_us: now });
+            let message = Message::ReplicaRemove { session, taker, echo, number, blocks };
+            self.outputs.push_back(Output::Send(to, message));
+        }
+        self.outputs.len() > before
+    }
+
+    /// Sends a copy for the replica that was read; `None` if there was nothing to copy, or it could not be read.
+    pub(crate) fn send_replica_copy(&mut self, ticket: CopyTicket, mask: u8, data: Vec<u8>) {
+        let CopyTicket::Replica { to, session, taker, at, block } = ticket else { return };
+        let Some(replicating) = self.replicating.as_mut().filter(|one| one.session == session) else {
+            return;
+        };
+        if mask == 0 && at.round == replicating.sending.at.round {
+            // It is looked at again when this one is answered.
+            replicating.nothing.insert(at.next);
+        }
+        let echo = replicating.beat;
+        if replicating.stage == Stage::Streaming {
+            self.send(to, Message::ReplicaCopy { session, taker, echo, at, block, mask, data });
+        }
+    }
+
+    /// The host of the replica says what it has.
+    pub(crate) fn heard_of_replica<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        state: ReplicaState,
+    ) {
+        let Some(disk) = self.disk else { return };
+        let is_sent_there = |sending: &Sending| sending.to == from && sending.session == state.session;
+        if self.replicating.is_none() && self.sending.as_ref().is_some_and(is_sent_there) {
+            // An earlier replica is in the way of the move.
+            let taker = Some(state.taker);
+            return self.send(from, Message::ReplicaEnd { session: state.session, taker });
+        }
+        let Some(replicating) = self.replicating.as_mut().filter(|one| one.at == from) else { return };
+        if state.session != replicating.session {
+            return;
+        }
+        let is_other = replicating.taker.is_some_and(|taker| taker != state.taker);
+        match replicating.stage {
+            Stage::Recording(_) => {}
+            Stage::Ending { .. } => {
+                if replicating.taker.replace(state.taker) != Some(state.taker) {
+                    replicating.told_us = None;
+                }
+            }
+            Stage::Probing => {
+                replicating.taker = Some(state.taker);
+                // An error means that the disk has a job, or cannot have a replica now.
+                if let Ok(job) = call.start_replication(now, disk, from) {
+                    replicating.stage = Stage::Recording(job);
+                }
+            }
+            Stage::Opening | Stage::Streaming if is_other || !state.is_known => {
+                // What it has had is of no use any more.
+                if is_other || replicating.stage == Stage::Streaming {
+                    replicating.taker = Some(state.taker);
+                    self.give_up_replica(call, now);
+                }
+            }
+            Stage::Opening | Stage::Streaming => self.replica_has(call, now, &state),
+        }
+    }
+
+    fn replica_has<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, state: &ReplicaState) {
+        let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
+        replicating.stage = Stage::Streaming;
+        replicating.heard_us = now;
+        if state.beat > replicating.beat {
+            (replicating.beat, replicating.beat_us) = (state.beat, now);
+        }
+        if state.is_complete && replicating.complete_from.is_some() {
+            replicating.is_complete = true;
+        }
+        let Position { round, next } = state.until;
+        let sending = &mut replicating.sending;
+        let mut arrived = Vec::new();
+        if round == sending.at.round && next <= sending.at.next {
+            for (order, (block, _)) in sending.in_flight.range(..next) {
+                if replicating.nothing.remove(order) {
+                    call.not_sent(disk, *block);
+                } else {
+                    arrived.push(*block);
+                }
+            }
+        }
+        sending.acknowledged(state.until, now);
+        if let Some(removal) = replicating.removal.take_if(|removal| removal.number <= state.removed) {
+            arrived.extend(removal.blocks);
+        }
+        if !arrived.is_empty() {
+            replicating.behind_us = None;
+            call.replicated(now, disk, &arrived);
+        }
+    }
+
+    /// The host of the replica has dropped it, and no crash there brings it back.
+    pub(crate) fn replica_dropped<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        session: Session,
+    ) {
+        let mine = self.replicating.as_mut().filter(|one| one.at == from && one.session == session);
+        let Some(Replicating { stage: Stage::Ending { is_dropped, .. }, .. }) = mine else { return };
+        *is_dropped = true;
+        self.tick_replicating(call, now);
+    }
+
+    /// After a start: a replica that this host may have has to end first.
+    pub(crate) fn ends_replica_of_before(&mut self, moved: Moved, now: Micros) {
+        if let Moved::Replicates { at } = moved {
+            self.sessions += 1;
+            let session = Session { incarnation: self.incarnation, count: self.sessions };
+            self.replicating = Some(Replicating::restarted(at, session, now, self.timing.lease_us));
+        }
+    }
+}

@@ -190,10 +190,11 @@ impl PoolLoop {
         self.watch(disk)
     }
 
-    /// Starts or stops recording a disk, depending on its state.
+    /// Starts or stops recording a disk, depending on its state. One that waits for its guest to come from another host is recorded once it
+    /// is served here.
     fn watch(&mut self, disk: &DiskSnapshot) -> Result<()> {
         let state = self.control.as_ref().and_then(|control| control.state(&disk.name));
-        let wanted = self.measures() && state.is_some_and(|state| !state.gone());
+        let wanted = self.measures() && disk.is_served && state.is_some_and(|state| !state.gone());
         Ok(self.monitors.for_policy(&*self.backend, &disk.name, disk.disk, wanted)?)
     }
 
@@ -350,6 +351,10 @@ impl PoolLoop {
         let Some(snapshot) = self.turn(now_us, Cause::Window) else { return };
         for disk in &snapshot.disks {
             self.lost.insert(disk.name.clone(), self.monitors.take_lost(&disk.name));
+            // It may have come from another host in this window, or have gone to one.
+            if let Err(error) = self.watch(disk) {
+                tracing::debug!(disk = disk.name, "cannot begin or end recording: {error}");
+            }
         }
         self.latencies.close(&snapshot);
     }

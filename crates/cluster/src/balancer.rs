@@ -177,6 +177,11 @@ impl Balancer {
         }
     }
 
+    /// Forgets a move that was recorded and was not made: the VM is where it was, and may be moved at any time.
+    pub fn forget(&mut self, moved: &MoveRecord) {
+        self.moves.retain(|other| other != moved);
+    }
+
     /// Returns the moves that still count, the oldest first.
     pub fn moves(&self) -> impl Iterator<Item = &MoveRecord> {
         self.moves.iter()

@@ -22,8 +22,9 @@ use crate::settings::check_name;
 
 /// For how long a VM whose move has failed is left alone.
 const AFTER_FAILURE: Duration = Duration::from_secs(600);
-/// For how long a VM that has moved is left alone, in periods of the hosts' reports: until both hosts have reported it.
-const AFTER_SUCCESS: f64 = 2.0;
+/// For how long a VM is left alone that has moved, or whose move has not begun, in periods of the hosts' reports: until both hosts have
+/// reported it.
+const REPORTS: f64 = 2.0;
 /// How often it is looked whether the daemon is stopping.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -162,25 +163,30 @@ impl Mover {
         }
         let disks = snapshot::disks_of(&view, vm, from);
         let report_every_s = view.hosts.values().map(|host| host.record.report_every_s).fold(0.0, f64::max);
+        let soon =
+            Duration::from_secs_f64((report_every_s * REPORTS).clamp(1.0, AFTER_FAILURE.as_secs_f64()));
         drop(view);
         let mut driven = Vec::new();
         for (id, _) in &disks {
             match cluster.begin_proposed(id, to, &reason, leadership) {
                 Ok(one) => driven.push(one),
                 Err(error) => {
-                    tracing::info!(vm, to, "not moved: {error}");
-                    return self.rest(&moved.vm, AFTER_FAILURE);
+                    // Nothing was tried. The next plan is made of what the directory has then.
+                    tracing::info!(vm, to, "not moved now: {error}");
+                    return self.rest(&moved.vm, soon);
                 }
             }
         }
-        {
+        let record = {
             let mut observed = cluster.observed.locked();
             let record = MoveRecord::of(observed.now_us(), moved);
-            observed.balancer.record(record);
-        }
+            observed.balancer.record(record.clone());
+            record
+        };
         // Whoever balances after this host must know of the move.
         if !self.hand_on(cluster, leadership) {
-            return self.rest(&moved.vm, AFTER_FAILURE);
+            cluster.observed.locked().balancer.forget(&record);
+            return self.rest(&moved.vm, soon);
         }
         daemon.events.add("balancing", vm, reason.clone());
         let disks = disks.iter().map(|(id, name)| OrderedDisk { name, id }).collect();
@@ -189,8 +195,7 @@ impl Mover {
             Ok(output) => {
                 tracing::info!(vm, from, to, output, "moved");
                 daemon.events.add("balanced", vm, format!("from host '{from}' to host '{to}'"));
-                let time_s = (report_every_s * AFTER_SUCCESS).clamp(1.0, AFTER_FAILURE.as_secs_f64());
-                self.rest(&moved.vm, Duration::from_secs_f64(time_s));
+                self.rest(&moved.vm, soon);
             }
             Err(error) => {
                 daemon.events.add(
@@ -198,6 +203,10 @@ impl Mover {
                     vm,
                     format!("from host '{from}' to host '{to}': {error}"),
                 );
+                // The program may fail after the VM has moved.
+                if !snapshot::disks_of(&cluster.directory.view(), vm, from).is_empty() {
+                    cluster.observed.locked().balancer.forget(&record);
+                }
                 self.rest(&moved.vm, AFTER_FAILURE);
             }
         }

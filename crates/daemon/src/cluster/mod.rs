@@ -91,6 +91,7 @@ pub fn start(
             }
             watch.look(&daemon, cluster);
             cluster.tidy();
+            cluster.stop_given_up(&daemon);
             drop(daemon);
             std::thread::sleep(LOOK_EVERY.min(every));
         }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership, Progress};
+use haversack_directory::{DirectoryError, DiskRecord, IntentRecord, Key, Leadership, Progress};
 use haversack_model::DiskId;
 
 use super::Cluster;
@@ -17,6 +17,11 @@ use crate::locked::Locked;
 
 /// For how long nobody must have driven a move before its intent is removed: a host that was cut off for a moment comes back.
 const ABANDONED: Duration = Duration::from_secs(60);
+/// For how long a proposed move must not have been in the directory before its source stops sending the disk: the VM may have come to the
+/// destination at this moment.
+const GIVEN_UP: Duration = Duration::from_secs(5);
+/// The reason of a move that an operator has ordered. Others are the balancer's.
+const ORDERED: &str = "an operator's order";
 
 /// The moves that this daemon drives.
 #[derive(Default)]
@@ -24,6 +29,17 @@ pub struct Moves {
     active: Mutex<HashSet<String>>,
     /// Abandoned moves of other hosts, and since when.
     abandoned: Mutex<HashMap<String, Instant>>,
+    /// Disks of this host that the balancer has had moved, where to, and when that was in the directory last.
+    proposed: Mutex<HashMap<String, (String, Instant)>>,
+}
+
+impl Moves {
+    /// Notes that the directory has a move of a disk of this host, if the balancer has begun it.
+    fn note_proposed(&self, disk: &str, intent: &IntentRecord) {
+        if intent.reason != ORDERED {
+            self.proposed.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
+        }
+    }
 }
 
 /// A move that this daemon drives. Its end removes the intent, if it is in the directory.
@@ -70,6 +86,7 @@ impl Daemon {
             && !directory.view().progress(&disk, &intent.record).is_over()
         {
             if intent.record.to == to {
+                cluster.moves.note_proposed(&disk, &intent.record);
                 return Ok(None);
             }
             return Err(DaemonError::conflict(
@@ -87,7 +104,7 @@ impl Daemon {
             to,
             by: directory.name().into(),
             instance: directory.instance(),
-            reason: "an operator's order".into(),
+            reason: ORDERED.into(),
         };
         let driven = Driven::new(cluster, &disk, intent);
         match directory.begin_move(&disk, &driven.intent, None) {
@@ -171,6 +188,36 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Stops sending disks that the balancer had moved, and that are still here although their moves are not in the directory any more: the
+    /// program that was to move the VM has failed, and may have been killed. Otherwise they would be on their way for ever.
+    pub(super) fn stop_given_up(&self, daemon: &Daemon) {
+        if !self.is_current() {
+            return;
+        }
+        let (view, me) = (self.directory.view(), self.directory.name());
+        for (disk, intent) in view.intents.iter().filter(|(_, intent)| intent.record.from == me) {
+            self.moves.note_proposed(disk, &intent.record);
+        }
+        self.moves.proposed.locked().retain(|disk, (to, seen)| {
+            if view.intents.contains_key(disk) || seen.elapsed() < GIVEN_UP {
+                return true;
+            }
+            let entry = view.disks.get(disk).map(|entry| &entry.record);
+            let is_sent = |entry: &&DiskRecord| entry.host == me && entry.moving_to.as_ref() == Some(to);
+            if let Some(entry) = entry.filter(is_sent) {
+                match daemon.stop_migration(&entry.name) {
+                    Ok(()) => {
+                        tracing::info!(disk = entry.name, to, "the move was given up: the disk stays here")
+                    }
+                    Err(error) => {
+                        tracing::debug!(disk = entry.name, to, "the disk is not sent any more: {error}")
+                    }
+                }
+            }
+            false
+        });
     }
 
     fn is_driven(&self, view: &haversack_directory::View, intent: &IntentRecord) -> bool {

@@ -1,20 +1,28 @@
-//! Members of etcd, each on ports of its own on the loopback interface.
+//! Members of etcd, each on ports of its own on the loopback interface, or on a host of a network.
 
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::certificates::Certificates;
+use crate::network::Network;
 use crate::process::Process;
 use crate::tools::{self, PATIENCE};
 use crate::{Error, Place, Result};
+
+/// The ports of a member that has an address of its own.
+const CLIENT_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
 
 /// A member of an etcd. Its data survives its end.
 #[derive(Debug)]
 pub struct Etcd<'a> {
     place: &'a Place,
     name: String,
+    address: Ipv4Addr,
     port: u16,
+    /// The network namespace that it runs in, if not the test's.
+    network: Option<PathBuf>,
     scheme: &'static str,
     arguments: Vec<String>,
     process: Option<Process>,
@@ -59,12 +67,34 @@ impl<'a> Etcd<'a> {
     /// If they do not start.
     pub fn members(place: &'a Place, count: usize) -> Result<Vec<Self>> {
         let mut members = Vec::new();
-        let mut list = Vec::new();
         for number in 0..count {
             let member = Self::prepare(place, &format!("etcd{number}"), "http", tools::free_port()?);
-            list.push(format!("{}={}", member.name, member.peer(tools::free_port()?)));
-            members.push(member);
+            let peer = member.peer(tools::free_port()?);
+            members.push((member, peer));
         }
+        Self::start_all(members)
+    }
+
+    /// Starts several that are one etcd, on the first hosts of a network.
+    ///
+    /// # Errors
+    /// If they do not start.
+    pub fn on(place: &'a Place, network: &Network, count: usize) -> Result<Vec<Self>> {
+        let members = (0..count).map(|host| {
+            let member = Self::prepare(place, &format!("etcd{host}"), "http", CLIENT_PORT);
+            let member =
+                Self { address: network.address(host), network: Some(network.namespace(host)), ..member };
+            let peer = member.peer(PEER_PORT);
+            (member, peer)
+        });
+        Self::start_all(members.collect())
+    }
+
+    /// Starts members, given with their addresses for each other.
+    fn start_all(members: Vec<(Self, String)>) -> Result<Vec<Self>> {
+        let list: Vec<String> =
+            members.iter().map(|(member, peer)| format!("{}={peer}", member.name)).collect();
+        let mut members: Vec<Self> = members.into_iter().map(|(member, _)| member).collect();
         let list = list.join(",");
         for member in &mut members {
             member.join(&list)?;
@@ -75,11 +105,20 @@ impl<'a> Etcd<'a> {
     }
 
     fn prepare(place: &'a Place, name: &str, scheme: &'static str, port: u16) -> Self {
-        Self { place, name: name.into(), port, scheme, arguments: Vec::new(), process: None }
+        Self {
+            place,
+            name: name.into(),
+            address: Ipv4Addr::LOCALHOST,
+            port,
+            network: None,
+            scheme,
+            arguments: Vec::new(),
+            process: None,
+        }
     }
 
     fn peer(&self, port: u16) -> String {
-        format!("http://127.0.0.1:{port}")
+        format!("http://{}:{port}", self.address)
     }
 
     fn join(&mut self, list: &str) -> Result<()> {
@@ -118,20 +157,30 @@ impl<'a> Etcd<'a> {
     fn begin(&mut self) -> Result<()> {
         let mut command: Command = tools::tool("etcd")?;
         command.args(&self.arguments);
+        if let Some(network) = &self.network {
+            command = tools::in_network(&command, network)?;
+        }
         self.process = Some(Process::start(self.place, &self.name, &command)?);
         Ok(())
     }
 
     /// Waits until it takes connections.
     fn wait(&mut self) -> Result<()> {
-        let port = self.port;
+        let (address, port, network) = (self.address, self.port, self.network.clone());
         let process = self.process.as_mut().ok_or_else(|| Error::Check("etcd does not run".into()))?;
-        process.wait_for(PATIENCE, || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok()))
+        process.wait_for(PATIENCE, || match &network {
+            None => Ok(TcpStream::connect((address, port)).is_ok()),
+            Some(network) => {
+                let mut curl = tools::tool("curl")?;
+                curl.args(["--silent", "--fail", &format!("http://{address}:{port}/health")]);
+                Ok(tools::output(tools::in_network(&curl, network)?)?.status.success())
+            }
+        })
     }
 
     /// Where its clients connect.
     pub fn endpoint(&self) -> String {
-        format!("{}://127.0.0.1:{}", self.scheme, self.port)
+        format!("{}://{}:{}", self.scheme, self.address, self.port)
     }
 
     /// The member, to pause and resume it.

@@ -13,7 +13,7 @@ use crate::tools::PATIENCE;
 use crate::{Attachment, Error, Place, Result, tools};
 
 /// Where the daemon under test has its sockets, in the test's place.
-const RUNTIME: &str = "run";
+pub(crate) const RUNTIME: &str = "run";
 
 /// A disk of the daemon's configuration.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
 //! | [`etcd`] | the directory of a cluster |
+//! | [`manager`] | a manager of VMs, which the balancer of a cluster has move them |
 //! | [`network`] | hosts on a network of their own, whose links are slow or cut |
 //! | [`documents`] | the commands that the documents show |
 //! | [`certificates`] | authorities and certificates for TLS |
@@ -33,6 +34,7 @@ pub mod guest;
 pub mod haversack;
 pub mod hosts;
 pub mod image;
+pub mod manager;
 pub mod nbdkit;
 pub mod network;
 pub mod place;

@@ -121,7 +121,8 @@ impl Place {
         println!("{:7.2} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
-    fn print_logs(&self) {
+    /// Prints the end of every log.
+    pub fn print_logs(&self) {
         print_logs_in(&self.path);
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let own = self.path.file_name().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();

@@ -34,6 +34,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ceph-osd", "ceph-osd"),
     ("etcd", "etcd-server"),
     ("setpriv", "util-linux"),
+    ("flock", "util-linux"),
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("ip", "iproute2"),

@@ -8,7 +8,7 @@
 //! | `write DISK SEED COUNT`, `read`, `zeroes`, `discard` | COUNT random requests of that kind |
 //! | `flush DISK` | one flush |
 //! | `verify DISK` | reads everything; tells the digest of all bytes |
-//! | `start DISK SEED mixed\|writes`, `progress DISK`, `stop DISK` | a load from several threads |
+//! | `start DISK SEED mixed\|writes\|reads [RATE]`, `progress DISK`, `stop DISK` | a load from several threads, of RATE requests a second at most |
 //! | `mkfs DISK ext4\|xfs`, `mount`, `fsck` | a file system |
 //! | `fill SEED MEBIBYTES`, `files SEED MEBIBYTES`, `umount` | files in it: written, read back |
 //! | `scribble`, `scribbled`, `scribbles` | writes numbered blocks to a file in it until stopped; reads them |
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{Buffer, Disk};
 use crate::files;
-use crate::load::{Load, Mix};
+use crate::load::{Load, Mix, Plan};
 use crate::oracle::Start;
 use crate::pattern;
 use crate::scribble::{self, Scribbler};
@@ -65,7 +65,11 @@ impl Guest {
             ["discard", disk, seed, count] => self.several(Kind::Discard, disk, seed, count),
             ["flush", disk] => self.several(Kind::Flush, disk, "0", "1"),
             ["verify", disk] => self.verify(disk),
-            ["start", disk, seed, mix] => self.start(disk, seed, mix),
+            ["start", disk, seed, mix] => self.start(disk, seed, mix, None),
+            ["start", disk, seed, mix, rate] => {
+                let per_second = u32::try_from(number(rate)?).map_err(|_| format!("{rate} is too much"))?;
+                self.start(disk, seed, mix, Some(per_second))
+            }
             ["progress", disk] => self.progress(disk),
             ["stop", disk] => self.stop(disk),
             ["mkfs", disk, kind] => files::make(disk, kind.parse()?).map(|()| String::new()),
@@ -151,16 +155,17 @@ impl Guest {
         Ok(format!("digest={digest:016x} {tally}"))
     }
 
-    fn start(&mut self, name: &str, seed: &str, mix: &str) -> Result<String, String> {
+    fn start(&mut self, name: &str, seed: &str, mix: &str, rate: Option<u32>) -> Result<String, String> {
         let seed = number(seed)?;
         let mix = match mix {
             "mixed" => Mix::Mixed,
             "writes" => Mix::Writes,
-            _ => return Err(format!("a load is mixed or writes, not {mix}")),
+            "reads" => Mix::Reads,
+            _ => return Err(format!("a load is mixed, writes or reads, not {mix}")),
         };
         self.idle(name)?;
         if let Some(State::Idle(disk)) = self.disks.remove(name) {
-            self.disks.insert(name.to_owned(), State::Loaded(Load::start(disk, seed, mix)));
+            self.disks.insert(name.to_owned(), State::Loaded(Load::start(disk, seed, Plan { mix, rate })));
         }
         Ok(String::new())
     }

@@ -169,6 +169,17 @@ impl Disk {
         (range.start + random.below(units.max(1)) * align as u64, sectors)
     }
 
+    /// The place of one to four whole blocks of 4 KiB.
+    pub fn blocks(&self, random: &mut Random) -> (u64, usize) {
+        let block = 8.max(self.unit);
+        let range = self.range();
+        let count = 1 + random.below(4);
+        let blocks = (range.end - range.start) / block as u64;
+        let count = count.min(blocks.max(1));
+        let first = random.below(blocks.saturating_sub(count) + 1);
+        (range.start + first * block as u64, count as usize * block)
+    }
+
     /// Reads everything; returns how many requests were wrong beside the digest of all bytes.
     ///
     /// `judge` is told of each request's result.

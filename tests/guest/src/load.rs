@@ -23,6 +23,37 @@ pub enum Mix {
     Mixed,
     /// Writes alone: nothing that must wait for what the disk does not have at hand.
     Writes,
+    /// Nine reads for each write, of a few blocks each, everywhere on the disk: all of it is the working set.
+    Reads,
+}
+
+/// What a load does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Its requests.
+    pub mix: Mix,
+    /// The most requests a second; none for no limit.
+    pub rate: Option<u32>,
+}
+
+/// Keeps a thread to its part of the rate.
+struct Pace {
+    every: Option<Duration>,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(rate: Option<u32>) -> Self {
+        let every = rate.map(|rate| Duration::from_secs(1) * THREADS as u32 / rate.max(1));
+        Self { every, next: Instant::now() }
+    }
+
+    /// Waits until the next request is due. What could not be done in time is not made up for.
+    fn wait(&mut self) {
+        let Some(every) = self.every else { return };
+        thread::sleep(self.next.saturating_duration_since(Instant::now()));
+        self.next = self.next.max(Instant::now()) + every;
+    }
 }
 
 /// A load that runs.
@@ -35,14 +66,14 @@ pub struct Load {
 
 impl Load {
     /// Starts the threads. The same seed gives each thread the same requests.
-    pub fn start(disk: Disk, seed: u64, mix: Mix) -> Self {
+    pub fn start(disk: Disk, seed: u64, plan: Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let tally = Arc::new(Mutex::new(Tally::default()));
         let threads = (0..)
             .zip(disk.split(THREADS))
             .map(|(thread, part)| {
                 let (stop, tally) = (stop.clone(), tally.clone());
-                thread::spawn(move || work(part, mix, Random::new(seed ^ (thread << 56)), &stop, &tally))
+                thread::spawn(move || work(part, plan, Random::new(seed ^ (thread << 56)), &stop, &tally))
             })
             .collect();
         Self { stop, tally, threads }
@@ -65,14 +96,19 @@ impl Load {
     }
 }
 
-fn work(mut disk: Disk, mix: Mix, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tally>) -> Disk {
+fn work(mut disk: Disk, plan: Plan, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tally>) -> Disk {
     let mut buffer = Buffer::new();
+    let mut pace = Pace::new(plan.rate);
     while !stop.load(Ordering::Relaxed) {
-        let kind = pick(mix, &mut random);
+        let kind = pick(plan.mix, &mut random);
         if !disk.offers(kind) {
             continue;
         }
-        let (sector, sectors) = disk.place(&mut random);
+        let (sector, sectors) = match plan.mix {
+            Mix::Reads => disk.blocks(&mut random),
+            Mix::Mixed | Mix::Writes => disk.place(&mut random),
+        };
+        pace.wait();
         let start = Instant::now();
         let result = disk.run(kind, sector, sectors, &mut buffer);
         tally.lock().expect("no thread panics with the lock").count(kind, sectors, start.elapsed(), &result);
@@ -84,14 +120,14 @@ fn work(mut disk: Disk, mix: Mix, mut random: Random, stop: &AtomicBool, tally: 
 }
 
 fn pick(mix: Mix, random: &mut Random) -> Kind {
-    if mix == Mix::Writes {
-        return Kind::Write;
-    }
-    match random.below(100) {
-        0..45 => Kind::Read,
-        45..90 => Kind::Write,
-        90..94 => Kind::Zeroes,
-        94..97 => Kind::Discard,
-        _ => Kind::Flush,
+    let of_hundred = random.below(100);
+    match (mix, of_hundred) {
+        (Mix::Writes, _) | (Mix::Reads, 90..) => Kind::Write,
+        (Mix::Reads, _) => Kind::Read,
+        (Mix::Mixed, 0..45) => Kind::Read,
+        (Mix::Mixed, 45..90) => Kind::Write,
+        (Mix::Mixed, 90..94) => Kind::Zeroes,
+        (Mix::Mixed, 94..97) => Kind::Discard,
+        (Mix::Mixed, _) => Kind::Flush,
     }
 }

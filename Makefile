@@ -16,12 +16,14 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
+.PHONY: help setup run run-cluster stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
 	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind,"
 	@echo "                 DEMO_CHART=FILE for a picture of the run"
+	@echo "make run-cluster three hosts with VMs on this machine: one has too much load, and the balancer moves VMs away from it;"
+	@echo "                 dashboards until Ctrl-C, or DEMO_EXIT=1 to end when the load is even"
 	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        as root: everything that must pass before a change goes in"
 	@echo "make test-traces TRACES=DIR: known answers on real traces, which are not part of the repository"
@@ -42,6 +44,13 @@ run:
 	@./scripts/setup run
 	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
 	@DEMO_SECONDS="$(DEMO_SECONDS)" DEMO_DIR="$(DEMO_DIR)" DEMO_EXIT="$(DEMO_EXIT)" cargo run --quiet --release -p haversack-demo
+
+# The compiler is not idle when guests run: all is built before.
+run-cluster:
+	@./scripts/setup cluster
+	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
+	@./scripts/guest-image >/dev/null
+	@DEMO_EXIT="$(DEMO_EXIT)" HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo run --quiet --release -p haversack-demo -- cluster
 
 stop:
 	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop

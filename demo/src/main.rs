@@ -7,11 +7,13 @@
 //! | `DEMO_EXIT` | 1: stop and remove everything at the end |
 //! | `DEMO_CHART` | a file for a picture of the run, as SVG |
 //!
-//! With the argument `stop` it stops and removes what an earlier run left up.
+//! With the argument `stop` it stops and removes what an earlier run left up. With the argument `cluster` it is `make run-cluster`:
+//! three hosts, whose load a balancer evens out ([`cluster`]).
 //!
 //! Every figure comes from fio or from the daemon: loads are measured by fio, with and without the cache; hits,
 //! shares and I/Os at the origin are the daemon's.
 
+mod cluster;
 mod course;
 mod fio;
 mod servers;
@@ -61,10 +63,16 @@ fn run() -> Result<()> {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(Error::io("a signal handler"))?;
     }
     let place = Place::new(directory.into())?;
-    if std::env::args().nth(1).is_some_and(|argument| argument == "stop") {
-        return place.clear();
+    match std::env::args().nth(1).as_deref() {
+        None => place.make()?,
+        Some("stop") => return place.clear(),
+        Some("cluster") => return cluster::show(exits, &interrupted),
+        Some(other) => {
+            return Err(Error::Check(format!(
+                "unknown argument '{other}': expected 'cluster', 'stop' or none"
+            )));
+        }
     }
-    place.make()?;
     let shown = show(&place, seconds, &interrupted);
     if exits || shown.is_err() {
         keep_logs(&place, &shown);

@@ -9,6 +9,7 @@
 //! matter: whichever host is the leader makes the same plan.
 
 mod balancer;
+mod bounds;
 mod cost;
 mod error;
 mod flow;
@@ -26,6 +27,7 @@ mod view;
 mod worth;
 
 pub use balancer::{Balancer, MoveRecord};
+pub use bounds::{Bounds, Parts, Users, parts};
 pub use error::ClusterError;
 pub use outline::outline;
 pub use plan::{Held, Hindrance, Move, Plan, Why};

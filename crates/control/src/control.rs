@@ -12,7 +12,7 @@ use haversack_core::Records;
 use haversack_model::Micros;
 use haversack_policy::{
     Config, Controller, DemandRule, DiskFacts, DiskState, DiskWindow, Event, Inputs, OwnWindow, Plan,
-    PolicyError, Unaligned,
+    PolicyError, TenantBounds, Unaligned,
 };
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,9 @@ impl Control {
     /// # Errors
     /// The configuration contradicts itself.
     pub fn recall(&mut self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), ControlError> {
-        self.recalled = Some(recall(self.config(), lines)?);
+        let known = recall(self.config(), lines)?;
+        self.controller.set_tenants(known.tenants().to_vec());
+        self.recalled = Some(known);
         Ok(())
     }
 
@@ -116,6 +118,13 @@ impl Control {
             // A disk that is not known need not be forgotten.
             let _ = known.event(disk, Event::Ended);
         }
+    }
+
+    /// Sets what tenants have here of their parts of a cluster. Returns whether that is a change: then a decision is due.
+    pub fn set_tenants(&mut self, tenants: &[TenantBounds]) -> bool {
+        let is_change = self.controller.tenants() != tenants;
+        self.controller.set_tenants(tenants.to_vec());
+        is_change
     }
 
     /// Returns its configuration.

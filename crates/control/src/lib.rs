@@ -35,4 +35,4 @@ pub use log::Entry;
 pub use observer::{Observer, ObserverConfig};
 pub use port::{Cause, Port};
 pub use recall::{MOST_RECALLED_LINES, recalled_lines};
-pub use wishes::{Wishes, measures};
+pub use wishes::{NO_TENANT, Wishes, measures};

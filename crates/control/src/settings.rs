@@ -16,6 +16,8 @@ use haversack_policy::{
     named,
 };
 
+use crate::wishes::measures;
+
 /// The number of moves of the annealing if not set.
 const MOVES: u32 = 100_000;
 
@@ -46,6 +48,31 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     config.first_blocks = blocks(settings.first, config.first_blocks);
     config.check().map_err(|e| e.to_string())?;
     Ok(config)
+}
+
+/// Returns the configuration of decisions on a host of a cluster, whose balancer has to know what disks demand. If the decisions
+/// do not need measurements, demand is the predicted size of the reused working set, and the window is that of the balancer,
+/// where the settings do not say something else.
+///
+/// # Errors
+/// As [`config`].
+pub fn in_cluster(settings: &PolicySettings, balance_window_us: u64) -> Result<Config, String> {
+    let own = config(settings)?;
+    if measures(&own) {
+        return Ok(own);
+    }
+    let window_us = settings.window.map_or(balance_window_us.max(SHORTEST_WINDOW_US), Span::as_micros);
+    let measured = Config {
+        measures_anyway: true,
+        demand: settings.demand.as_ref().map_or(DemandRule::Rwss { reuses: 1 }, |_| own.demand),
+        forecast: settings.forecast.as_ref().map_or(Method::ExpSelf, |_| own.forecast),
+        filter_outliers: settings.filter_outliers.unwrap_or(true),
+        window_us,
+        measurement_us: own.measurement_us.min(window_us),
+        ..own
+    };
+    measured.check().map_err(|e| e.to_string())?;
+    Ok(measured)
 }
 
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
@@ -373,8 +400,32 @@ mod tests {
             (demand("allocator = \"max-min\""), demand("allocator = \"liu\"")),
             (Ok(DemandRule::Wss), Ok(DemandRule::All))
         );
-        let measures = crate::measures;
         assert!(measures(&changed) && !measures(&named("equal").unwrap()));
+    }
+
+    #[test]
+    fn in_a_cluster_every_policy_measures() {
+        let balance_window_us = 300_000_000;
+        for name in haversack_policy::SYSTEMS {
+            let (settings, alone) = (PolicySettings::named(name), named(name).unwrap());
+            let config = in_cluster(&settings, balance_window_us).unwrap();
+            assert!(measures(&config), "{name}");
+            if measures(&alone) {
+                assert_eq!(config, alone);
+                continue;
+            }
+            let found = (config.demand, config.forecast, config.window_us, config.measurement_us);
+            assert_eq!(found, (DemandRule::Rwss { reuses: 1 }, Method::ExpSelf, 300_000_000, 60_000_000));
+            // What disks get does not depend on it.
+            assert_eq!((config.allocator, config.admission), (alone.allocator, alone.admission));
+        }
+        let set: PolicySettings =
+            toml::from_str("allocator = \"none\"\ndemand = \"wss\"\nwindow = \"5s\"").unwrap();
+        let config = in_cluster(&set, 1_000_000).unwrap();
+        assert_eq!(
+            (config.demand, config.window_us, config.measures_anyway),
+            (DemandRule::Wss, 5_000_000, true)
+        );
     }
 
     /// Each wrong text and a word that the refusal must contain.

@@ -9,7 +9,7 @@ use haversack_model::WriteMode;
 use haversack_policy::{AllocatorRule, Config, DiskFacts, OwnWindow};
 
 /// The tenant of disks that name none.
-const NO_TENANT: &str = "none";
+pub const NO_TENANT: &str = "none";
 
 /// What the operator wants for a disk.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,11 +68,11 @@ impl Wishes {
     }
 }
 
-/// Returns whether decisions use measurements. If not, nothing needs to be recorded.
+/// Returns whether somebody uses measurements: decisions, or a balancer of hosts. If not, nothing needs to be recorded.
 pub fn measures(config: &Config) -> bool {
     let divides =
         !matches!(config.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static);
-    divides || config.write_mode.is_some()
+    divides || config.write_mode.is_some() || config.measures_anyway
 }
 
 #[cfg(test)]

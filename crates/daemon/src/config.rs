@@ -477,8 +477,11 @@ impl Config {
     }
 
     fn check_policy(&self) -> Result<(), String> {
-        let Some(settings) = &self.policy else { return Ok(()) };
-        haversack_control::settings::config(settings).map_err(|what| format!("[policy] {what}"))?;
+        if let Some(settings) = &self.policy {
+            haversack_control::settings::config(settings).map_err(|what| format!("[policy] {what}"))?;
+        } else if self.cluster.is_none() {
+            return Ok(());
+        }
         self.pools.iter().try_for_each(|pool| {
             let disks = self.disks.iter().filter(|disk| disk.pool == pool.name);
             haversack_control::settings::check_weights(&pool.name, disks)

@@ -61,7 +61,8 @@ impl Daemon {
         self.with_policy(|policy| policy.begin(wanted))
     }
 
-    fn check_weights(&self, has_policy: bool) -> Result<()> {
+    fn check_weights(&self, is_set: bool) -> Result<()> {
+        let has_policy = is_set || self.policy.is_always_there();
         for pool in self.pools().filter(|_| has_policy) {
             let disks: Vec<_> = self.disks().values().map(|disk| disk.config()).collect();
             let here = disks.iter().filter(|disk| disk.pool == pool.name);

@@ -178,6 +178,9 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     if let Err(error) = daemon.events.keep(config.daemon.state_dir.join(events::FILE)) {
         tracing::warn!("events are not kept across restarts: {error}");
     }
+    if let Some(cluster) = &config.cluster {
+        daemon.policy.join_cluster(cluster.balance.window.0);
+    }
     daemon.begin_policy(config.policy.clone())?;
     governed::start(&daemon)?;
     history::start(&daemon)?;

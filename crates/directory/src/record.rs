@@ -3,7 +3,7 @@
 //! Fields may be added within a version, with a default; readers ignore those that they do not know. A record of a later
 //! version is not understood, and is left alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,9 @@ pub struct PoolRecord {
     /// What is asked of it.
     #[serde(default)]
     pub load: Load,
+    /// The most that tenants with a limit have of it, in bytes, as long as its host knows of nothing else.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenant_limits: BTreeMap<String, u64>,
 }
 
 /// A disk.

@@ -151,6 +151,7 @@ mod tests {
             usage_bytes,
             dirty_bytes: 0,
             load: crate::Load::default(),
+            tenant_limits: BTreeMap::new(),
         }
     }
 

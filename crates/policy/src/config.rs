@@ -323,6 +323,9 @@ pub struct Config {
     /// What unaligned accesses count for.
     #[serde(default)]
     pub unaligned: Unaligned,
+    /// Whether disks are measured although the division does not depend on it: for a balancer of hosts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measures_anyway: bool,
     /// The approximate number of units into which a solver divides the pool.
     pub granularity: u64,
     /// The latency in microseconds assumed for an origin that was not measured yet.
@@ -364,6 +367,7 @@ impl Default for Config {
             sample_blocks: usual_sample_blocks(),
             unit_blocks: one_block(),
             unaligned: Unaligned::Counted,
+            measures_anyway: false,
             granularity: 512,
             origin_latency_us: 5000.0,
             cache_latency_us: 100.0,

@@ -25,6 +25,7 @@ use crate::error::PolicyError;
 use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::history::Sliding;
 use crate::plan::{DiskInput, DiskState, Inputs, Plan, WindowStage};
+use crate::tenants::TenantBounds;
 use crate::window::DiskWindow;
 
 /// Number of windows kept for a disk, which move with it to another host.
@@ -236,6 +237,7 @@ impl Tracked {
 pub struct Controller {
     config: Config,
     disks: BTreeMap<String, Tracked>,
+    tenants: Vec<TenantBounds>,
 }
 
 impl Controller {
@@ -245,12 +247,22 @@ impl Controller {
     /// The errors of [`Config::check`].
     pub fn new(config: Config) -> Result<Controller, PolicyError> {
         config.check()?;
-        Ok(Controller { config, disks: BTreeMap::new() })
+        Ok(Controller { config, disks: BTreeMap::new(), tenants: Vec::new() })
     }
 
     /// Returns its configuration.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Sets what tenants have here. The next decision keeps to it.
+    pub fn set_tenants(&mut self, tenants: Vec<TenantBounds>) {
+        self.tenants = tenants;
+    }
+
+    /// Returns what tenants have here.
+    pub fn tenants(&self) -> &[TenantBounds] {
+        &self.tenants
     }
 
     /// Returns a disk's state.
@@ -287,6 +299,7 @@ impl Controller {
     /// Restores an earlier decision: the states and targets of its disks and, if it ended a window, the
     /// measurements of that window.
     pub fn recall(&mut self, inputs: &Inputs, plan: &Plan, ended_window: bool) {
+        self.tenants.clone_from(&inputs.tenants);
         for input in &inputs.disks {
             let new = || Tracked::new(&self.config, DiskState::New);
             let tracked = self.disks.entry(input.name.clone()).or_insert_with(new);
@@ -311,6 +324,7 @@ impl Controller {
     /// The errors of [`Config::check`].
     pub fn reconfigured(self, config: Config) -> Result<Controller, PolicyError> {
         let mut next = Controller::new(config)?;
+        next.tenants = self.tenants;
         for (disk, before) in self.disks {
             let mut tracked = Tracked::new(&next.config, DiskState::New);
             for window in &before.kept {
@@ -324,8 +338,9 @@ impl Controller {
         Ok(next)
     }
 
-    /// Takes over the states of the disks from another controller, whatever its configuration.
+    /// Takes over the states of the disks, and what tenants have, from another controller, whatever its configuration.
     pub fn keep_states(&mut self, of: &Controller) {
+        self.tenants.clone_from(&of.tenants);
         for (disk, tracked) in &mut self.disks {
             if let Some(before) = of.disks.get(disk) {
                 (tracked.state, tracked.unused, tracked.before_stun) =
@@ -438,7 +453,7 @@ impl Controller {
             }
             disks.push(input(tracked, disk));
         }
-        let inputs = Inputs { time_us, pool_blocks, disks };
+        let inputs = Inputs { time_us, pool_blocks, disks, tenants: self.tenants.clone() };
         let plan = decide(&self.config, &inputs)?;
         for (name, disk) in &plan.disks {
             if let Some(tracked) = self.disks.get_mut(name) {

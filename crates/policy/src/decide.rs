@@ -3,7 +3,8 @@
 //! Disks that are gone get nothing. Locked disks keep their share, which is taken out of the pool before the
 //! rest is divided. If the allocation depends on measurements, new disks get their reservation until one of
 //! their windows has ended. While no disk has been measured yet, each disk gets its reservation, and the rest
-//! is divided by priority.
+//! is divided by priority. What tenants have in a cluster becomes reservations and limits of their disks
+//! first ([`tenants`](crate::tenants)).
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), table 1 and section 6, for life cycle and bootstrapping; DESIGN, "The
 //! control loop".
@@ -24,6 +25,7 @@ use crate::demand::{Demand, ReadOnly};
 use crate::error::PolicyError;
 use crate::newcomer;
 use crate::plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
+use crate::tenants::Tenants;
 use crate::window::DiskWindow;
 use haversack_admission::{self as admission, Admit};
 
@@ -45,6 +47,7 @@ pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     })?;
     let model = config.demand.model();
     let mut claims = claims(config, model.as_ref(), &present, pool_blocks);
+    let tenants = Tenants::bind(inputs, pool_blocks, &present, &mut claims);
     let bootstrapping = present.iter().all(|disk| disk.state == DiskState::New);
     let allocation = if bootstrapping && config.measures() {
         bootstrap(pool_blocks, config.first_blocks, &claims)
@@ -61,6 +64,7 @@ pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
         allocator(config).allocate(pool_blocks, &claims)
     };
     let mut allocation = allocation.map_err(|error| with_locked(error, locked_blocks, inputs.pool_blocks))?;
+    tenants.cap(pool_blocks, &claims, &mut allocation);
     if config.allocator.spare() == Spare::Idle {
         cap(&mut allocation, &present);
     }

@@ -21,6 +21,7 @@ mod history;
 mod newcomer;
 mod plan;
 mod systems;
+mod tenants;
 mod window;
 pub mod write_mode;
 
@@ -36,4 +37,5 @@ pub use error::PolicyError;
 pub use history::History;
 pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan, WindowStage};
 pub use systems::{SYSTEMS, named};
+pub use tenants::TenantBounds;
 pub use window::{DiskWindow, Intensity};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocate::{Gap, Target};
 use crate::demand::running_knee::Knee;
 use crate::history::History;
+use crate::tenants::TenantBounds;
 use crate::window::DiskWindow;
 use haversack_admission::Admit;
 
@@ -135,6 +136,9 @@ pub struct Inputs {
     pub pool_blocks: u64,
     /// Every disk that the pool knows.
     pub disks: Vec<DiskInput>,
+    /// What tenants have here of their parts of a cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<TenantBounds>,
 }
 
 /// The decision for a disk.

@@ -92,7 +92,8 @@ fn sizes_of_liu_s_table() {
         };
         measured(name, priority, window)
     });
-    let inputs = Inputs { time_us: 0, pool_blocks: 2 * terabyte_blocks, disks: disks.to_vec() };
+    let inputs =
+        Inputs { time_us: 0, pool_blocks: 2 * terabyte_blocks, disks: disks.to_vec(), tenants: Vec::new() };
     let plan = decide(&named("liu").unwrap(), &inputs).unwrap();
     let got = table.map(|(name, ..)| plan.disks[name].target.promised_blocks());
     assert!(plan.disks.values().all(|disk| disk.demand_blocks == inputs.pool_blocks), "{plan:?}");

@@ -6,7 +6,7 @@ use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
     Config, Controller, Curve, DemandRule, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs,
-    Intensity, OwnWindow, Plan, PolicyError, WindowStage, decide, named,
+    Intensity, OwnWindow, Plan, PolicyError, TenantBounds, WindowStage, decide, named,
 };
 use proptest::prelude::*;
 
@@ -563,7 +563,7 @@ proptest! {
     /// Whatever the inputs, a decision respects reservations, limits, locks and the pool size, or is refused.
     #[test]
     fn decisions_hold_or_are_refused(disks in disks(), pool_blocks in 0u64..10_000) {
-        let inputs = Inputs { time_us: 0, pool_blocks, disks };
+        let inputs = Inputs { time_us: 0, pool_blocks, disks, tenants: Vec::new() };
         let locked: u64 = inputs.disks.iter().filter(|disk| disk.state.locked()).map(|disk| disk.target_blocks).sum();
         let present = inputs.disks.iter().filter(|disk| !disk.state.locked() && !disk.state.gone());
         let promised = locked + present.map(|disk| disk.reservation_blocks).sum::<u64>();
@@ -584,4 +584,78 @@ proptest! {
             }
         }
     }
+}
+
+fn tenant(name: &str, least_blocks: u64, most_blocks: Option<u64>) -> TenantBounds {
+    TenantBounds { tenant: name.into(), least_blocks, most_blocks }
+}
+
+/// Returns facts of a disk of a tenant that reads this many hot blocks.
+fn facts_of(tenant: &str, name: &str, hot: u64) -> DiskFacts {
+    DiskFacts { tenant: tenant.into(), reservation_blocks: 0, ..facts(name, Some(window(hot))) }
+}
+
+/// The sum of the targets of a tenant's disks, and whether all of them hold while space is free.
+fn together(inputs: &Inputs, plan: &Plan, tenant: &str) -> (u64, bool) {
+    let own =
+        inputs.disks.iter().filter(|disk| disk.tenant == tenant).map(|disk| plan.disks[&disk.name].target);
+    let own: Vec<Target> = own.collect();
+    let is_capped = own.iter().all(|target| matches!(target, Target::Capped(_)));
+    (own.iter().map(|target| target.promised_blocks()).sum(), is_capped)
+}
+
+#[test]
+fn every_system_keeps_a_tenant_within_its_bound_and_leaves_no_disk_without_space() {
+    for system in haversack_policy::SYSTEMS {
+        let mut controller = controller(system, &["a", "b", "c"]);
+        controller.set_tenants(vec![tenant("shop", 0, Some(3000))]);
+        let facts = [facts_of("shop", "a", 9000), facts_of("shop", "b", 9000), facts_of("lab", "c", 4000)];
+        // Before anything is measured, and after.
+        for _ in 0..2 {
+            let (inputs, plan) = controller.close_window(0, 20_000, &facts).unwrap();
+            let (blocks, is_capped) = together(&inputs, &plan, "shop");
+            // The least that a policy gives every disk comes first.
+            let most = 3000.max(2 * controller.config().least_blocks);
+            assert!(blocks <= most && is_capped, "{system}: {plan:?}");
+            assert!(["a", "b"].iter().all(|disk| target(&plan, disk) >= 256), "{system}: {plan:?}");
+            assert!(plan.promised_blocks() <= 20_000, "{system}");
+        }
+        // A bound of nothing, and one that comes to more than there is.
+        controller.set_tenants(vec![tenant("shop", 0, Some(0)), tenant("lab", u64::MAX, Some(u64::MAX))]);
+        let (_, plan) = controller.close_window(0, 20_000, &facts).unwrap();
+        assert!(["a", "b", "c"].iter().all(|disk| target(&plan, disk) > 0), "{system}: {plan:?}");
+        assert!(plan.promised_blocks() <= 20_000, "{system}");
+        controller.set_tenants(Vec::new());
+        let (inputs, plan) = controller.close_window(0, 20_000, &facts).unwrap();
+        assert_eq!(decide(controller.config(), &inputs), Ok(plan.clone()), "{system}");
+        assert!(!plan.reason.contains("cluster"), "{system}: {}", plan.reason);
+    }
+}
+
+#[test]
+fn what_a_tenant_has_at_least_is_its_disks_reservation_as_far_as_they_demand_it() {
+    for system in haversack_policy::SYSTEMS {
+        let mut controller = controller(system, &["a", "b", "c"]);
+        let facts = [facts_of("shop", "a", 2000), facts_of("shop", "b", 10), facts_of("lab", "c", 90_000)];
+        controller.close_window(0, 10_000, &facts).unwrap();
+        controller.set_tenants(vec![tenant("shop", 2500, None), tenant("lab", 7500, None)]);
+        let (inputs, plan) = controller.close_window(0, 10_000, &facts).unwrap();
+        let (blocks, _) = together(&inputs, &plan, "shop");
+        let demanded: u64 = ["a", "b"].iter().map(|disk| plan.disks[*disk].demand_blocks).sum();
+        assert!(blocks >= demanded.min(2500), "{system}: {blocks} of {demanded}");
+        assert!(plan.promised_blocks() <= 10_000, "{system}");
+    }
+}
+
+#[test]
+fn what_tenants_have_lasts_over_a_restart_and_another_policy() {
+    let mut before = controller("none", &["a"]);
+    before.set_tenants(vec![tenant("tenant", 0, Some(500))]);
+    let (inputs, plan) = before.close_window(0, 1000, &[facts("a", Some(window(900)))]).unwrap();
+    let mut after = Controller::new(named("none").unwrap()).unwrap();
+    after.recall(&inputs, &plan, true);
+    assert_eq!(after.tenants(), before.tenants());
+    let mut other = after.reconfigured(named("rwss").unwrap()).unwrap();
+    let (_, plan) = other.close_window(0, 1000, &[facts("a", Some(window(900)))]).unwrap();
+    assert_eq!(plan.disks["a"].target, Target::Capped(500));
 }

@@ -57,6 +57,7 @@ fn pool(usage_bytes: u64) -> PoolRecord {
         usage_bytes,
         dirty_bytes: 0,
         load: Load::default(),
+        tenant_limits: BTreeMap::new(),
     }
 }
 

@@ -11,6 +11,7 @@ mod moves;
 mod report;
 mod show;
 mod snapshot;
+mod tenants;
 mod watch;
 
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,7 @@ use haversack_directory::{Directory, DirectoryError, View};
 use self::config::ClusterConfig;
 use self::moves::Moves;
 use self::report::Reporter;
+use self::tenants::Tenants;
 use self::watch::Watch;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
@@ -77,17 +79,19 @@ pub fn start(
     });
     let weak = Arc::downgrade(daemon);
     let run = move || {
-        let mut watch = Watch::default();
+        let (mut watch, mut tenants) = (Watch::default(), Tenants::default());
         let (mut next, mut next_window) = (Instant::now(), Instant::now() + window);
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
-            if Instant::now() >= next {
-                next = Instant::now() + every;
-                cluster.directory.report(reporter.report(&daemon));
-            }
             if Instant::now() >= next_window {
                 next_window = Instant::now() + window;
                 cluster.observe();
+                tenants.end_window();
+            }
+            if Instant::now() >= next {
+                next = Instant::now() + every;
+                tenants.look(&daemon, cluster);
+                cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
             }
             watch.look(&daemon, cluster);
             cluster.tidy();

@@ -43,8 +43,8 @@ impl Reporter {
         }
     }
 
-    /// Returns what the host has to say now.
-    pub fn report(&mut self, daemon: &Daemon) -> Report {
+    /// Returns what the host has to say now; `limits` are the most that tenants have of its pools, by pool.
+    pub fn report(&mut self, daemon: &Daemon, limits: &BTreeMap<String, BTreeMap<String, u64>>) -> Report {
         let passed_s = self.at.elapsed().as_secs_f64().max(1e-3);
         self.at = Instant::now();
         self.reports += 1;
@@ -82,6 +82,7 @@ impl Reporter {
                 usage_bytes: pool.usage_bytes,
                 dirty_bytes: pool.dirty_bytes,
                 load: sum(there().map(|disk| &disk.load)),
+                tenant_limits: limits.get(&pool.name).cloned().unwrap_or_default(),
             };
             pools.insert(pool.name.clone(), record);
         }
@@ -110,10 +111,11 @@ impl Reporter {
             state: disk.state.to_string(),
             can_move: place.can_move,
             size_bytes: disk.size_bytes,
-            demand_bytes: disk
-                .policy
-                .as_ref()
-                .map_or(usage, |policy| policy.demand_bytes.min(disk.size_bytes)),
+            demand_bytes: match (&disk.policy, &disk.measured) {
+                (Some(policy), Some(_)) => policy.demand_bytes.min(disk.size_bytes),
+                // No window has ended yet: what it uses it can use.
+                _ => usage,
+            },
             usage_bytes: usage,
             dirty_bytes: disk.usage.dirty_bytes,
             clients: disk.clients,

@@ -1,24 +1,23 @@
 //! What the control API tells of the cluster, and what it changes.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use haversack_api::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
     HostState, PlannedMove, Size, TenantSettings, TenantStatus,
 };
-use haversack_cluster::{Move, Plan, WEIGHTS, demands, divide};
+use haversack_cluster::{Move, Plan, TenantTotal, WEIGHTS};
 use haversack_directory::{Conflict, DrainRecord, Progress, Status, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 
-use super::{Cluster, snapshot};
+use super::{Cluster, snapshot, tenants};
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::settings::check_name;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The unit in which caches are divided among tenants: 1 MiB.
-const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK;
 
 /// Says in words that another host has a better claim to a disk.
 pub fn conflict(conflict: &Conflict) -> String {
@@ -285,45 +284,50 @@ fn planned(moved: &Move, view: &View) -> PlannedMove {
     }
 }
 
-/// Figures in etcd may be anything.
-fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
-    bytes.fold(0, u64::saturating_add)
+/// A tenant's disks in the view.
+#[derive(Default)]
+struct Disks {
+    count: u64,
+    demand_bytes: u64,
+    usage_bytes: u64,
 }
 
-/// Shares are left out if the settings contradict each other, as those of two daemons' versions may.
+/// Returns the tenants that operators have set or that disks name. Disks of no tenant are one without a name.
 fn tenants(view: &View) -> Vec<TenantStatus> {
-    let snapshot = snapshot::of(view);
-    let is_there = |state| !matches!(state, haversack_cluster::HostState::Away);
-    let hosts: Vec<_> = snapshot.hosts.iter().filter(|host| is_there(host.state)).collect();
-    let caches: Vec<_> = hosts.iter().map(|host| (host.name.clone(), host.capacity_blocks)).collect();
-    let tenants = snapshot::tenants(view);
-    let division = divide(&caches, &tenants, &demands(&snapshot), CHUNK_BLOCKS);
-    if let Err(error) = &division {
+    let mut all: BTreeMap<&str, Disks> =
+        view.tenants.keys().map(|name| (name.as_str(), Disks::default())).collect();
+    for seen in view.disks.values() {
+        let record = &seen.record;
+        let disks = all.entry(record.tenant.as_deref().unwrap_or_default()).or_default();
+        disks.count += 1;
+        // Figures in etcd may be anything.
+        disks.demand_bytes = disks.demand_bytes.saturating_add(record.demand_bytes);
+        disks.usage_bytes = disks.usage_bytes.saturating_add(record.usage_bytes);
+    }
+    let parts = tenants::parts_of(view);
+    if let Err(error) = &parts {
         tracing::warn!("the caches cannot be divided among tenants: {error}");
     }
-    let division = division.unwrap_or_default();
-    let status = |tenant: haversack_cluster::Tenant| {
-        let name = tenant.name.0;
-        let disks =
-            || view.disks.values().filter(|disk| disk.record.tenant.as_deref().unwrap_or_default() == name);
-        let total = division.totals.iter().find(|total| total.tenant.0 == name);
-        let settings = view.tenants.get(&name).map(|seen| TenantSettings {
-            weight: seen.record.weight,
-            reservation: Size(seen.record.reservation_bytes),
-            limit: seen.record.limit_bytes.map(Size),
-        });
+    let totals: BTreeMap<String, TenantTotal> = parts
+        .map(|parts| parts.division.totals.into_iter().map(|total| (total.tenant.0.clone(), total)).collect())
+        .unwrap_or_default();
+    let status = |(name, disks): (&str, Disks)| {
+        let total = totals.get(name);
         TenantStatus {
-            settings,
-            disks: disks().count() as u64,
-            demand_bytes: sum(disks().map(|disk| disk.record.demand_bytes)),
-            usage_bytes: sum(disks().map(|disk| disk.record.usage_bytes)),
+            name: name.into(),
+            settings: view.tenants.get(name).map(|seen| TenantSettings {
+                weight: seen.record.weight,
+                reservation: Size(seen.record.reservation_bytes),
+                limit: seen.record.limit_bytes.map(Size),
+            }),
+            disks: disks.count,
+            demand_bytes: disks.demand_bytes,
+            usage_bytes: disks.usage_bytes,
             share_bytes: total.map(|total| total.blocks.saturating_mul(BLOCK)),
             missing_bytes: total.map(|total| total.missing_blocks.saturating_mul(BLOCK)),
-            name,
         }
     };
-    // Disks of no tenant are one without a name.
-    tenants.into_iter().map(status).collect()
+    all.into_iter().map(status).collect()
 }
 
 impl Cluster {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use haversack_cluster::{
     Disk, DiskName, Host, HostName, HostState, Snapshot, Tenant, TenantName, Vm, VmName,
 };
-use haversack_directory::{DiskRecord, HostRecord, PoolRecord, View};
+use haversack_directory::{DiskRecord, HostRecord, PoolRecord, Seen, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::Curve;
 
@@ -152,29 +152,15 @@ fn disk(name: &str, record: &DiskRecord) -> Disk {
     }
 }
 
-/// Returns the tenants for [`haversack_cluster::divide`]; a tenant without settings has weight 1.
+/// Returns the tenants that operators have set.
 pub fn tenants(view: &View) -> Vec<Tenant> {
-    let mut tenants: BTreeMap<String, Tenant> = BTreeMap::new();
-    let named = view.disks.values().map(|disk| disk.record.tenant.clone().unwrap_or_default());
-    for name in named {
-        tenants.entry(name.clone()).or_insert_with(|| Tenant {
-            name: TenantName(name),
-            weight: 1.0,
-            reservation_blocks: 0,
-            limit_blocks: None,
-        });
-    }
-    for (name, seen) in &view.tenants {
-        let record = &seen.record;
-        let tenant = Tenant {
-            name: TenantName(name.clone()),
-            weight: record.weight,
-            reservation_blocks: record.reservation_bytes / BLOCK,
-            limit_blocks: record.limit_bytes.map(|bytes| bytes / BLOCK),
-        };
-        tenants.insert(name.clone(), tenant);
-    }
-    tenants.into_values().collect()
+    let tenant = |(name, seen): (&String, &Seen<TenantRecord>)| Tenant {
+        name: TenantName(name.clone()),
+        weight: seen.record.weight,
+        reservation_blocks: seen.record.reservation_bytes / BLOCK,
+        limit_blocks: seen.record.limit_bytes.map(|bytes| bytes / BLOCK),
+    };
+    view.tenants.iter().map(tenant).collect()
 }
 
 /// Returns the identities and names of the disks of a VM as [`of`] names it, on a host.
@@ -186,19 +172,19 @@ pub fn disks_of(view: &View, vm: &str, host: &str) -> Vec<(String, String)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::time::Instant;
 
-    use haversack_directory::{DrainRecord, HostRecord, Load, PoolRecord, Seen, TenantRecord, Worth};
+    use haversack_directory::{DrainRecord, Load, Worth};
 
     use super::*;
 
-    fn seen<T>(record: T) -> Seen<T> {
+    pub fn seen<T>(record: T) -> Seen<T> {
         Seen { record, created: 1, revision: 1, lease: 0, at: Instant::now() }
     }
 
-    fn add_host(view: &mut View, name: &str, is_alive: bool) {
+    pub fn add_host(view: &mut View, name: &str, is_alive: bool) {
         let host = HostRecord {
             instance: 1,
             reports: 1,
@@ -218,12 +204,13 @@ mod tests {
             usage_bytes: 0,
             dirty_bytes: 0,
             load: Load::default(),
+            tenant_limits: BTreeMap::new(),
         };
         view.pools.insert((name.into(), "a".into()), seen(pool.clone()));
         view.pools.insert((name.into(), "b".into()), seen(pool));
     }
 
-    fn add_disk(view: &mut View, id: &str, name: &str, vm: Option<&str>, host: &str) {
+    pub fn add_disk(view: &mut View, id: &str, name: &str, vm: Option<&str>, host: &str) {
         let disk = DiskRecord {
             name: name.into(),
             vm: vm.map(Into::into),
@@ -329,17 +316,5 @@ mod tests {
         add_disk(&mut view, "5", "odd", Some("web@alpha"), "beta");
         let names: BTreeSet<String> = of(&view).vms.into_iter().map(|vm| vm.name.0).collect();
         assert!(names.len() == 5 && names.contains("web@alpha@"), "{names:?}");
-    }
-
-    #[test]
-    fn tenants_that_nobody_has_set_have_weight_1() {
-        let mut view = View::default();
-        add_host(&mut view, "alpha", true);
-        add_disk(&mut view, "1", "db", None, "alpha");
-        let record = TenantRecord { weight: 3.0, reservation_bytes: 8 * BLOCK, limit_bytes: None };
-        view.tenants.insert("lab".into(), seen(record));
-        let tenants: Vec<_> =
-            tenants(&view).into_iter().map(|t| (t.name.0, t.weight, t.reservation_blocks)).collect();
-        assert_eq!(tenants, [("lab".into(), 3.0, 8), ("shop".into(), 1.0, 0)]);
     }
 }

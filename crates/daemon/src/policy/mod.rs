@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use haversack_api::{DiskCurve, DiskEvent, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus};
 use haversack_control::settings;
-use haversack_policy::{Config, DiskWindow};
+use haversack_policy::{Config, DiskWindow, TenantBounds};
 use serde_json::Value;
 
 use crate::backend::Backend;
@@ -64,12 +64,30 @@ struct Posted {
 
 struct Inner {
     settings: Option<PolicySettings>,
+    /// The window of the cluster's balancer, on a host of a cluster.
+    balance_window_us: Option<u64>,
     pools: BTreeMap<String, PoolLoop>,
     /// Something may be due earlier than the thread expects.
     is_woken: bool,
 }
 
+/// What a host of a cluster does if nothing else is configured: the same as without a policy, but measured.
+const IN_CLUSTER: &str = "auto";
+
 impl Inner {
+    /// Returns the settings that hold if these are configured.
+    fn settings(&self, configured: Option<PolicySettings>) -> Option<PolicySettings> {
+        configured.or_else(|| self.balance_window_us.map(|_| PolicySettings::named(IN_CLUSTER)))
+    }
+
+    fn config(&self, settings: Option<&PolicySettings>) -> Result<Option<Config>> {
+        let config = |settings: &PolicySettings| match self.balance_window_us {
+            Some(window_us) => settings::in_cluster(settings, window_us),
+            None => settings::config(settings),
+        };
+        settings.map(config).transpose().map_err(DaemonError::Bad)
+    }
+
     fn pool(&mut self, name: &str) -> Result<&mut PoolLoop> {
         self.pools.get_mut(name).ok_or_else(|| DaemonError::NoSuch { what: "open pool", name: name.into() })
     }
@@ -78,7 +96,8 @@ impl Inner {
 impl Policy {
     /// Makes an object without a policy and without pools.
     pub fn new(config: &DaemonConfig) -> Policy {
-        let inner = Inner { settings: None, pools: BTreeMap::new(), is_woken: false };
+        let (settings, balance_window_us) = (None, None);
+        let inner = Inner { settings, balance_window_us, pools: BTreeMap::new(), is_woken: false };
         Policy {
             log_dir: config.policy_log_dir().to_path_buf(),
             log_size_bytes: config.policy_log_size.0,
@@ -87,6 +106,29 @@ impl Policy {
             ordered: AtomicU64::new(0),
             wake: Condvar::new(),
         }
+    }
+
+    /// Notes that this host is one of a cluster, whose balancer looks at demands in windows of this length: from the next policy
+    /// on, all disks are measured.
+    pub fn join_cluster(&self, balance_window: Duration) {
+        let window_us = u64::try_from(balance_window.as_micros()).unwrap_or(u64::MAX);
+        self.inner.locked().balance_window_us = Some(window_us);
+    }
+
+    /// Returns whether there is a policy if none is configured.
+    pub fn is_always_there(&self) -> bool {
+        self.inner.locked().balance_window_us.is_some()
+    }
+
+    /// Sets what tenants have on a pool of their parts of the cluster, and decides if that is a change.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub fn set_tenants(&self, pool: &str, tenants: &[TenantBounds]) -> Result<()> {
+        self.with(pool, |looped| {
+            looped.set_tenants(tenants);
+            Ok(())
+        })
     }
 
     /// Posts what has happened to a disk. It may be called with any lock held, so that news arrive in the order
@@ -125,7 +167,7 @@ impl Policy {
     /// The pool has stopped.
     pub fn opened(&self, pool: &str, backend: Arc<dyn Backend>) -> Result<()> {
         let mut inner = self.current();
-        let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
+        let config = inner.config(inner.settings.as_ref())?;
         let log = LineLog::new(self.log_dir.join(format!("policy-{pool}.log")), self.log_size_bytes);
         let mut looped = PoolLoop::new(pool, backend, log);
         let resumed = config.map_or(Ok(()), |config| looped.resume(&config));
@@ -152,7 +194,16 @@ impl Policy {
     /// # Errors
     /// As [`Policy::set`].
     pub fn begin(&self, wanted: Option<PolicySettings>) -> Result<()> {
-        self.replace(wanted, |looped, config| config.map_or(Ok(()), |config| looped.resume(config)))
+        let is_alone = !self.is_always_there();
+        self.replace(wanted, |looped, config| {
+            let Some(config) = config else { return Ok(()) };
+            looped.resume(config)?;
+            if is_alone {
+                // What it had as one of a cluster is over.
+                looped.set_tenants(&[]);
+            }
+            Ok(())
+        })
     }
 
     /// Sets another policy, or none, for all pools.
@@ -168,8 +219,9 @@ impl Policy {
         wanted: Option<PolicySettings>,
         divide: impl Fn(&mut PoolLoop, Option<&Config>) -> Result<()>,
     ) -> Result<()> {
-        let config = wanted.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
         let mut inner = self.current();
+        let wanted = inner.settings(wanted);
+        let config = inner.config(wanted.as_ref())?;
         for looped in inner.pools.values_mut() {
             divide(looped, config.as_ref())?;
         }
@@ -256,7 +308,7 @@ impl Policy {
     /// Returns the status for the API.
     pub fn status(&self) -> PolicyStatus {
         let inner = self.current();
-        let config = inner.settings.as_ref().and_then(|wanted| settings::config(wanted).ok());
+        let config = inner.config(inner.settings.as_ref()).ok().flatten();
         PolicyStatus {
             settings: inner.settings.clone(),
             measures: config.as_ref().is_some_and(haversack_control::measures),

@@ -14,7 +14,7 @@ use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy};
 use haversack_control::{Cause, Control, ControlError, disk, measures, recalled_lines};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{Micros, SECTOR_BYTES};
-use haversack_policy::{Config, DiskWindow, Event};
+use haversack_policy::{Config, DiskWindow, Event, TenantBounds};
 
 use super::actuate::{self, Applied};
 use super::events::{News, Order};
@@ -257,6 +257,13 @@ impl PoolLoop {
             // A known disk can always end.
             let _ = control.event(now_us, name, 0, &Default::default(), Event::Ended);
             self.decide(now_us, &format!("ended {name}"));
+        }
+    }
+
+    /// Sets what tenants have on this pool, and decides if that is a change.
+    pub fn set_tenants(&mut self, tenants: &[TenantBounds]) {
+        if self.control.as_mut().is_some_and(|control| control.set_tenants(tenants)) {
+            self.decide(self.now_us(), "tenants");
         }
     }
 

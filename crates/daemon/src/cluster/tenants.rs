@@ -1,0 +1,257 @@
+//! What tenants have of this host's pools: computed from the view as on every other host, and handed to the policy.
+//!
+//! Invariants
+//! - Nothing is computed while etcd is away: what the policy has been told last holds, also after a restart.
+//! - This host never has more of a tenant's limit than the others leave of it, by what they have reported. So a limit holds while
+//!   hosts change their parts one after the other.
+//! - Without tenants that operators have set, the policy is told of none.
+
+use std::collections::BTreeMap;
+
+use haversack_cluster::{Bounds, ClusterError, HostName, Parts, TenantName, Users, parts};
+use haversack_control::NO_TENANT;
+use haversack_directory::{TenantRecord, View};
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::TenantBounds;
+
+use super::{Cluster, snapshot};
+use crate::daemon::Daemon;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The unit in which caches are divided among tenants: 1 MiB.
+const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK;
+
+/// A pool, as the division knows it: hosts may have several.
+fn cache_name(host: &str, pool: &str) -> HostName {
+    HostName(format!("{host}/{pool}"))
+}
+
+/// Returns what each tenant has of each pool of the hosts that are there.
+///
+/// # Errors
+/// None that a view leads to.
+pub fn parts_of(view: &View) -> Result<Parts, ClusterError> {
+    let is_there = |host: &str| view.hosts.contains_key(host);
+    let there = view.pools.iter().filter(|((host, _), _)| is_there(host));
+    let caches: Vec<_> = there
+        .map(|((host, pool), seen)| (cache_name(host, pool), seen.record.capacity_bytes / BLOCK))
+        .collect();
+    let mut users: BTreeMap<(HostName, TenantName), Users> = BTreeMap::new();
+    let mut held: BTreeMap<TenantName, u64> = BTreeMap::new();
+    for seen in view.disks.values() {
+        let disk = &seen.record;
+        let tenant = TenantName(disk.tenant.clone().unwrap_or_default());
+        let pool = view.pools.get(&(disk.host.clone(), disk.pool.clone()));
+        if pool.is_some() && is_there(&disk.host) {
+            let users = users.entry((cache_name(&disk.host, &disk.pool), tenant)).or_default();
+            users.disks += 1;
+            users.demand_blocks = users.demand_blocks.saturating_add(disk.demand_bytes / BLOCK);
+        } else if pool.is_none_or(|pool| !pool.record.tenant_limits.contains_key(&tenant.0)) {
+            let blocks = held.entry(tenant).or_default();
+            *blocks = blocks.saturating_add(disk.usage_bytes / BLOCK);
+        }
+    }
+    for (_, seen) in view.pools.iter().filter(|((host, _), _)| !is_there(host)) {
+        for (tenant, bytes) in &seen.record.tenant_limits {
+            let blocks = held.entry(TenantName(tenant.clone())).or_default();
+            *blocks = blocks.saturating_add(bytes / BLOCK);
+        }
+    }
+    parts(&caches, &snapshot::tenants(view), &users, &held, CHUNK_BLOCKS)
+}
+
+/// What this host's pools have, by pool and tenant.
+type Here = BTreeMap<String, BTreeMap<String, Bounds>>;
+
+/// See the module.
+#[derive(Default)]
+pub struct Tenants {
+    is_due: bool,
+    /// What was computed last.
+    computed: Here,
+    /// The settings and this host's users of pools that it was computed for.
+    settings: BTreeMap<String, TenantRecord>,
+    users: BTreeMap<(String, String), u64>,
+    /// What the policy was told last. None: this daemon has not told it anything.
+    told: Option<Here>,
+}
+
+impl Tenants {
+    /// A window has ended: everything is to be computed again.
+    pub fn end_window(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Computes what tenants have, if a window has ended or something has changed that cannot wait, and tells the policy.
+    pub fn look(&mut self, daemon: &Daemon, cluster: &Cluster) {
+        let (view, me) = (cluster.directory.view(), cluster.directory.name());
+        // Before the others know of this host, it has no part.
+        if !cluster.is_current() || !view.hosts.contains_key(me) {
+            return;
+        }
+        let settings: BTreeMap<_, _> =
+            view.tenants.iter().map(|(name, seen)| (name.clone(), seen.record.clone())).collect();
+        let users = users_of(&view, me);
+        let is_due = std::mem::take(&mut self.is_due);
+        if is_due || self.told.is_none() || settings != self.settings || users != self.users {
+            self.computed = if settings.is_empty() { Here::new() } else { here(&view, me) };
+            (self.settings, self.users) = (settings, users);
+        }
+        let mut now = self.computed.clone();
+        clip(&mut now, &view, me);
+        if self.told.as_ref() != Some(&now) {
+            tell(daemon, &now);
+            self.told = Some(now);
+        }
+    }
+
+    /// Returns the most that tenants have, in bytes, by pool and tenant.
+    pub fn limits(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
+        let limits = |(pool, tenants): (&String, &BTreeMap<String, Bounds>)| {
+            let limits = tenants.iter().filter_map(|(tenant, bounds)| {
+                Some((tenant.clone(), bounds.most_blocks?.saturating_mul(BLOCK)))
+            });
+            (pool.clone(), limits.collect())
+        };
+        self.told.iter().flatten().map(limits).collect()
+    }
+}
+
+/// Returns how many disks of each tenant each of a host's pools has.
+fn users_of(view: &View, me: &str) -> BTreeMap<(String, String), u64> {
+    let mut users = BTreeMap::new();
+    for disk in view.disks.values().map(|seen| &seen.record).filter(|disk| disk.host == me) {
+        *users.entry((disk.pool.clone(), disk.tenant.clone().unwrap_or_default())).or_default() += 1;
+    }
+    users
+}
+
+fn here(view: &View, me: &str) -> Here {
+    let parts = match parts_of(view) {
+        Ok(parts) => parts,
+        Err(error) => {
+            tracing::warn!("the caches cannot be divided among tenants: {error}");
+            return Here::new();
+        }
+    };
+    let mut here = Here::new();
+    for (_, pool) in view.pools.keys().filter(|(host, _)| host == me) {
+        let cache = cache_name(me, pool);
+        let of_cache = parts.bounds.range((cache.clone(), TenantName::default())..);
+        let of_cache = of_cache.take_while(|((name, _), _)| *name == cache);
+        here.insert(
+            pool.clone(),
+            of_cache.map(|((_, tenant), bounds)| (tenant.0.clone(), *bounds)).collect(),
+        );
+    }
+    here
+}
+
+/// Leaves to the other hosts that are there what they have of limits; what hosts that are away have was left to them before.
+fn clip(here: &mut Here, view: &View, me: &str) {
+    let mut left: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, seen) in &view.tenants {
+        if let Some(limit) = seen.record.limit_bytes {
+            left.insert(name, limit / BLOCK);
+        }
+    }
+    let others = view.pools.iter().filter(|((host, _), _)| host != me);
+    for (tenant, bytes) in others.flat_map(|(_, seen)| &seen.record.tenant_limits) {
+        if let Some(blocks) = left.get_mut(tenant.as_str()) {
+            *blocks = blocks.saturating_sub(bytes / BLOCK);
+        }
+    }
+    for (tenant, bounds) in here.values_mut().flatten() {
+        if let (Some(most), Some(left)) = (bounds.most_blocks.as_mut(), left.get_mut(tenant.as_str())) {
+            *most = (*most).min(*left);
+            *left -= *most;
+            bounds.least_blocks = bounds.least_blocks.min(*most);
+        }
+    }
+}
+
+fn tell(daemon: &Daemon, here: &Here) {
+    for pool in daemon.pools() {
+        let tenants = here.get(&pool.name);
+        let bounds = |(tenant, bounds): (&String, &Bounds)| TenantBounds {
+            tenant: if tenant.is_empty() { NO_TENANT.into() } else { tenant.clone() },
+            least_blocks: bounds.least_blocks,
+            most_blocks: bounds.most_blocks,
+        };
+        let mut bounds: Vec<TenantBounds> = tenants.into_iter().flatten().map(bounds).collect();
+        // A tenant may be called as disks without one are: it has its part, and they have what is left.
+        bounds.sort_by(|a, b| (&a.tenant, b.most_blocks).cmp(&(&b.tenant, a.most_blocks)));
+        bounds.dedup_by(|later, first| later.tenant == first.tenant);
+        if let Err(error) = daemon.with_policy(|policy| policy.set_tenants(&pool.name, &bounds)) {
+            tracing::debug!(pool = pool.name, "the policy was not told of tenants: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_directory::{Seen, TenantRecord};
+
+    use super::super::snapshot::tests::{add_disk, add_host, seen};
+    use super::*;
+
+    /// Two hosts with a disk of `shop` each, which demand 10 blocks, and one of `lab`.
+    fn view(limit_bytes: Option<u64>) -> View {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_host(&mut view, "beta", true);
+        add_disk(&mut view, "1", "vm1", None, "alpha");
+        add_disk(&mut view, "2", "vm2", None, "beta");
+        add_disk(&mut view, "3", "vm3", None, "alpha");
+        view.disks.get_mut("3").unwrap().record.tenant = Some("lab".into());
+        let record = TenantRecord { weight: 1.0, reservation_bytes: 0, limit_bytes };
+        view.tenants.insert("shop".into(), seen(record));
+        view
+    }
+
+    fn most(view: &View, host: &str) -> Option<u64> {
+        here(view, host)["a"]["shop"].most_blocks
+    }
+
+    #[test]
+    fn a_tenants_limit_is_divided_over_hosts_and_those_away_keep_theirs() {
+        let mut view = view(Some(12 * BLOCK));
+        assert_eq!((most(&view, "alpha"), most(&view, "beta")), (Some(6), Some(6)));
+        assert_eq!(here(&view, "alpha")["a"]["lab"], Bounds { least_blocks: 10, most_blocks: None });
+        let of_beta = ("beta".to_string(), "a".to_string());
+        view.pools.get_mut(&of_beta).unwrap().record.tenant_limits =
+            BTreeMap::from([("shop".into(), 7 * BLOCK)]);
+        view.hosts.remove("beta");
+        assert_eq!(most(&view, "alpha"), Some(5));
+        // Without a word of its host: what its disk has.
+        view.pools.get_mut(&of_beta).unwrap().record.tenant_limits.clear();
+        assert_eq!(most(&view, "alpha"), Some(12 - 8));
+    }
+
+    #[test]
+    fn nobody_takes_of_a_limit_what_others_have_not_given_up_yet() {
+        let mut view = view(Some(12 * BLOCK));
+        let pool: &mut Seen<_> = view.pools.get_mut(&("beta".into(), "a".into())).unwrap();
+        pool.record.tenant_limits = BTreeMap::from([("shop".into(), 10 * BLOCK)]);
+        let mut now = here(&view, "alpha");
+        clip(&mut now, &view, "alpha");
+        let Bounds { least_blocks, most_blocks } = now["a"]["shop"];
+        assert!(most_blocks == Some(2) && least_blocks <= 2, "{now:?}");
+        // Beta gives up what is alpha's now.
+        let mut now = here(&view, "beta");
+        clip(&mut now, &view, "beta");
+        assert_eq!(now["a"]["shop"].most_blocks, Some(6));
+    }
+
+    #[test]
+    fn odd_settings_and_figures_are_no_reason_to_divide_nothing() {
+        let mut view = view(Some(0));
+        view.disks.get_mut("1").unwrap().record.demand_bytes = u64::MAX;
+        view.disks.get_mut("2").unwrap().record.pool = "gone".into();
+        let odd = TenantRecord { weight: f64::NAN, reservation_bytes: u64::MAX, limit_bytes: Some(3) };
+        view.tenants.insert("lab".into(), seen(odd));
+        let here = here(&view, "alpha");
+        assert_eq!(here["a"]["shop"], Bounds { least_blocks: 0, most_blocks: Some(0) });
+        assert_eq!(here["a"]["lab"], Bounds { least_blocks: 0, most_blocks: Some(0) });
+    }
+}

@@ -215,6 +215,14 @@ pub struct PlannedMove {
     pub copy_s: f64,
 }
 
+/// Forgets a host that is gone for good.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetHost {
+    /// The host's name, repeated.
+    pub confirm: String,
+}
+
 /// What a tenant may use.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -17,7 +17,7 @@ mod units;
 
 pub use cluster::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
-    HostState, PlannedMove, TenantSettings, TenantStatus,
+    ForgetHost, HostState, PlannedMove, TenantSettings, TenantStatus,
 };
 pub use disk::{
     Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls,

@@ -51,7 +51,7 @@ pub enum Command {
     Disk(DiskCommand),
     /// Send the cache of disks to another host, for VMs that are about to move there.
     Migrate(crate::migrate::Migrate),
-    /// Show the other hosts; drain a host of the cluster.
+    /// Show the other hosts; drain or forget a host of the cluster.
     #[command(subcommand)]
     Host(crate::migrate::HostCommand),
     /// Show the cluster that this host is in, and what would balance it.

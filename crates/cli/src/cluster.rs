@@ -1,11 +1,11 @@
-//! `haversack cluster`, `haversack host drain` and `haversack tenant`: the cluster as the directory has it.
+//! `haversack cluster`, `haversack host drain`, `haversack host forget` and `haversack tenant`: the cluster as the directory has it.
 
 use std::fmt::Write;
 
 use clap::{Args, Subcommand};
 use haversack_api::{
-    ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterStatus, DirectoryStatus, HostState, Size,
-    TenantSettings, TenantStatus,
+    ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterStatus, DirectoryStatus, ForgetHost,
+    HostState, Size, TenantSettings, TenantStatus,
 };
 use hyper::Method;
 
@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::complete::Names;
 use crate::error::{CliError, Result};
 use crate::output::{Style, counted, print};
-use crate::run::part;
+use crate::run::{ask, part};
 
 /// Older than this, what is shown is marked as old.
 const OLD_S: f64 = 10.0;
@@ -124,6 +124,45 @@ pub fn drain(client: &Client, host: &str, is_drained: bool, style: Style) -> Res
     } else {
         format!("{host}: accepts VMs again")
     })
+}
+
+/// Shows what the directory has of a host that is gone for good, has its name typed, and removes that.
+pub fn forget(client: &Client, host: &str, confirm: Option<&str>, style: Style) -> Result<()> {
+    let not_confirmed = || CliError::NotConfirmed(host.into());
+    if confirm.is_some_and(|typed| typed != host) {
+        return Err(not_confirmed());
+    }
+    if confirm.is_none() {
+        let status: ClusterStatus = client.get("/v1/cluster")?;
+        if ask(&format!("{}type '{host}' to forget it: ", plain(&what_is_forgotten(&status, host))))? != host
+        {
+            return Err(not_confirmed());
+        }
+    }
+    let path = format!("/v1/cluster/hosts/{}/forget", part(host)?);
+    client.send(Method::POST, &path, Some(&ForgetHost { confirm: host.into() }))?;
+    style.tell(&format!("{host}: forgotten"))
+}
+
+fn what_is_forgotten(status: &ClusterStatus, host: &str) -> String {
+    let disks: Vec<&ClusterDisk> =
+        status.disks.iter().filter(|disk| disk.host.eq_ignore_ascii_case(host)).collect();
+    let mut text = String::new();
+    if disks.is_empty() {
+        text += "The directory has no disk of it.\n";
+    } else {
+        let dirty = Size(disks.iter().map(|disk| disk.dirty_bytes).fold(0, u64::saturating_add)).rounded();
+        let _ = writeln!(
+            text,
+            "The directory has {} of it, with {dirty} that were dirty when it last reported. Nobody gets them by this: see 'haversack \
+             disk own'.",
+            counted(disks.len() as u64, "disk")
+        );
+    }
+    for disk in disks {
+        let _ = writeln!(text, "  {}: {} dirty", disk.name, Size(disk.dirty_bytes).rounded());
+    }
+    text
 }
 
 /// Says how good what follows is.
@@ -254,8 +293,8 @@ fn show_plan(plan: &ClusterPlan) -> String {
         text += &directory(&plan.directory);
     }
     if plan.moves.is_empty() {
-        let reports = counted(plan.windows, "report");
-        let _ = writeln!(text, "Nothing is to be moved, after {reports} of this host.");
+        let windows = counted(plan.windows, "window");
+        let _ = writeln!(text, "Nothing is to be moved; this host has watched for {windows}.");
     }
     for one in &plan.moves {
         let disks = if one.disks == [one.vm.clone()] {
@@ -440,7 +479,7 @@ mod tests {
             held: Vec::new(),
             ..plan
         };
-        assert_eq!(show_plan(&nothing), "Nothing is to be moved, after 1 report of this host.\n");
+        assert_eq!(show_plan(&nothing), "Nothing is to be moved; this host has watched for 1 window.\n");
     }
 
     #[test]

@@ -102,6 +102,15 @@ pub enum HostCommand {
         #[arg(add = Names::ClusterHosts)]
         name: String,
     },
+    /// Remove a host that is gone for good from the directory of the cluster. Requires typing the host's name.
+    Forget {
+        /// Host.
+        #[arg(add = Names::ClusterHosts)]
+        name: String,
+        /// Repeat the host's name instead of typing it at the prompt.
+        #[arg(long, value_name = "NAME")]
+        confirm: Option<String>,
+    },
 }
 
 /// Runs `haversack migrate`.
@@ -255,6 +264,7 @@ pub fn host(client: &Client, command: &HostCommand, style: Style) -> Result<()> 
         HostCommand::List => list_hosts(client, style.as_json),
         HostCommand::Drain { name } => cluster::drain(client, name, true, style),
         HostCommand::Undrain { name } => cluster::drain(client, name, false, style),
+        HostCommand::Forget { name, confirm } => cluster::forget(client, name, confirm.as_deref(), style),
     }
 }
 

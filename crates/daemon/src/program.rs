@@ -1,6 +1,7 @@
 //! Programs of the operator's, which fence a host or move a VM: told what to do by arguments and by a JSON object on their standard
 //! input. Only the exit code 0 says that it is done.
 
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -18,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const KILL_TIME: Duration = Duration::from_secs(5);
 /// The most of its output that is kept.
 const MOST_OUTPUT_BYTES: u64 = 64 << 10;
+/// How much more may be in memory while a program runs.
+const SLACK_BYTES: u64 = 1 << 20;
 
 /// Checks that a program can be run.
 ///
@@ -96,12 +100,12 @@ pub fn run(
         .process_group(0)
         .spawn();
     let mut child = child.map_err(start)?;
-    let Some(status) = wait(&mut child, time).map_err(start)? else {
+    let Some(status) = wait(&mut child, &output, time).map_err(start)? else {
         let (program, process) = (program.to_path_buf(), child.id());
         let group = Pid::from_raw(i32::try_from(process).unwrap_or(i32::MAX));
         // It may have ended in the meantime.
         let _ = killpg(group, Signal::SIGKILL);
-        if wait(&mut child, KILL_TIME).map_err(start)?.is_some() {
+        if wait(&mut child, &output, KILL_TIME).map_err(start)?.is_some() {
             return Err(ProgramError::Slow { program, time });
         }
         // Whenever it ends, nobody waits for it.
@@ -116,7 +120,7 @@ pub fn run(
 }
 
 /// Returns a file with what a program reads: one that does not read a pipe would hold its writer up.
-fn input_of(input: &impl Serialize) -> std::io::Result<std::fs::File> {
+fn input_of(input: &impl Serialize) -> std::io::Result<File> {
     let mut file = tempfile()?;
     serde_json::to_writer(&mut file, input)?;
     file.write_all(b"\n")?;
@@ -124,11 +128,13 @@ fn input_of(input: &impl Serialize) -> std::io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// Waits for a program's end at most this long.
-fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
+/// Waits for a program's end at most this long. Of its output only the end stays in memory.
+fn wait(child: &mut Child, output: &File, time: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + time;
+    let mut dropped_bytes = 0;
     loop {
         let status = child.try_wait()?;
+        drop_start(output, &mut dropped_bytes)?;
         if status.is_some() || Instant::now() >= deadline {
             return Ok(status);
         }
@@ -136,18 +142,53 @@ fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-/// Returns an empty file in memory. A pipe for the output would be held open by what the program leaves running.
-fn tempfile() -> std::io::Result<std::fs::File> {
-    let name = c"haversack-program";
-    let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
-    Ok(made.map(std::fs::File::from)?)
+/// Gives back the memory of a file's start, of which this many bytes were given back before.
+fn drop_start(output: &File, dropped_bytes: &mut u64) -> std::io::Result<()> {
+    let wanted = output.metadata()?.len().saturating_sub(MOST_OUTPUT_BYTES);
+    if wanted >= *dropped_bytes + SLACK_BYTES {
+        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let (from, length) = (*dropped_bytes as i64, (wanted - *dropped_bytes) as i64);
+        fallocate(output, mode, from, length)?;
+        *dropped_bytes = wanted;
+    }
+    Ok(())
 }
 
-fn text_of(output: &mut std::fs::File) -> std::io::Result<String> {
+/// Returns an empty file in memory. A pipe for the output would be held open by what the program leaves running.
+fn tempfile() -> std::io::Result<File> {
+    let name = c"haversack-program";
+    let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
+    Ok(made.map(File::from)?)
+}
+
+fn text_of(output: &mut File) -> std::io::Result<String> {
     // Why it failed is at the end.
     let length = output.metadata()?.len();
     output.seek(SeekFrom::Start(length.saturating_sub(MOST_OUTPUT_BYTES)))?;
     let mut bytes = Vec::new();
     output.take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_program_that_prints_without_end_only_the_end_is_kept() {
+        let mut output = tempfile().unwrap();
+        let mut dropped_bytes = 0;
+        for round in 0..64u64 {
+            output.write_all(&vec![b'a' + (round % 26) as u8; 1 << 20]).unwrap();
+            drop_start(&output, &mut dropped_bytes).unwrap();
+            let used = std::os::unix::fs::MetadataExt::blocks(&output.metadata().unwrap()) * 512;
+            assert!(used <= 2 * SLACK_BYTES + MOST_OUTPUT_BYTES + 8192, "{used} bytes after {round} MiB");
+        }
+        output.write_all(b"the end").unwrap();
+        let text = text_of(&mut output).unwrap();
+        assert!(text.len() as u64 == MOST_OUTPUT_BYTES && text.ends_with("lthe end"), "{}", text.len());
+        let shell = Path::new("/bin/sh");
+        let printed = run(shell, &["-c", "yes | head -c 9000000; echo done"], &(), Duration::from_secs(60));
+        assert!(printed.unwrap().ends_with("done"));
+    }
 }

@@ -1,10 +1,10 @@
 //! Changes that a caller waits for.
 
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use etcd_client::{Client, ResponseHeader};
-use tokio::sync::oneshot;
 
 use crate::connect::in_time;
 use crate::error::DirectoryError;
@@ -21,8 +21,8 @@ pub(crate) struct Call {
     pub conditions: Vec<Condition>,
     /// Let the written keys go with this host's lease.
     pub is_leased: bool,
-    /// Gets the revision of the change.
-    pub answer: oneshot::Sender<Result<i64, DirectoryError>>,
+    /// Gets the revision of the change. It has room for that.
+    pub answer: SyncSender<Result<i64, DirectoryError>>,
 }
 
 impl Call {
@@ -31,7 +31,7 @@ impl Call {
         shared.count_failed_call();
         let why = shared.why_away().unwrap_or_else(|| "the connection was just lost".into());
         // Whoever has asked may be gone.
-        let _ = self.answer.send(Err(DirectoryError::Away { why }));
+        let _ = self.answer.try_send(Err(DirectoryError::Away { why }));
     }
 
     /// Carries the call out and answers. Returns an error if the connection is of no use any more.
@@ -51,7 +51,7 @@ impl Call {
         if result.is_err() {
             shared.count_failed_call();
         }
-        let _ = answer.send(result);
+        let _ = answer.try_send(result);
         match lost {
             None => Ok(()),
             Some(why) => {

@@ -15,6 +15,8 @@ pub struct Config {
     pub endpoints: Vec<String>,
     /// The files for TLS; none on a private network.
     pub tls: Option<TlsFiles>,
+    /// The user of etcd, and the file with its password; none if etcd asks for none, or knows the host by its certificate.
+    pub user: Option<(String, PathBuf)>,
     /// This host's name.
     pub name: String,
     /// How long this host counts as alive after it was heard of last. Rounded up to whole seconds, and at least two.
@@ -74,7 +76,13 @@ mod tests {
 
     fn config(endpoint: &str, tls: bool) -> Config {
         let tls = tls.then(|| TlsFiles { authority: "/ca.pem".into(), identity: None });
-        Config { endpoints: vec![endpoint.into()], tls, name: "alpha".into(), lease: Duration::from_secs(10) }
+        Config {
+            endpoints: vec![endpoint.into()],
+            tls,
+            user: None,
+            name: "alpha".into(),
+            lease: Duration::from_secs(10),
+        }
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub(crate) async fn client(config: &Config, endpoint: &str) -> Result<Client, Di
     if let Some(files) = &config.tls {
         options = options.with_tls(tls(files)?);
     }
+    if let Some((user, file)) = &config.user {
+        options = options.with_user(user, password(file)?);
+    }
     in_time(endpoint, "connecting", Client::connect([endpoint], Some(options))).await
 }
 
@@ -44,6 +47,14 @@ fn tls(files: &TlsFiles) -> Result<TlsOptions, DirectoryError> {
             options.identity(Identity::from_pem(certificate, read(key, "private key")?))
         }
     })
+}
+
+/// Returns the first line of a file.
+fn password(file: &Path) -> Result<String, DirectoryError> {
+    let bytes = read(file, "password")?;
+    let text = String::from_utf8(bytes).map_err(|_| DirectoryError::Password(file.into()))?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() { Err(DirectoryError::Password(file.into())) } else { Ok(line.into()) }
 }
 
 fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, DirectoryError> {

@@ -1,10 +1,11 @@
 //! The handle, and the thread behind it.
 
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::backoff::{Backoff, random};
 use crate::call::{Call, MOST_CALLS};
@@ -19,12 +20,14 @@ use crate::report::Report;
 use crate::session::Session;
 use crate::status::{Shared, Status};
 use crate::view::{Seen, View};
-use crate::write::{At, Condition, Write};
+use crate::write::{At, Condition, MOST_WRITES, Write};
 
 /// How long a connection must have lasted for the next attempt to follow at once.
 const LASTING: Duration = Duration::from_secs(10);
 /// How often a move is tried whose disk is reported at the same time.
 const MOST_ATTEMPTS: u32 = 5;
+/// How long a call may take, with those before it.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long the view may take to show what etcd has.
 const UNTIL_SEEN: Duration = Duration::from_millis(50);
 
@@ -81,7 +84,8 @@ impl Directory {
     }
 
     /// Begins a move: from then on nobody else begins one of this disk. It is refused if the disk's entry or an intent has
-    /// changed since the view was taken, or, under a [`Leadership`], if another host balances.
+    /// changed since the view was taken, or, under a [`Leadership`], if another host balances. A move that this daemon has begun
+    /// already, to the same host, is begun again.
     ///
     /// Waits some seconds at most, and must not be called where a runtime of tokio runs. So do all methods below.
     ///
@@ -106,8 +110,22 @@ impl Directory {
             };
             let is_owned = Condition { key: owned.clone(), at: At::Changed(entry.revision) };
             let conditions = leads.iter().cloned().chain([is_owned]).collect();
-            // Whether there is an intent is for etcd to say: the view may have one that was just removed.
-            match self.call(vec![Write::put(key.clone(), encode(intent)).if_at(0)], conditions, false) {
+            let mine = view.intents.get(disk).filter(|seen| seen.record.is_same_move(intent));
+            // Whether another one's intent is there is for etcd to say: the view may have one that was just removed.
+            let write = Write::put(key.clone(), encode(intent)).if_at(mine.map_or(0, |seen| seen.revision));
+            match self.call(vec![write], conditions, false) {
+                // This daemon's own has just been removed, or is there and not in the view yet.
+                Err(DirectoryError::Changed { key: changed })
+                    if changed == key && attempt < MOST_ATTEMPTS =>
+                {
+                    std::thread::sleep(UNTIL_SEEN);
+                    let view = self.view();
+                    let is_there =
+                        view.intents.get(disk).is_some_and(|seen| seen.record.is_same_move(intent));
+                    if mine.is_none() && !is_there {
+                        return Err(DirectoryError::Changed { key });
+                    }
+                }
                 // Its owner has reported it meanwhile, most likely as before. The view will tell.
                 Err(DirectoryError::Changed { key }) if key == owned && attempt < MOST_ATTEMPTS => {
                     std::thread::sleep(UNTIL_SEEN);
@@ -136,6 +154,41 @@ impl Directory {
     /// Etcd is away or does not answer.
     pub fn set_drain(&self, host: &str, drain: Option<&DrainRecord>) -> Result<(), DirectoryError> {
         self.set(Key::Drain(host.into()), drain.map(encode))
+    }
+
+    /// Removes what the directory has of a host that is gone for good: its pools, the disks that it owned, and its mark as draining.
+    /// Nothing is removed of a host that is alive. Entries that others change meanwhile, since they have taken a disk over, stay.
+    ///
+    /// # Errors
+    /// Etcd is away or does not answer; or the host is alive, which is [`DirectoryError::Changed`] of its key.
+    pub fn forget_host(&self, host: &str) -> Result<(), DirectoryError> {
+        let key = Key::Host(host.into());
+        let is_gone = Condition { key: key.clone(), at: At::Changed(0) };
+        for attempt in 1.. {
+            let view = self.view();
+            if view.hosts.contains_key(host) {
+                return Err(DirectoryError::Changed { key });
+            }
+            let writes: Vec<Write> =
+                view.entries_of(host).map(|(key, at)| Write::delete(key).if_at(at)).collect();
+            drop(view);
+            let mut result = Ok(());
+            for writes in writes.chunks(MOST_WRITES) {
+                result = self.call(writes.to_vec(), vec![is_gone.clone()], false).map(drop);
+                if result.is_err() {
+                    break;
+                }
+            }
+            match result {
+                Err(DirectoryError::Changed { key: changed })
+                    if changed != key && attempt < MOST_ATTEMPTS =>
+                {
+                    std::thread::sleep(UNTIL_SEEN);
+                }
+                result => return result,
+            }
+        }
+        Ok(())
     }
 
     /// Sets a tenant, or removes it.
@@ -195,7 +248,8 @@ impl Directory {
             self.shared.count_failed_call();
             return Err(DirectoryError::Away { why });
         }
-        let (answer, answered) = oneshot::channel();
+        let what = writes.first().map_or_else(|| "a change".into(), ToString::to_string);
+        let (answer, answered) = sync_channel(1);
         let call = Call { writes, conditions, is_leased, answer };
         {
             let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +259,15 @@ impl Directory {
                 mpsc::error::TrySendError::Closed(_) => DirectoryError::Stopped,
             })?;
         }
-        answered.blocking_recv().unwrap_or(Err(DirectoryError::Stopped))
+        match answered.recv_timeout(ANSWER_TIME) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(DirectoryError::Stopped),
+            Err(RecvTimeoutError::Timeout) => Err(DirectoryError::Time {
+                endpoint: self.shared.status().endpoint.unwrap_or_default(),
+                what,
+                seconds: ANSWER_TIME.as_secs_f64(),
+            }),
+        }
     }
 
     /// Revokes the lease, if etcd can be reached, and ends the thread. Waits a few seconds at most. Later calls are refused.

@@ -27,11 +27,14 @@ pub enum DirectoryError {
     File {
         /// The file.
         path: PathBuf,
-        /// `authority`, `certificate` or `private key`.
+        /// `authority`, `certificate`, `private key` or `password`.
         what: &'static str,
         /// Why.
         source: io::Error,
     },
+    /// A file without a password.
+    #[error("{0}: expected the password of etcd's user in the first line")]
+    Password(PathBuf),
     /// The thread cannot be started.
     #[error("cannot start the thread of the directory: {0}")]
     Thread(io::Error),

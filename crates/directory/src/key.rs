@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::record::is_name;
+
 /// What all keys begin with. A layout that older daemons cannot read gets another number.
 pub const PREFIX: &str = "/haversack/v1/";
 
@@ -46,7 +48,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Parses a key. Returns none for keys of other layouts.
+    /// Parses a key. Returns none for keys of other layouts, and those with names that cannot be shown.
     pub fn parse(text: &str) -> Option<Key> {
         let rest = text.strip_prefix(PREFIX)?;
         match rest {
@@ -59,7 +61,7 @@ impl Key {
             Some((first, second)) => (first, Some(second)),
             None => (name, None),
         };
-        if first.is_empty() || second.is_some_and(|second| second.is_empty() || second.contains('/')) {
+        if !is_name(first) || second.is_some_and(|second| !is_name(second)) {
             return None;
         }
         let first = first.to_string();
@@ -124,6 +126,7 @@ mod tests {
             "/haversack/v1/pools/a/",
             "/haversack/v1/leader/a",
             "/haversack/v2/hosts/a",
+            "/haversack/v1/hosts/a\u{1b}",
             "/haversack/v1/others/a",
         ] {
             assert_eq!(Key::parse(text), None, "{text}");

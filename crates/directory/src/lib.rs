@@ -31,6 +31,7 @@ mod error;
 mod key;
 mod leadership;
 mod lease;
+mod noticeable;
 mod record;
 mod report;
 mod session;
@@ -46,8 +47,8 @@ pub use key::{Key, PREFIX};
 pub use leadership::Leadership;
 pub use record::{
     BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Load, PoolRecord,
-    RecordError, TenantRecord, VERSION, Worth,
+    RecordError, TenantRecord, VERSION, VmNeeds, Worth,
 };
 pub use report::{Conflict, Report};
 pub use status::Status;
-pub use view::{Progress, Seen, View};
+pub use view::{Progress, Seen, Unreadable, View};

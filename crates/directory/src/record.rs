@@ -32,6 +32,32 @@ pub struct HostRecord {
     /// Bytes a second that may be used to send caches to another host; none without a limit.
     #[serde(default)]
     pub link_bytes_per_s: Option<u64>,
+    /// Memory for VMs in bytes; none if that limits nothing.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Virtual processors that it may run; none if that limits nothing.
+    #[serde(default)]
+    pub processors: Option<u32>,
+}
+
+/// What a VM needs of its host besides cache.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VmNeeds {
+    /// Memory in bytes.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Virtual processors.
+    #[serde(default)]
+    pub processors: u32,
+    /// Groups of VMs of which no two may be on one host.
+    #[serde(default)]
+    pub apart: BTreeSet<String>,
+}
+
+impl VmNeeds {
+    fn is_nothing(&self) -> bool {
+        *self == VmNeeds::default()
+    }
 }
 
 /// What is asked of a pool or a disk, over the last report's time.
@@ -95,6 +121,9 @@ pub struct DiskRecord {
     pub state: String,
     /// It can move to another host.
     pub can_move: bool,
+    /// What its VM needs, as its host's configuration says.
+    #[serde(default, skip_serializing_if = "VmNeeds::is_nothing")]
+    pub vm_needs: VmNeeds,
     /// Size in bytes.
     pub size_bytes: u64,
     /// What it could use of a cache, in bytes; what it uses, without a policy that knows it.
@@ -156,6 +185,17 @@ pub struct IntentRecord {
     pub reason: String,
 }
 
+impl IntentRecord {
+    /// Returns whether another one is the same daemon's, of the same move. Why it moves the disk does not matter.
+    pub fn is_same_move(&self, other: &IntentRecord) -> bool {
+        let of = |intent: &IntentRecord| {
+            let IntentRecord { from, epoch, to, by, instance, .. } = intent.clone();
+            (from, epoch, to, by, instance)
+        };
+        of(self) == of(other)
+    }
+}
+
 /// A host that is draining.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DrainRecord {
@@ -196,6 +236,118 @@ pub struct BalanceRecord {
     pub state: serde_json::Value,
 }
 
+/// The most bytes of a name: hosts, pools, disks, VMs and tenants.
+pub(crate) const MOST_NAME_BYTES: usize = 255;
+/// The most bytes of a text for people.
+const MOST_TEXT_BYTES: usize = 4096;
+/// The most entries of a list within a record.
+const MOST_ENTRIES: usize = 100_000;
+
+/// What can be read from under a key. Names and texts in it are shown, logged and given to programs, so they are checked.
+pub(crate) trait Record: DeserializeOwned {
+    /// Returns why the record cannot be used.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// Returns whether a name can be shown: not empty, not too long, and without spaces at its ends and characters that a terminal
+/// may obey.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= MOST_NAME_BYTES
+        && name.trim() == name
+        && !name.chars().any(|c| c.is_control() || c == '/')
+}
+
+fn names<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), String> {
+    match all.into_iter().find(|name| !is_name(name)) {
+        None => Ok(()),
+        Some(bad) => {
+            let start: String = bad.chars().take(40).collect();
+            Err(format!(
+                "{start:?} is not a name: expected 1 to {MOST_NAME_BYTES} bytes without control characters"
+            ))
+        }
+    }
+}
+
+fn text(what: &str, text: &str) -> Result<(), String> {
+    if text.len() <= MOST_TEXT_BYTES && !text.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(format!("{what}: expected at most {MOST_TEXT_BYTES} bytes without control characters"))
+}
+
+fn few(what: &str, count: usize) -> Result<(), String> {
+    let message = || format!("{what}: {count} entries, expected at most {MOST_ENTRIES}");
+    if count <= MOST_ENTRIES { Ok(()) } else { Err(message()) }
+}
+
+impl Record for HostRecord {
+    fn check(&self) -> Result<(), String> {
+        text("software", &self.software)?;
+        few("reaches", self.reaches.len())?;
+        names(&self.reaches)
+    }
+}
+
+impl Record for PoolRecord {
+    fn check(&self) -> Result<(), String> {
+        text("state", &self.state)?;
+        few("tenant_limits", self.tenant_limits.len())?;
+        // Disks without a tenant are one without a name.
+        names(self.tenant_limits.keys().filter(|name| !name.is_empty()))
+    }
+}
+
+impl Record for DiskRecord {
+    fn check(&self) -> Result<(), String> {
+        names([&self.name, &self.host, &self.pool])?;
+        names([&self.vm, &self.tenant, &self.moving_to].into_iter().flatten())?;
+        few("apart", self.vm_needs.apart.len())?;
+        names(&self.vm_needs.apart)?;
+        text("state", &self.state)?;
+        few("curve", self.worth.curve.len())
+    }
+}
+
+impl Record for IntentRecord {
+    fn check(&self) -> Result<(), String> {
+        names([&self.name, &self.from, &self.to, &self.by])?;
+        text("reason", &self.reason)
+    }
+}
+
+impl Record for DrainRecord {
+    fn check(&self) -> Result<(), String> {
+        text("by", &self.by)
+    }
+}
+
+impl Record for TenantRecord {
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Record for LeaderRecord {
+    fn check(&self) -> Result<(), String> {
+        names([&self.host])
+    }
+}
+
+impl Record for BalanceRecord {
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Who has a disk, by an entry of whatever version.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub(crate) struct Owner {
+    pub host: String,
+    pub epoch: u64,
+}
+
 /// A value that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
@@ -231,13 +383,15 @@ pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 }
 
 /// Reads a record.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Result<T, RecordError> {
     let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
     let Version { version } = serde_json::from_slice(bytes).map_err(malformed)?;
     if version > VERSION {
         return Err(RecordError::Later { found: version });
     }
-    serde_json::from_slice(bytes).map_err(malformed)
+    let record: T = serde_json::from_slice(bytes).map_err(malformed)?;
+    record.check().map_err(RecordError::Malformed)?;
+    Ok(record)
 }
 
 #[cfg(test)]
@@ -262,5 +416,31 @@ mod tests {
             assert!(matches!(decode::<DrainRecord>(bytes), Err(RecordError::Malformed(_))));
         }
         assert!(matches!(decode::<LeaderRecord>(br#"{"version":1}"#), Err(RecordError::Malformed(_))));
+    }
+
+    #[test]
+    fn names_that_a_terminal_may_obey_or_nobody_can_read_are_refused() {
+        let leader =
+            |host: &str| decode::<LeaderRecord>(&encode(&LeaderRecord { host: host.into(), instance: 1 }));
+        for good in ["alpha", "10.0.0.1", "vm 1", "\u{e9}", &"a".repeat(255)] {
+            assert!(leader(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a\u{1b}[2J", "a\nb", "a/b", " a", &"a".repeat(256)] {
+            assert!(
+                matches!(leader(bad), Err(RecordError::Malformed(why)) if why.contains("not a name")),
+                "{bad}"
+            );
+        }
+        let intent = IntentRecord {
+            name: "vm1".into(),
+            from: "alpha".into(),
+            epoch: 3,
+            to: "beta".into(),
+            by: "alpha".into(),
+            instance: 7,
+            reason: "\u{7}".repeat(5),
+        };
+        assert!(decode::<IntentRecord>(&encode(&intent)).is_err());
+        assert!(decode::<IntentRecord>(&encode(&IntentRecord { reason: "why".into(), ..intent })).is_ok());
     }
 }

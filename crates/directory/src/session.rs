@@ -171,7 +171,7 @@ impl<'a> Session<'a> {
         }
         let (Some(report), Some(lease)) = (self.shared.last_report(), self.shared.lease()) else { return };
         let Changes { writes, conflicts } =
-            changes(&report, &self.shared.view(), &self.shared.config, lease.id);
+            changes(&report, &self.shared.view(), &self.shared.config, lease.id, Instant::now());
         self.shared.set_conflicts(conflicts);
         self.pending = writes.chunks(MOST_WRITES).map(<[_]>::to_vec).collect();
         (self.writing, self.refused_at) = (Some(report), None);

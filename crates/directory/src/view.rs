@@ -7,8 +7,8 @@ use etcd_client::KeyValue;
 
 use crate::key::Key;
 use crate::record::{
-    BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, PoolRecord, RecordError,
-    TenantRecord, decode,
+    BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Owner, PoolRecord,
+    Record, RecordError, TenantRecord, decode,
 };
 
 /// A record, and where it stands in etcd's history.
@@ -24,6 +24,17 @@ pub struct Seen<T> {
     pub lease: i64,
     /// When this host heard of that change, by its monotonic clock.
     pub at: Instant,
+}
+
+/// A value that this daemon cannot read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreadable {
+    /// Why.
+    pub why: String,
+    /// The revision of its last change.
+    pub(crate) revision: i64,
+    /// Who has the disk, if it is an entry of a disk that says at least that.
+    pub(crate) owner: Option<Owner>,
 }
 
 /// What the directory contained when this host heard of it last. [`crate::Status::age`] says how long ago that was.
@@ -49,8 +60,8 @@ pub struct View {
     pub leader: Option<Seen<LeaderRecord>>,
     /// What that host, or the one before it, has observed.
     pub balance: Option<Seen<BalanceRecord>>,
-    /// Keys with values that this daemon cannot read, and why.
-    pub unreadable: BTreeMap<String, String>,
+    /// Keys with values that this daemon cannot read.
+    pub unreadable: BTreeMap<Key, Unreadable>,
     /// Keys that this host has deleted, and at which revisions, until the watch has brought that.
     deleted: BTreeMap<Key, i64>,
 }
@@ -62,6 +73,34 @@ impl View {
         let of_disks = self.disks.values().map(|disk| &disk.record.host);
         let known = of_pools.chain(of_disks).chain(self.drains.keys());
         known.filter(|host| !self.hosts.contains_key(*host)).map(String::as_str).collect()
+    }
+
+    /// Returns what there is of a host that does not go with its lease, and at which revisions: its pools, the disks that it owns,
+    /// and that it is draining.
+    pub(crate) fn entries_of(&self, host: &str) -> impl Iterator<Item = (Key, i64)> {
+        let pools = self.pools.iter().filter(move |((of, _), _)| of == host);
+        let pools = pools.map(|((host, pool), seen)| {
+            (Key::Pool { host: host.clone(), pool: pool.clone() }, seen.revision)
+        });
+        let disks = self.disks.iter().filter(move |(_, seen)| seen.record.host == host);
+        let disks = disks.map(|(id, seen)| (Key::Disk(id.clone()), seen.revision));
+        let drain =
+            self.drains.get_key_value(host).map(|(host, seen)| (Key::Drain(host.clone()), seen.revision));
+        let unreadable = self.unreadable.iter().filter(move |(key, one)| match key {
+            Key::Pool { host: of, .. } | Key::Drain(of) => of == host,
+            _ => one.owner.as_ref().is_some_and(|owner| owner.host == host),
+        });
+        let unreadable = unreadable.map(|(key, one)| (key.clone(), one.revision));
+        pools.chain(disks).chain(drain).chain(unreadable)
+    }
+
+    /// Returns the pools of a host.
+    pub fn pools_of<'a>(
+        &'a self,
+        host: &'a str,
+    ) -> impl Iterator<Item = (&'a (String, String), &'a Seen<PoolRecord>)> {
+        let first = (host.to_string(), String::new());
+        self.pools.range(first..).take_while(move |((of, _), _)| of == host)
     }
 
     /// Returns the disks of a name, with their identities.
@@ -140,10 +179,12 @@ impl View {
             Key::Balance => stamp.seen(value).map(|seen| self.balance = Some(seen)),
         };
         match stored {
-            Ok(()) => forget(&mut self.unreadable, &key.to_string()),
+            Ok(()) => forget(&mut self.unreadable, key),
             Err(error) => {
                 self.forget(key, stamp.at);
-                self.unreadable.insert(key.to_string(), error.to_string());
+                let owner = matches!(key, Key::Disk(_)).then(|| serde_json::from_slice(value).ok()).flatten();
+                let (why, revision) = (error.to_string(), stamp.revision);
+                self.unreadable.insert(key.clone(), Unreadable { why, revision, owner });
             }
         }
     }
@@ -152,8 +193,8 @@ impl View {
     pub(crate) fn delete(&mut self, key: &[u8], revision: i64, at: Instant) {
         let Ok(text) = std::str::from_utf8(key) else { return };
         let Some(key) = Key::parse(text) else { return };
-        self.unreadable.remove(text);
         if self.revision_of(&key) < revision {
+            self.unreadable.remove(&key);
             self.forget(&key, at);
         }
     }
@@ -177,6 +218,9 @@ impl View {
 
     /// Returns the revision of a key's last change; 0 if there is none.
     pub fn revision_of(&self, key: &Key) -> i64 {
+        if let Some(unreadable) = self.unreadable.get(key) {
+            return unreadable.revision;
+        }
         match key {
             Key::Host(name) => revision(self.hosts.get(name)),
             Key::Pool { host, pool } => revision(self.pools.get(&(host.clone(), pool.clone()))),
@@ -244,7 +288,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn seen<T: serde::de::DeserializeOwned>(self, value: &[u8]) -> Result<Seen<T>, RecordError> {
+    fn seen<T: Record>(self, value: &[u8]) -> Result<Seen<T>, RecordError> {
         let Stamp { created, revision, lease, at } = self;
         Ok(Seen { record: decode(value)?, created, revision, lease, at })
     }
@@ -281,6 +325,7 @@ pub(crate) mod tests {
             pool: "fast".into(),
             state: "attached".into(),
             can_move: true,
+            vm_needs: crate::VmNeeds::default(),
             size_bytes: 1 << 30,
             demand_bytes: 1 << 20,
             usage_bytes: 1 << 20,
@@ -306,6 +351,8 @@ pub(crate) mod tests {
             reaches: BTreeSet::new(),
             moves_disks: true,
             link_bytes_per_s: None,
+            memory_bytes: None,
+            processors: None,
         }
     }
 

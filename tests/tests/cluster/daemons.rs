@@ -159,7 +159,32 @@ fn three_daemons_and_an_etcd_that_dies() {
         })?;
         wait_until("the event", PATIENCE, || has_event(&daemons[0], "directory-back"))?;
         check(get(&daemons[0], "/readyz")? == "ok\n", "it complains still")?;
-        guest.check_filled(64..BLOCKS / 2, 1)
+        guest.check_filled(64..BLOCKS / 2, 1)?;
+
+        place.say("a host is forgotten");
+        let alive = daemons[0].refused(&["host", "forget", "gamma", "--confirm", "gamma"])?;
+        check(alive.contains("host 'gamma' is alive"), alive)?;
+        daemons[0].command(&["host", "drain", "gamma"])?;
+        daemons[2].kill()?;
+        until_host(&daemons[0], "gamma", "away")?;
+        let other = daemons[0].refused(&["host", "forget", "gamma", "--confirm", "beta"])?;
+        check(other.contains("not confirmed"), other)?;
+        let unknown = daemons[0].refused(&["host", "forget", "delta", "--confirm", "delta"])?;
+        check(unknown.contains("no host 'delta'"), unknown)?;
+        daemons[0].command(&["host", "forget", "gamma", "--confirm", "gamma"])?;
+        for daemon in &daemons[..2] {
+            wait_until("two hosts and their disks", PATIENCE, || {
+                let shown = status(daemon)?;
+                Ok(named(&shown["hosts"], "gamma").is_null() && named(&shown["disks"], "vm3").is_null())
+            })?;
+        }
+        check(has_event(&daemons[0], "host-forgotten")?, "there is no event")?;
+        // It is not gone for good: it says again what it has.
+        daemons[2].start_again()?;
+        until_host(&daemons[0], "gamma", "alive")?;
+        wait_until("its disk", PATIENCE, || {
+            Ok(named(&status(&daemons[0])?["disks"], "vm3")["host"] == "gamma")
+        })
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use haversack_directory::{
     Config, Directory, DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load,
-    PoolRecord, Progress, Report, TenantRecord, TlsFiles, Worth,
+    PoolRecord, Progress, Report, TenantRecord, TlsFiles, VmNeeds, Worth,
 };
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
@@ -24,7 +24,8 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 fn start(name: &str, endpoints: &[String]) -> Result<Directory> {
-    let config = Config { endpoints: endpoints.to_vec(), tls: None, name: name.into(), lease: LEASE };
+    let config =
+        Config { endpoints: endpoints.to_vec(), tls: None, user: None, name: name.into(), lease: LEASE };
     Directory::start(config).map_err(failed)
 }
 
@@ -38,6 +39,7 @@ fn disk(name: &str, host: &str, epoch: u64) -> DiskRecord {
         pool: "fast".into(),
         state: "attached".into(),
         can_move: true,
+        vm_needs: VmNeeds::default(),
         size_bytes: 1 << 30,
         demand_bytes: 1 << 20,
         usage_bytes: 1 << 20,
@@ -72,6 +74,8 @@ fn report(directory: &Directory, number: u64, disks: &[(&str, u64)]) -> Report {
         reaches: BTreeSet::new(),
         moves_disks: true,
         link_bytes_per_s: None,
+        memory_bytes: None,
+        processors: None,
     };
     let disk = |(name, epoch): &(&str, u64)| (format!("id-{name}"), disk(name, me, *epoch));
     Report {
@@ -367,6 +371,17 @@ fn of_two_that_begin_a_move_one_does() {
             check(progress == expected, format!("{progress:?}"))?;
             winner.end_move("id-vm1", &view.intents["id-vm1"].record).map_err(failed)?;
         }
+        // Whoever tries again what it has begun has begun it; to another host it would be another move.
+        for reason in ["first", "again"] {
+            let begun = IntentRecord { reason: reason.into(), ..intent("alpha", 4, "beta", &alpha) };
+            alpha.begin_move("id-vm1", &begun, None).map_err(failed)?;
+            check(alpha.view().intents["id-vm1"].record == begun, "it is not as begun last")?;
+        }
+        let other = alpha.begin_move("id-vm1", &intent("alpha", 4, "gamma", &alpha), None);
+        check(matches!(other, Err(DirectoryError::Changed { key: Key::Intent(_) })), format!("{other:?}"))?;
+        let begun = alpha.view().intents["id-vm1"].record.clone();
+        alpha.end_move("id-vm1", &begun).map_err(failed)?;
+        until("no intent", || beta.view().intents.is_empty())?;
         let stale = beta.begin_move("id-vm1", &intent("alpha", 3, "beta", &beta), None);
         check(matches!(stale, Err(DirectoryError::Changed { key: Key::Disk(_) })), format!("{stale:?}"))?;
         // The owner reports while others begin moves: neither is in the other's way.
@@ -374,7 +389,7 @@ fn of_two_that_begin_a_move_one_does() {
             scope.spawn(|| {
                 for number in 2..40 {
                     let mut report = report(&alpha, number, &[("vm1", 4)]);
-                    report.disks.values_mut().for_each(|disk| disk.usage_bytes = number);
+                    report.disks.values_mut().for_each(|disk| disk.usage_bytes = number % 2);
                     alpha.report(report);
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -393,10 +408,9 @@ fn of_two_that_begin_a_move_one_does() {
         check(matches!(error, Err(DirectoryError::Changed { key: Key::Intent(_) })), format!("{error:?}"))?;
         until("alpha sees it", || alpha.view().intents.contains_key("id-vm1"))?;
         alpha.end_move("id-vm1", &refused).map_err(failed)?;
-        beta.begin_move("id-vm1", &begun, None).err().map_or_else(
-            || Err(failed("the intent of the other host was removed")),
-            |_| beta.end_move("id-vm1", &begun).map_err(failed),
-        )
+        let again = alpha.begin_move("id-vm1", &refused, None);
+        check(again.is_err(), "the intent of the other host was removed")?;
+        beta.end_move("id-vm1", &begun).map_err(failed)
     });
 }
 
@@ -483,7 +497,7 @@ fn two_daemons_with_one_name_do_not_mix() {
 }
 
 #[test]
-fn what_cannot_be_read_is_left_alone() {
+fn what_cannot_be_read_is_replaced_by_its_owner_and_left_alone_by_others() {
     test("nonsense", |place| {
         let etcd = Etcd::start(place)?;
         let raw = Raw::connect(&etcd.endpoint())?;
@@ -496,14 +510,25 @@ fn what_cannot_be_read_is_left_alone() {
         raw.put("/haversack/v1/disks/id-vm1", "[]")?;
         until("the nonsense", || alpha.view().unreadable.len() == 3)?;
         let view = alpha.view();
-        let why = &view.unreadable["/haversack/v1/disks/later"];
+        let why = &view.unreadable[&Key::Disk("later".into())].why;
         check(why.contains("version 2 is later than 1"), why)?;
         check(!view.disks.contains_key("id-vm1") && !view.hosts.contains_key("beta"), "it was understood")?;
-        // The owner's entry is mended by a person: it may be a later version's.
-        raw.delete("/haversack/v1/disks/id-vm1")?;
-        until("the deletion", || alpha.view().unreadable.len() == 2)?;
-        alpha.report(report(&alpha, 2, &[("vm1", 1)]));
-        until("the disk", || alpha.view().disks.contains_key("id-vm1"))
+        // A later version's, which says that another host has the disk; and one of an earlier epoch.
+        raw.put("/haversack/v1/disks/id-vm2", r#"{"version":2,"host":"beta","epoch":9}"#)?;
+        raw.put("/haversack/v1/disks/id-vm3", r#"{"version":2,"host":"beta","epoch":3}"#)?;
+        raw.put("/haversack/v1/pools/alpha/fast", "nonsense")?;
+        until("more nonsense", || alpha.view().unreadable.len() == 6)?;
+        alpha.report(report(&alpha, 2, &[("vm1", 1), ("vm2", 4), ("vm3", 4)]));
+        until("the disks", || {
+            let view = alpha.view();
+            ["id-vm1", "id-vm3"].iter().all(|disk| view.disks.contains_key(*disk))
+                && view.pools.contains_key(&("alpha".into(), "fast".into()))
+        })?;
+        let left: Vec<_> = alpha.view().unreadable.keys().map(ToString::to_string).collect();
+        let expected = ["hosts/beta", "disks/id-vm2", "disks/later"];
+        check(left == expected.map(|key| format!("/haversack/v1/{key}")), format!("{left:?}"))?;
+        let conflicts = alpha.status().conflicts;
+        check(conflicts.len() == 1 && conflicts[0].directory_epoch == 9, format!("{conflicts:?}"))
     });
 }
 
@@ -535,7 +560,8 @@ fn etcd_is_reached_over_tls_with_certificates_on_both_sides() {
             let identity = identity.map(|of| (file(of, "client-cert.pem"), file(of, "client-key.pem")));
             let tls = Some(TlsFiles { authority: file(authority, "ca-cert.pem"), identity });
             let endpoints = vec![etcd.endpoint()];
-            Directory::start(Config { endpoints, tls, name: "alpha".into(), lease: LEASE }).map_err(failed)
+            Directory::start(Config { endpoints, tls, user: None, name: "alpha".into(), lease: LEASE })
+                .map_err(failed)
         };
         let alpha = with(&certificates, Some(&certificates))?;
         alpha.report(report(&alpha, 1, &[("vm1", 1)]));
@@ -551,10 +577,48 @@ fn etcd_is_reached_over_tls_with_certificates_on_both_sides() {
         }
         let missing = TlsFiles { authority: place.path("nothing.pem"), identity: None };
         let endpoints = vec![etcd.endpoint()];
-        let lost =
-            Directory::start(Config { endpoints, tls: Some(missing), name: "beta".into(), lease: LEASE });
+        let lost = Directory::start(Config {
+            endpoints,
+            tls: Some(missing),
+            user: None,
+            name: "beta".into(),
+            lease: LEASE,
+        });
         let lost = lost.map_err(failed)?;
         until("the missing file", || lost.status().error.unwrap_or_default().contains("nothing.pem"))
+    });
+}
+
+#[test]
+fn etcd_may_ask_for_a_user_and_a_password() {
+    test("a password", |place| {
+        let etcd = Etcd::start(place)?;
+        Raw::connect(&etcd.endpoint())?.ask_for_users("haversack", "secret")?;
+        let with = |name: &str, password: Option<&str>| -> Result<Directory> {
+            let file = place.path(format!("{name}-password"));
+            let user = password.map(|password| -> Result<_> {
+                std::fs::write(&file, format!("{password}\n")).map_err(Error::io("a password"))?;
+                Ok(("haversack".to_string(), file.clone()))
+            });
+            let user = user.transpose()?;
+            let endpoints = vec![etcd.endpoint()];
+            Directory::start(Config { endpoints, tls: None, user, name: name.into(), lease: LEASE })
+                .map_err(failed)
+        };
+        let alpha = with("alpha", Some("secret"))?;
+        alpha.report(report(&alpha, 1, &[("vm1", 1)]));
+        until_seen(&alpha, "alpha", 1)?;
+        for (name, password) in [("beta", None), ("gamma", Some("wrong")), ("delta", Some(""))] {
+            let refused = with(name, password)?;
+            let why = || refused.status().error.unwrap_or_default();
+            until("a refusal", || !why().is_empty() && why() != "not connected yet")?;
+            check(refused.status().connections == 0, "it has connected")?;
+            check(!why().contains("wrong") && !why().contains("secret"), why())?;
+            place.say(&why());
+        }
+        // It lasts: etcd forgets whoever was not heard of for a time.
+        alpha.report(report(&alpha, 2, &[("vm1", 1), ("vm2", 1)]));
+        until("the second report", || alpha.view().disks.len() == 2)
     });
 }
 

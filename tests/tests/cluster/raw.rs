@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use etcd_client::{Client, GetOptions, PutOptions, ResponseHeader};
+use etcd_client::{Client, GetOptions, Permission, PermissionType, PutOptions, ResponseHeader};
 use haversack_e2e::{Error, Result};
 use tokio::runtime::Runtime;
 
@@ -57,6 +57,22 @@ impl Raw {
     pub fn revision(&self) -> Result<i64> {
         let answer = self.wait(self.client.kv_client().get("any", None))?;
         Ok(answer.header().map_or(0, ResponseHeader::revision))
+    }
+
+    /// Lets etcd ask for users: `root`, and one that may read and write the directory.
+    pub fn ask_for_users(&self, user: &str, password: &str) -> Result<()> {
+        let mut client = self.client.clone();
+        self.wait(async {
+            client.user_add("root", "root", None).await?;
+            client.role_add("root").await?;
+            client.user_grant_role("root", "root").await?;
+            client.role_add("directory").await?;
+            let all = Permission::new(PermissionType::Readwrite, "/haversack/").with_prefix();
+            client.role_grant_permission("directory", all).await?;
+            client.user_add(user, password, None).await?;
+            client.user_grant_role(user, "directory").await?;
+            client.auth_enable().await.map(drop)
+        })
     }
 
     /// Forgets all history.

@@ -79,6 +79,12 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         MANAGER,
         Some(("tests/tests/cluster/live/mod.rs", "fn guests_are_balanced_and_drained_whatever_is_killed(")),
     ),
+    row(
+        "docs/cluster.md",
+        "haversack host forget",
+        "it needs a host that is gone for good",
+        Some(("tests/tests/cluster/daemons.rs", "\"forget\", \"gamma\"")),
+    ),
     row("docs/cluster.md", "exec virsh", MANAGER, None),
     row("docs/cluster.md", "exec ssh", MANAGER, None),
     row("docs/cluster.md", "exec openstack", MANAGER, None),

@@ -5,7 +5,8 @@
 //! its standard input. docs/cluster.md is its contract.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use haversack_directory::{BalanceRecord, DirectoryError, Leadership, View};
 use serde::Serialize;
 
 use super::config::ClusterConfig;
-use super::{Cluster, snapshot};
+use super::{AFTER_PANIC, Cluster, panicked, snapshot};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 use crate::program;
@@ -60,16 +61,24 @@ struct Mover {
 /// The thread cannot be started.
 pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), DirectoryError> {
     let Some(hook) = config.hook.clone() else { return Ok(()) };
-    let mut mover =
-        Mover { hook, hook_time: config.hook_time.0, leads: false, resting: HashMap::new(), handed_on: None };
+    let hook_time = config.hook_time.0;
+    let mut mover = Mover::new(&hook, hook_time);
     let (weak, every) = (Arc::downgrade(daemon), config.report_every.0);
     let run = move || {
         let mut next = Instant::now() + every;
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
             if Instant::now() >= next {
-                mover.round(&daemon, cluster);
-                next = Instant::now() + every;
+                let round = AssertUnwindSafe(|| mover.round(&daemon, cluster));
+                let pause = match catch_unwind(round) {
+                    Ok(()) => every,
+                    Err(panic) => {
+                        mover = Mover::new(&hook, hook_time);
+                        daemon.events.add("balance-failed", "daemon", panicked(&*panic, "balancing"));
+                        AFTER_PANIC
+                    }
+                };
+                next = Instant::now() + pause;
             }
             drop(daemon);
             std::thread::sleep(LOOK_EVERY.min(every));
@@ -80,6 +89,10 @@ pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), Directo
 }
 
 impl Mover {
+    fn new(hook: &Path, hook_time: Duration) -> Mover {
+        Mover { hook: hook.into(), hook_time, leads: false, resting: HashMap::new(), handed_on: None }
+    }
+
     /// Moves one VM, if one is to be moved and this host is the one that balances.
     fn round(&mut self, daemon: &Daemon, cluster: &Cluster) {
         let led = if cluster.is_current() { cluster.directory.lead() } else { Ok(None) };
@@ -161,7 +174,8 @@ impl Mover {
             );
             return self.rest(&moved.vm, AFTER_FAILURE);
         }
-        let disks = snapshot::disks_of(&view, vm, from);
+        let disks = snapshot::disks_of(&view, [(vm.as_str(), from.as_str())]).into_values().flatten();
+        let disks: Vec<snapshot::Named> = disks.collect();
         let report_every_s = view.hosts.values().map(|host| host.record.report_every_s).fold(0.0, f64::max);
         let soon =
             Duration::from_secs_f64((report_every_s * REPORTS).clamp(1.0, AFTER_FAILURE.as_secs_f64()));

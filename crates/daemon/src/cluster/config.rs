@@ -1,15 +1,17 @@
 //! `[cluster]` of the configuration file.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use haversack_api::Span;
+use haversack_api::{Size, Span};
 use haversack_cluster::{Rule, Settings};
-use haversack_directory::{Config, TlsFiles};
+use haversack_directory::{Config, TlsFiles, VmNeeds};
 use serde::Deserialize;
 
 use crate::hosts::config::MigrationConfig;
 use crate::program;
+use crate::settings::check_name;
 
 /// The shortest time between two reports, and the shortest lease.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -28,6 +30,10 @@ pub struct ClusterConfig {
     pub certificate: Option<PathBuf>,
     /// Its private key, PEM.
     pub key: Option<PathBuf>,
+    /// The user of etcd, if that knows hosts by users.
+    pub user: Option<String>,
+    /// The file with the user's password in its first line.
+    pub password_file: Option<PathBuf>,
     /// Talk to etcd without TLS: only on a private network.
     #[serde(default)]
     pub insecure: bool,
@@ -44,9 +50,33 @@ pub struct ClusterConfig {
     /// How long this host counts as alive after etcd has heard of it last.
     #[serde(default = "lease")]
     pub lease: Span,
+    /// Memory of this host for VMs with disks in the cluster; if not set, it does not limit what is proposed.
+    pub memory: Option<Size>,
+    /// Virtual processors that this host may run for such VMs; if not set, they do not limit what is proposed.
+    pub processors: Option<u32>,
+    /// What VMs need that run on this host, or may come to it.
+    #[serde(default, rename = "vm")]
+    pub vms: Vec<VmConfig>,
     /// How VMs are balanced.
     #[serde(default)]
     pub balance: BalanceConfig,
+}
+
+/// `[[cluster.vm]]`: what a VM needs besides cache.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmConfig {
+    /// Its name, which `vm` of its disks has; that of its disk if that names no VM.
+    pub name: String,
+    /// Its memory.
+    #[serde(default)]
+    pub memory: Size,
+    /// Its virtual processors.
+    #[serde(default)]
+    pub processors: u32,
+    /// Groups of VMs of which no two may be on one host.
+    #[serde(default)]
+    pub apart: BTreeSet<String>,
 }
 
 /// `[cluster.balance]`: when the balancer acts, by which rule, and how much at a time.
@@ -129,6 +159,9 @@ impl ClusterConfig {
         if self.certificate.is_some() != self.key.is_some() {
             return Err("certificate and key belong together: give both or none".into());
         }
+        if self.user.is_some() != self.password_file.is_some() {
+            return Err("user and password_file belong together: give both or none".into());
+        }
         if let (Some(name), Some(migration)) = (&self.name, migration)
             && !name.eq_ignore_ascii_case(&migration.name)
         {
@@ -152,6 +185,13 @@ impl ClusterConfig {
                 return Err("hook_time = \"0s\" lets no program end: give a time such as 1h".into());
             }
         }
+        let mut names = BTreeSet::new();
+        for vm in &self.vms {
+            [&vm.name].into_iter().chain(&vm.apart).try_for_each(|name| check_name(name))?;
+            if !names.insert(&vm.name) {
+                return Err(format!("vm '{}' is there twice: leave one of them out", vm.name));
+            }
+        }
         if self.balance.window.0 < self.report_every.0 {
             return Err(format!(
                 "balance.window = \"{}\" is shorter than report_every = \"{}\": hosts would be looked at twice with the same report",
@@ -160,7 +200,7 @@ impl ClusterConfig {
         }
         self.balance.settings().check().map_err(|error| format!("balance: {error}"))?;
         let config = self.directory(migration)?;
-        crate::settings::check_name(&config.name)?;
+        check_name(&config.name)?;
         config.check().map_err(|error| error.to_string())
     }
 
@@ -175,13 +215,24 @@ impl ClusterConfig {
         Ok(Config {
             endpoints: self.endpoints.clone(),
             tls: self.authority.clone().map(|authority| TlsFiles { authority, identity }),
+            user: self.user.clone().zip(self.password_file.clone()),
             name: name.to_ascii_lowercase(),
             lease: self.lease.0,
         })
     }
 
-    /// Returns the certificate files.
+    /// Returns what VMs need, by their names.
+    pub(crate) fn needs(&self) -> HashMap<String, VmNeeds> {
+        let needs = |vm: &VmConfig| VmNeeds {
+            memory_bytes: vm.memory.0,
+            processors: vm.processors,
+            apart: vm.apart.clone(),
+        };
+        self.vms.iter().map(|vm| (vm.name.clone(), needs(vm))).collect()
+    }
+
+    /// Returns the files with certificates and the password.
     pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.authority, &self.certificate, &self.key].into_iter().flatten()
+        [&self.authority, &self.certificate, &self.key, &self.password_file].into_iter().flatten()
     }
 }

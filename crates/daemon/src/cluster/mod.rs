@@ -10,10 +10,14 @@ pub mod config;
 mod moves;
 mod report;
 mod show;
+#[cfg(test)]
+mod size;
 mod snapshot;
 mod tenants;
 mod watch;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -32,6 +36,20 @@ use crate::locked::Locked;
 
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long something is not done after a panic.
+const AFTER_PANIC: Duration = Duration::from_secs(60);
+
+/// Says that something has panicked.
+fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!("{what} has failed: {text}");
+    format!(
+        "an error of the daemon's own in {what}: {text}. It is tried again in {} s",
+        AFTER_PANIC.as_secs()
+    )
+}
 
 /// See the module.
 pub struct Cluster {
@@ -71,7 +89,7 @@ pub fn start(
     let (every, window) = (config.report_every.0, config.balance.window.0);
     let balancer = Balancer::new(config.balance.settings()).expect("the settings were checked");
     let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
-    let mut reporter = Reporter::new(directory.name(), directory.instance(), every.as_secs_f64(), link);
+    let mut reporter = Reporter::new(directory.name(), directory.instance(), config, link);
     daemon.set_cluster(Cluster {
         directory,
         observed: Mutex::new(Observed { balancer, clock_us: 0, since: Instant::now(), windows: 0 }),
@@ -83,19 +101,26 @@ pub fn start(
         let (mut next, mut next_window) = (Instant::now(), Instant::now() + window);
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
-            if Instant::now() >= next_window {
-                next_window = Instant::now() + window;
-                cluster.observe();
-                tenants.end_window();
+            let look = AssertUnwindSafe(|| {
+                if Instant::now() >= next_window {
+                    next_window = Instant::now() + window;
+                    cluster.observe();
+                    tenants.end_window();
+                }
+                if Instant::now() >= next {
+                    next = Instant::now() + every;
+                    tenants.look(&daemon, cluster);
+                    cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
+                }
+                watch.look(&daemon, cluster);
+                cluster.tidy();
+                cluster.stop_given_up(&daemon);
+            });
+            if let Err(panic) = catch_unwind(look) {
+                let what = format!("what this host reports may be old: {}", panicked(&*panic, "reporting"));
+                daemon.events.add("cluster-failed", "daemon", what);
+                next = Instant::now() + AFTER_PANIC;
             }
-            if Instant::now() >= next {
-                next = Instant::now() + every;
-                tenants.look(&daemon, cluster);
-                cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
-            }
-            watch.look(&daemon, cluster);
-            cluster.tidy();
-            cluster.stop_given_up(&daemon);
             drop(daemon);
             std::thread::sleep(LOOK_EVERY.min(every));
         }
@@ -146,5 +171,21 @@ impl Daemon {
         self.cluster().ok_or_else(|| {
             DaemonError::conflict("this host is in no cluster", "configure [cluster], see cluster.md")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told() {
+        let acts: [fn(); 2] = [|| panic!("plain"), || panic!("{} words", 2)];
+        for act in acts {
+            let panic = catch_unwind(act).unwrap_err();
+            let text = panicked(&*panic, "balancing");
+            assert!(text.contains("in balancing: plain") || text.contains("in balancing: 2 words"), "{text}");
+            assert!(text.contains("again in 60 s"), "{text}");
+        }
     }
 }

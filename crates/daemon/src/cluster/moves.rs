@@ -109,6 +109,16 @@ impl Daemon {
         let driven = Driven::new(cluster, &disk, intent);
         match directory.begin_move(&disk, &driven.intent, None) {
             Ok(()) => Ok(Some(driven)),
+            // It has just begun, and is not in this host's view yet.
+            Err(DirectoryError::Changed { key: Key::Intent(_) })
+                if directory
+                    .view()
+                    .intents
+                    .get(&disk)
+                    .is_some_and(|intent| intent.record.to == driven.intent.to) =>
+            {
+                Ok(None)
+            }
             Err(DirectoryError::Changed { key: Key::Intent(_) }) => Err(DaemonError::conflict(
                 format!("another host has just begun to move disk '{name}'"),
                 "see 'haversack cluster status'; wait, or end that move first",

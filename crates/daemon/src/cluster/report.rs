@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use haversack_api::{DiskState, DiskStatus, Latency, PoolState};
+use haversack_api::{DiskState, DiskStatus, JobKind, Latency, PoolState};
 use haversack_cluster::outline;
-use haversack_directory::{DiskRecord, HostRecord, Load, PoolRecord, Report, Worth};
+use haversack_directory::{DiskRecord, HostRecord, Load, PoolRecord, Report, VmNeeds, Worth};
 use haversack_engine::MoveStatus;
 use haversack_model::{BLOCK_BYTES, DiskId};
 use haversack_policy::Curve;
 
+use super::config::ClusterConfig;
 use crate::daemon::Daemon;
 use crate::hosts::Hosts;
 use crate::settings;
@@ -24,6 +25,10 @@ pub struct Reporter {
     name: String,
     every_s: f64,
     link_bytes_per_s: Option<u64>,
+    memory_bytes: Option<u64>,
+    processors: Option<u32>,
+    /// What VMs need, by name.
+    needs: HashMap<String, VmNeeds>,
     reports: u64,
     at: Instant,
     counted: HashMap<String, Counted>,
@@ -31,12 +36,15 @@ pub struct Reporter {
 
 impl Reporter {
     /// Makes a reporter of a host.
-    pub fn new(name: &str, instance: u64, every_s: f64, link_bytes_per_s: Option<u64>) -> Reporter {
+    pub fn new(name: &str, instance: u64, config: &ClusterConfig, link_bytes_per_s: Option<u64>) -> Reporter {
         Reporter {
             instance,
             name: name.into(),
-            every_s,
+            every_s: config.report_every.0.as_secs_f64(),
             link_bytes_per_s,
+            memory_bytes: config.memory.map(|memory| memory.0),
+            processors: config.processors,
+            needs: config.needs(),
             reports: 0,
             at: Instant::now(),
             counted: HashMap::new(),
@@ -94,6 +102,8 @@ impl Reporter {
             reaches: hosts.iter().flat_map(|hosts| hosts.reachable()).collect(),
             moves_disks: hosts.is_some(),
             link_bytes_per_s: self.link_bytes_per_s,
+            memory_bytes: self.memory_bytes,
+            processors: self.processors,
         };
         Report { host, pools, closed_pools, disks, other_disks }
     }
@@ -101,15 +111,17 @@ impl Reporter {
     fn record(&self, daemon: &Daemon, disk: &DiskStatus, place: Place, load: Load) -> DiskRecord {
         let config = disk.config.as_ref();
         let usage = disk.usage.usage_bytes;
+        let vm = config.and_then(|config| config.vm.as_ref());
         DiskRecord {
             name: disk.name.clone(),
-            vm: config.and_then(|config| config.vm.clone()),
+            vm: vm.cloned(),
             tenant: config.and_then(|config| config.tenant.clone()),
             host: self.name.clone(),
             epoch: place.epoch,
             pool: disk.pool.clone(),
             state: disk.state.to_string(),
             can_move: place.can_move,
+            vm_needs: self.needs.get(vm.unwrap_or(&disk.name)).cloned().unwrap_or_default(),
             size_bytes: disk.size_bytes,
             demand_bytes: match (&disk.policy, &disk.measured) {
                 (Some(policy), Some(_)) => policy.demand_bytes.min(disk.size_bytes),
@@ -145,7 +157,9 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     let status: Option<MoveStatus> = backend.migration_status(id).ok()?;
     match (daemon.owned_epoch(id), status) {
         (Some(epoch), Some(status)) => {
-            let moving_to = status.to.map(|to| hosts.name_of(to));
+            // A disk that is attached on another host as well, and is only waiting there, is not about to move.
+            let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, &disk.name);
+            let moving_to = status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to));
             Some(Place { epoch, can_move: true, moving_to })
         }
         // Detached, and left here.

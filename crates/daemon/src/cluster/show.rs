@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
-    HostState, PlannedMove, Size, TenantSettings, TenantStatus,
+    ForgetHost, HostState, PlannedMove, Size, TenantSettings, TenantStatus,
 };
 use haversack_cluster::{Move, Plan, TenantTotal, WEIGHTS};
-use haversack_directory::{Conflict, DrainRecord, Progress, Status, TenantRecord, View};
+use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, Status, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 
 use super::{Cluster, snapshot, tenants};
@@ -18,6 +18,8 @@ use crate::locked::Locked;
 use crate::settings::check_name;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The disks that an event names.
+const MOST_NAMED: usize = 20;
 
 /// Says in words that another host has a better claim to a disk.
 pub fn conflict(conflict: &Conflict) -> String {
@@ -62,10 +64,12 @@ impl Daemon {
         let plan = cluster.plan(&view);
         let plan: Plan =
             plan.map_err(|error| DaemonError::conflict(error.to_string(), "see 'haversack cluster status'"))?;
+        let vms = plan.moves.iter().map(|moved| (moved.vm.0.as_str(), moved.from.0.as_str()));
+        let disks = snapshot::disks_of(&view, vms);
         Ok(ClusterPlan {
             directory: directory(cluster),
             windows: cluster.observed.locked().windows,
-            moves: plan.moves.iter().map(|moved| planned(moved, &view)).collect(),
+            moves: plan.moves.iter().map(|moved| planned(moved, &disks)).collect(),
             held: plan.held.iter().map(ToString::to_string).collect(),
             variance_before: plan.variance_before,
             variance_after: plan.variance_after,
@@ -93,6 +97,50 @@ impl Daemon {
             ("host-serving", format!("host '{host}' accepts VMs again"))
         };
         self.events.add(kind, "daemon", what);
+        Ok(())
+    }
+
+    /// Removes a host that is gone for good, and what it owned, from the directory. Its disks stay where they are: nobody gets them
+    /// by this.
+    ///
+    /// # Errors
+    /// It is not confirmed, nobody knows the host, it is alive, or etcd cannot be reached.
+    pub fn forget_host(&self, host: &str, forget: &ForgetHost) -> Result<()> {
+        let cluster = self.cluster_or_error()?;
+        check_name(host).map_err(DaemonError::Bad)?;
+        if forget.confirm != host {
+            return Err(DaemonError::Bad(format!("confirm must repeat the host's name, '{host}'")));
+        }
+        let host = host.to_ascii_lowercase();
+        let is_alive = || {
+            DaemonError::conflict(
+                format!("host '{host}' is alive"),
+                "only a host that is gone for good can be forgotten: stop its daemon first",
+            )
+        };
+        let view = cluster.directory.view();
+        if view.hosts.contains_key(&host) {
+            return Err(is_alive());
+        }
+        if !view.away().contains(host.as_str()) {
+            return Err(DaemonError::NoSuch { what: "host", name: host });
+        }
+        let of_it = view.disks.values().filter(|disk| disk.record.host == host);
+        let mut disks: Vec<String> = of_it.map(|disk| disk.record.name.clone()).collect();
+        drop(view);
+        match cluster.directory.forget_host(&host) {
+            Err(DirectoryError::Changed { key: Key::Host(_) }) => return Err(is_alive()),
+            result => result?,
+        }
+        let count = disks.len();
+        disks.truncate(MOST_NAMED);
+        let more = if count > MOST_NAMED { ", ..." } else { "" };
+        let what = format!("host '{host}' is forgotten, with {count} disks: {}{more}", disks.join(", "));
+        self.events.add(
+            "host-forgotten",
+            "daemon",
+            if count == 0 { format!("host '{host}' is forgotten") } else { what },
+        );
         Ok(())
     }
 
@@ -162,7 +210,7 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
     }
     problems.extend(status.conflicts.iter().map(|one| format!("disk '{}': {}", one.disk, conflict(one))));
     let unreadable = &cluster.directory.view().unreadable;
-    problems.extend(unreadable.iter().map(|(key, error)| format!("{key} in etcd is ignored: {error}")));
+    problems.extend(unreadable.iter().map(|(key, one)| format!("{key} in etcd is ignored: {}", one.why)));
     DirectoryStatus {
         name: name.into(),
         endpoint: status.endpoint.clone(),
@@ -174,18 +222,22 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
     }
 }
 
-fn hosts(view: &View, now: Instant) -> Vec<ClusterHost> {
+pub(super) fn hosts(view: &View, now: Instant) -> Vec<ClusterHost> {
     let away = view.away();
     let names = view.hosts.keys().map(String::as_str).chain(away.iter().copied());
-    let mut hosts: Vec<_> = names.map(|name| host(view, name, now)).collect();
+    let mut disks: BTreeMap<&str, u64> = BTreeMap::new();
+    for disk in view.disks.values() {
+        *disks.entry(&disk.record.host).or_default() += 1;
+    }
+    let of_host = |name: &str| disks.get(name).copied().unwrap_or_default();
+    let mut hosts: Vec<_> = names.map(|name| host(view, name, of_host(name), now)).collect();
     hosts.sort_by(|a, b| a.name.cmp(&b.name));
     hosts
 }
 
-fn host(view: &View, name: &str, now: Instant) -> ClusterHost {
+fn host(view: &View, name: &str, disks: u64, now: Instant) -> ClusterHost {
     let seen = view.hosts.get(name);
     let is_drained = view.drains.contains_key(name);
-    let pools = view.pools.iter().filter(|((host, _), _)| host == name);
     ClusterHost {
         name: name.into(),
         state: match (seen, is_drained) {
@@ -196,8 +248,9 @@ fn host(view: &View, name: &str, now: Instant) -> ClusterHost {
         is_drained,
         age_s: seen.map(|seen| seen.at).or(view.gone.get(name).copied()).map(|at| seconds(at, now)),
         version: seen.map(|seen| seen.record.software.clone()),
-        disks: view.disks.values().filter(|disk| disk.record.host == name).count() as u64,
-        pools: pools
+        disks,
+        pools: view
+            .pools_of(name)
             .map(|((_, pool), seen)| {
                 let record = &seen.record;
                 ClusterPool {
@@ -271,11 +324,11 @@ fn progress(progress: Progress) -> &'static str {
     }
 }
 
-fn planned(moved: &Move, view: &View) -> PlannedMove {
-    let disks = snapshot::disks_of(view, &moved.vm.0, &moved.from.0);
+fn planned(moved: &Move, disks: &BTreeMap<(&str, &str), Vec<snapshot::Named>>) -> PlannedMove {
+    let disks = disks.get(&(moved.vm.0.as_str(), moved.from.0.as_str()));
     PlannedMove {
         vm: moved.vm.to_string(),
-        disks: disks.into_iter().map(|(_, name)| name).collect(),
+        disks: disks.into_iter().flatten().map(|(_, name)| name.clone()).collect(),
         from: moved.from.to_string(),
         to: moved.to.to_string(),
         reason: moved.to_string(),

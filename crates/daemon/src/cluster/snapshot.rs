@@ -23,8 +23,10 @@ pub fn of(view: &View) -> Snapshot {
     let away = view.away();
     let capacity = |host: &str| -> u64 {
         let usable = |pool: &&PoolRecord| USABLE.contains(&pool.state.as_str());
-        let pools = view.pools.iter().filter(|((of, _), _)| of == host).map(|(_, seen)| &seen.record);
-        pools.filter(usable).fold(0, |sum, pool| sum.saturating_add(pool.capacity_bytes / BLOCK))
+        view.pools_of(host)
+            .map(|(_, seen)| &seen.record)
+            .filter(usable)
+            .fold(0, |sum, pool| sum.saturating_add(pool.capacity_bytes / BLOCK))
     };
     let state = |name: &str, record: &HostRecord| match (record.moves_disks, view.drains.contains_key(name)) {
         // No disk can be moved from or to it.
@@ -36,8 +38,8 @@ pub fn of(view: &View) -> Snapshot {
         name: HostName(name.clone()),
         state: state(name, &seen.record),
         capacity_blocks: capacity(name),
-        memory_bytes: None,
-        vcpus: None,
+        memory_bytes: seen.record.memory_bytes,
+        vcpus: seen.record.processors,
         link_bytes_per_s: seen.record.link_bytes_per_s.unwrap_or(LINK_BYTES_PER_S),
     });
     let gone = away.iter().map(|name| Host {
@@ -98,12 +100,21 @@ fn vms(view: &View) -> Vec<Vm> {
         if entry.pinned.is_none() {
             entry.pinned = pinned(record);
         }
+        let needs = &record.vm_needs;
+        // All disks of a VM say the same, unless one of them was not reported again yet.
+        entry.memory_bytes = entry.memory_bytes.max(needs.memory_bytes);
+        entry.vcpus = entry.vcpus.max(needs.processors);
+        entry.anti_affinity.extend(needs.apart.iter().cloned());
         entry.disks.push(disk(name, record));
     }
     // One VM on two hosts would be two of one name: the part that cannot move stays out of the balancer's sight.
     let mut by_name: BTreeMap<String, Vec<Vm>> = BTreeMap::new();
     for ((name, _), vm) in vms {
         by_name.entry(name).or_default().push(vm);
+    }
+    for vm in by_name.values_mut().flatten() {
+        vm.anti_affinity.sort();
+        vm.anti_affinity.dedup();
     }
     let whole: BTreeSet<String> = by_name.keys().cloned().collect();
     by_name.into_values().flat_map(|parts| apart(parts, &whole)).collect()
@@ -163,12 +174,26 @@ pub fn tenants(view: &View) -> Vec<Tenant> {
     view.tenants.iter().map(tenant).collect()
 }
 
-/// Returns the identities and names of the disks of a VM as [`of`] names it, on a host.
-pub fn disks_of(view: &View, vm: &str, host: &str) -> Vec<(String, String)> {
+/// A disk's identity and name.
+pub type Named = (String, String);
+
+/// Returns the disks of some VMs as [`of`] names them, each on a host.
+pub fn disks_of<'a>(
+    view: &'a View,
+    vms: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<(&'a str, &'a str), Vec<Named>> {
+    let mut all: BTreeMap<_, Vec<Named>> = vms.into_iter().map(|vm| (vm, Vec::new())).collect();
+    if all.is_empty() {
+        return all;
+    }
     let names = Names::new(view);
-    let disks = view.disks.iter().map(|(id, seen)| (id, &seen.record));
-    let of_it = disks.filter(|(id, record)| record.host == host && names.of_vm(id, record) == vm);
-    of_it.map(|(id, record)| (id.clone(), record.name.clone())).collect()
+    for (id, seen) in &view.disks {
+        let record = &seen.record;
+        if let Some(disks) = all.get_mut(&(names.of_vm(id, record), record.host.as_str())) {
+            disks.push((id.clone(), record.name.clone()));
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -176,7 +201,7 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::time::Instant;
 
-    use haversack_directory::{DrainRecord, Load, Worth};
+    use haversack_directory::{DrainRecord, Load, VmNeeds, Worth};
 
     use super::*;
 
@@ -193,6 +218,8 @@ pub(super) mod tests {
             reaches: BTreeSet::new(),
             moves_disks: true,
             link_bytes_per_s: None,
+            memory_bytes: None,
+            processors: None,
         };
         if is_alive {
             view.hosts.insert(name.into(), seen(host));
@@ -220,6 +247,7 @@ pub(super) mod tests {
             pool: "a".into(),
             state: "attached".into(),
             can_move: true,
+            vm_needs: VmNeeds::default(),
             size_bytes: 1000 * BLOCK,
             demand_bytes: 10 * BLOCK,
             usage_bytes: 8 * BLOCK,
@@ -286,11 +314,33 @@ pub(super) mod tests {
         );
         assert_eq!(web.disks[0].curve.points(), [(1, 0.5), (4, 0.75)]);
         let of = |vm: &str, host: &str| {
-            disks_of(&view, vm, host).into_iter().map(|(id, name)| id + " " + &name).collect::<Vec<_>>()
+            let disks = disks_of(&view, [(vm, host)]).remove(&(vm, host)).unwrap();
+            disks.into_iter().map(|(id, name)| id + " " + &name).collect::<Vec<_>>()
         };
         assert_eq!(of("web", "alpha"), ["1 web-root", "2 web-data"]);
         assert_eq!(of("db", "alpha"), ["3 db"]);
         assert!(of("db", "beta").is_empty());
+    }
+
+    #[test]
+    fn what_vms_need_and_hosts_have_is_known() {
+        let mut view = View::default();
+        add_host(&mut view, "alpha", true);
+        add_disk(&mut view, "1", "web-root", Some("web"), "alpha");
+        add_disk(&mut view, "2", "web-data", Some("web"), "alpha");
+        let host = &mut view.hosts.get_mut("alpha").unwrap().record;
+        (host.memory_bytes, host.processors) = (Some(64 << 30), Some(16));
+        for id in ["1", "2"] {
+            let needs =
+                VmNeeds { memory_bytes: 4 << 30, processors: 2, apart: BTreeSet::from(["web".into()]) };
+            view.disks.get_mut(id).unwrap().record.vm_needs = needs;
+        }
+        let Snapshot { hosts, vms } = of(&view);
+        assert_eq!((hosts[0].memory_bytes, hosts[0].vcpus), (Some(64 << 30), Some(16)));
+        assert_eq!(
+            (vms[0].memory_bytes, vms[0].vcpus, &*vms[0].anti_affinity),
+            (4 << 30, 2, &["web".to_string()][..])
+        );
     }
 
     #[test]
@@ -311,7 +361,7 @@ pub(super) mod tests {
             [("3", "alpha", 1), ("4", "beta", 1), ("web@alpha", "alpha", 1), ("web@beta", "beta", 1)];
         assert_eq!(names(&snapshot), expected);
         assert!(snapshot.vms.iter().all(|vm| vm.pinned.is_some()), "{:?}", snapshot.vms);
-        assert_eq!(disks_of(&view, "3", "alpha"), [("3".into(), "local".into())]);
+        assert_eq!(disks_of(&view, [("3", "alpha")])[&("3", "alpha")], [("3".into(), "local".into())]);
         // A VM that is called like a part of another one.
         add_disk(&mut view, "5", "odd", Some("web@alpha"), "beta");
         let names: BTreeSet<String> = of(&view).vms.into_iter().map(|vm| vm.name.0).collect();

@@ -1,7 +1,7 @@
 //! `/v1/cluster`: the cluster as the directory has it, and what an operator changes in it.
 
 use axum::extract::State;
-use haversack_api::{ClusterPlan, ClusterStatus, ErrorBody, TenantSettings, TenantStatus};
+use haversack_api::{ClusterPlan, ClusterStatus, ErrorBody, ForgetHost, TenantSettings, TenantStatus};
 
 use super::Control;
 use super::answer::{Answer, Body, Part, answer};
@@ -34,6 +34,19 @@ pub async fn drain(State(control): State<Control>, Part(host): Part<String>) -> 
     responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn undrain(State(control): State<Control>, Part(host): Part<String>) -> Answer<()> {
     answer(&control, move |daemon| daemon.drain_host(&host, false)).await
+}
+
+/// Removes a host that is gone for good, and the disks that it owned, from the directory. Refused while it is alive.
+#[utoipa::path(post, path = "/v1/cluster/hosts/{host}/forget", request_body = ForgetHost,
+    params(("host" = String, Path, description = "Name of the host")),
+    responses((status = 200), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 503, body = ErrorBody)))]
+pub async fn forget(
+    State(control): State<Control>,
+    Part(host): Part<String>,
+    Body(forget): Body<ForgetHost>,
+) -> Answer<()> {
+    answer(&control, move |daemon| daemon.forget_host(&host, &forget)).await
 }
 
 /// The tenants, and what each would get of all caches. The disks without a tenant are one without a name.

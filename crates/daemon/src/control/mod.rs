@@ -119,17 +119,18 @@ fn operators() -> Router<Control> {
         .route("/v1/disks/{disk}/trace", get(policy::trace))
         .route("/v1/policy", put(policy::set).delete(policy::end))
         .route("/v1/jobs/{job}", delete(system::cancel))
-        .route("/v1/cluster/hosts/{host}/drain", put(cluster::drain).delete(cluster::undrain))
-        .route("/v1/cluster/tenants/{tenant}", put(cluster::set_tenant).delete(cluster::remove_tenant))
 }
 
-/// Routes for admins: they give up cached data, or affect all disks or another host.
+/// Routes for admins: they give up cached data, or affect all disks, another host or the cluster.
 fn admins() -> Router<Control> {
     Router::new()
         .route("/v1/pools/{pool}/devices", post(pools::add_device))
         .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
         .route("/v1/disks/{disk}/forget", post(disks::forget))
         .route("/v1/disks/{disk}/own", post(migration::own))
+        .route("/v1/cluster/hosts/{host}/drain", put(cluster::drain).delete(cluster::undrain))
+        .route("/v1/cluster/hosts/{host}/forget", post(cluster::forget))
+        .route("/v1/cluster/tenants/{tenant}", put(cluster::set_tenant).delete(cluster::remove_tenant))
         .route("/v1/stop", post(system::stop))
 }
 

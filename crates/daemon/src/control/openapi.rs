@@ -48,6 +48,7 @@ use super::{cluster, disks, migration, policy, pools, system};
         cluster::plan,
         cluster::drain,
         cluster::undrain,
+        cluster::forget,
         cluster::tenants,
         cluster::set_tenant,
         cluster::remove_tenant,

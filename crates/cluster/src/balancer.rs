@@ -182,6 +182,33 @@ impl Balancer {
         self.moves.retain(|other| other != moved);
     }
 
+    /// Takes note of moves that another host knows of, whose clock shows `their_now_us`. Of one that both know, the later time
+    /// counts.
+    pub fn learn(&mut self, now_us: Micros, moves: &[MoveRecord], their_now_us: Micros) {
+        for moved in moves {
+            let at_us = now_us.saturating_sub(their_now_us.saturating_sub(moved.at_us));
+            let is_same = |known: &MoveRecord| {
+                (&known.vm, &known.from, &known.to) == (&moved.vm, &moved.from, &moved.to)
+            };
+            let place = self.moves.iter().position(is_same);
+            if place.is_some_and(|place| self.moves[place].at_us >= at_us) {
+                continue;
+            }
+            place.into_iter().for_each(|place| drop(self.moves.remove(place)));
+            self.record(MoveRecord { at_us, ..moved.clone() });
+        }
+    }
+
+    /// Sets the clock forward, on which the moves are recorded.
+    pub fn advance(&mut self, by_us: Micros) {
+        self.moves.iter_mut().for_each(|moved| moved.at_us = moved.at_us.saturating_add(by_us));
+    }
+
+    /// Goes on with the windows that another host has observed.
+    pub fn go_on_from(&mut self, other: Balancer) {
+        self.hosts = other.hosts;
+    }
+
     /// Returns the moves that still count, the oldest first.
     pub fn moves(&self) -> impl Iterator<Item = &MoveRecord> {
         self.moves.iter()

@@ -283,8 +283,6 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::KeepReplicated,
     Bug::SealUnflushed,
     Bug::UseUncertain,
-    Bug::EndUnagreed,
-    Bug::KeepReordered,
 ];
 
 #[cfg(feature = "bug-zoo")]

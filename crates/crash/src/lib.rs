@@ -5,11 +5,13 @@
 
 mod base;
 pub mod checkpoint;
+pub mod cluster;
 pub mod crash;
 pub mod created;
 mod damage;
 pub mod device;
 pub mod fuzz;
+mod hosts;
 pub mod io;
 pub mod job;
 pub mod loss;
@@ -28,5 +30,7 @@ pub mod twin;
 pub mod verify;
 pub mod workload;
 pub mod world;
+#[cfg(feature = "bug-zoo")]
+pub mod zoo;
 
 pub use run::{Options, RunReport, run_seed, trace};

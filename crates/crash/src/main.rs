@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 
 use haversack_crash::plan::Plan;
 use haversack_crash::run::{self, Options, RunReport, run_seed};
-use haversack_crash::twin;
 use haversack_crash::world::Counts;
+use haversack_crash::{cluster, twin};
 use haversack_model::random::Random;
 
 const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin] [--learned] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin | --cluster] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
   --seed S      first seed (default 1); seed S, S+1, ... make one run each
   --runs N      seeds to run, instead of a number of points
   --threads T   threads, one run each at a time (default 2)
-  --bug NAME    plant a mistake in the core (needs the feature bug-zoo)
+  --bug NAME    plant a mistake (needs the feature bug-zoo)
   --twin        two hosts between which a disk moves
+  --cluster     five hosts, whose VMs the balancer moves, and an etcd that fails
   --learned     every admission filter is the one that learns
   --verbose     a line for every run
   --trace       a line for everything that happens: for one run
@@ -37,6 +38,7 @@ struct Arguments {
     bug: Option<String>,
     learned: bool,
     twin: bool,
+    cluster: bool,
     verbose: bool,
     demo: bool,
 }
@@ -50,6 +52,7 @@ fn arguments() -> Result<Arguments, String> {
         bug: None,
         learned: false,
         twin: false,
+        cluster: false,
         verbose: false,
         demo: false,
     };
@@ -65,6 +68,7 @@ fn arguments() -> Result<Arguments, String> {
             "--bug" => parsed.bug = Some(value()?),
             "--verbose" => parsed.verbose = true,
             "--twin" => parsed.twin = true,
+            "--cluster" => parsed.cluster = true,
             "--learned" => parsed.learned = true,
             "--trace" => haversack_crash::trace(),
             "--demo" => parsed.demo = true,
@@ -100,11 +104,10 @@ fn main() -> ExitCode {
 
 #[cfg(feature = "bug-zoo")]
 fn plant(name: &str) -> Result<(), String> {
-    use haversack_core::bugs;
-    let bugs = || bugs::ALL.iter().chain(bugs::OF_MIGRATION);
-    let all = || bugs().map(|b| format!("{b:?}")).collect::<Vec<_>>().join(", ");
-    let found = bugs().find(|bug| format!("{bug:?}") == name);
-    bugs::plant(Some(*found.ok_or_else(|| format!("unknown bug '{name}'; there are {}", all()))?));
+    use haversack_crash::zoo::{Bug, all};
+    let found = all().find(|bug| bug.to_string() == name);
+    let known = || all().map(|bug| bug.to_string()).collect::<Vec<_>>().join(", ");
+    Bug::plant(Some(found.ok_or_else(|| format!("unknown bug '{name}'; there are {}", known()))?));
     Ok(())
 }
 
@@ -128,7 +131,11 @@ fn many(arguments: &Arguments) -> RunReport {
                 break;
             }
             let seed = arguments.seed.wrapping_add(run);
-            let report = if arguments.twin { twin::run_seed(seed) } else { run_seed(seed, &options) };
+            let report = match (arguments.cluster, arguments.twin) {
+                (true, _) => cluster::run_seed(seed),
+                (_, true) => twin::run_seed(seed),
+                _ => run_seed(seed, &options),
+            };
             points.fetch_add(report.points, Ordering::Relaxed);
             for violation in &report.violations {
                 println!("{violation}");

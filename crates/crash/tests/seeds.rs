@@ -4,7 +4,7 @@
 //! replay the few events that show it. The other seeds are smoke tests: they failed once, but today they are only
 //! runs like any other.
 
-use haversack_crash::{Options, run_seed, twin};
+use haversack_crash::{Options, cluster, run_seed, twin};
 
 /// A bug that the simulator has found.
 struct Bug {
@@ -267,6 +267,23 @@ fn no_seed_of_two_hosts_that_once_failed_fails_again() {
         let violations = twin::run_seed(*seed).violations;
         assert!(violations.is_empty(), "this seed once showed: {name}\n{}", violations.join("\n"));
     }
+}
+
+#[test]
+fn a_cluster_of_five_hosts_holds_what_it_promises() {
+    let reports: Vec<_> = (1..=16).map(cluster::run_seed).collect();
+    let violations: Vec<_> = reports.iter().flat_map(|report| report.violations.clone()).collect();
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+    // It was not only calm.
+    let sum = |of: fn(&haversack_crash::RunReport) -> u64| reports.iter().map(of).sum::<u64>();
+    assert!(sum(|report| report.points) > 100 && sum(|report| report.counts.faults) > 100);
+    assert!(sum(|report| report.counts.jobs) > 10, "hardly any VM was moved");
+}
+
+#[test]
+fn a_seed_of_a_cluster_repeats_its_run() {
+    let [first, again] = [(); 2].map(|()| cluster::run_seed(7));
+    assert_eq!(format!("{:?}", first.counts), format!("{:?}", again.counts));
 }
 
 #[test]

@@ -1,28 +1,30 @@
-//! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two.
+//! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two, those of a
+//! cluster by that of five.
 //! `ZOO=NAME` hunts only those whose name contains NAME.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use haversack_core::bugs::{self, Bug};
+use haversack_core::bugs::Bug as Core;
 use haversack_crash::run::{self, Options, RunReport, run_seed};
-use haversack_crash::twin;
+use haversack_crash::zoo::{Bug, all};
+use haversack_crash::{cluster, twin};
 
 const MOST_POINTS: u64 = 200_000;
 
 /// Mistakes that only runs with bases or checkpoints, or that clean in order, can have.
-const OF_SOME_RUNS: [Bug; 8] = [
-    Bug::ShareWritten,
-    Bug::ShareDirty,
-    Bug::ShareOldAnswer,
-    Bug::KeepStopName,
-    Bug::TrustCheckpoint,
-    Bug::CleanOutOfOrder,
-    Bug::CommitOutOfOrder,
-    Bug::AroundOutOfOrder,
+const OF_SOME_RUNS: [Core; 8] = [
+    Core::ShareWritten,
+    Core::ShareDirty,
+    Core::ShareOldAnswer,
+    Core::KeepStopName,
+    Core::TrustCheckpoint,
+    Core::CleanOutOfOrder,
+    Core::CommitOutOfOrder,
+    Core::AroundOutOfOrder,
 ];
 
 /// Seeds that have caught rare mistakes: they are tried first.
-const KEPT_SEEDS: [(Bug, u64); 2] = [(Bug::LossUnrecorded, 778), (Bug::TrustCheckpoint, 601)];
+const KEPT_SEEDS: [(Core, u64); 2] = [(Core::LossUnrecorded, 778), (Core::TrustCheckpoint, 601)];
 
 #[test]
 fn every_planted_mistake_is_caught() {
@@ -45,7 +47,7 @@ fn every_planted_mistake_is_caught() {
             Some((seed, how)) => (seed.to_string(), shorten(how)),
             None => (String::new(), "SURVIVED".into()),
         };
-        println!("{:<32} {points:>7} points {seed:>8}  {how}", format!("{bug:?}"));
+        println!("{:<32} {points:>7} points {seed:>8}  {how}", bug.to_string());
         if caught.is_none() {
             survivors.push(bug);
         }
@@ -64,21 +66,24 @@ fn hunts() -> Vec<(Bug, Run)> {
     let any: Run = |seed| run_seed(seed, &Options::default());
     // In runs that may have the mistake, so that rare ones are met sooner.
     let plain: Run = |seed| run_seed(seed, &Options { plain: true, ..Options::default() });
-    let one = |bug: Bug| if OF_SOME_RUNS.contains(&bug) { any } else { plain };
-    let two: Run = twin::run_seed;
-    let all =
-        bugs::ALL.iter().map(|bug| (*bug, one(*bug))).chain(bugs::OF_MIGRATION.iter().map(|bug| (*bug, two)));
-    all.filter(|(bug, _)| format!("{bug:?}").contains(&wanted())).collect()
+    let run = |bug: Bug| match bug {
+        Bug::Core(bug) if OF_SOME_RUNS.contains(&bug) => any,
+        Bug::Core(_) => plain,
+        Bug::Migration(_) => twin::run_seed,
+        Bug::Cluster(_) => cluster::run_seed,
+    };
+    let all = all().map(|bug| (bug, run(bug)));
+    all.filter(|(bug, _)| bug.to_string().contains(&wanted())).collect()
 }
 
 /// Returns the number of crash points that were tried, and the seed that caught the mistake with what it found.
 fn hunt(bug: Bug, run: Run) -> (u64, Option<(u64, String)>) {
     let mut points = 0;
-    let kept = KEPT_SEEDS.iter().filter(|(kept, _)| *kept == bug).map(|(_, seed)| *seed);
+    let kept = KEPT_SEEDS.iter().filter(|(kept, _)| bug == Bug::Core(*kept)).map(|(_, seed)| *seed);
     for seed in kept.chain(1..) {
-        bugs::plant(Some(bug));
+        Bug::plant(Some(bug));
         let report = run(seed);
-        bugs::plant(None);
+        Bug::plant(None);
         points += report.points;
         let found = report.violations.into_iter().next();
         // It must be the planted mistake that was caught.

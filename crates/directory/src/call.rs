@@ -6,21 +6,19 @@ use std::time::Instant;
 
 use etcd_client::{Client, ResponseHeader};
 
+use crate::change::Change;
 use crate::connect::in_time;
 use crate::error::DirectoryError;
 use crate::status::Shared;
-use crate::write::{All, Condition, Write};
+use crate::transaction::All;
+use crate::write::Write;
 
 /// Calls that wait; more are refused.
 pub(crate) const MOST_CALLS: usize = 64;
 
-/// Changes that are made together or not at all.
+/// A change, and who waits for it.
 pub(crate) struct Call {
-    pub writes: Vec<Write>,
-    /// What else must be so.
-    pub conditions: Vec<Condition>,
-    /// Let the written keys go with this host's lease.
-    pub is_leased: bool,
+    pub change: Change,
     /// Gets the revision of the change. It has room for that.
     pub answer: SyncSender<Result<i64, DirectoryError>>,
 }
@@ -41,8 +39,8 @@ impl Call {
         calls: &mut Client,
         endpoint: &str,
     ) -> Result<(), DirectoryError> {
-        let Call { writes, conditions, is_leased, answer } = self;
-        let result = change(shared, calls, endpoint, writes, &conditions, is_leased).await;
+        let Call { change, answer } = self;
+        let result = make(shared, calls, endpoint, change).await;
         shared.count_writes(usize::from(result.is_ok()));
         let lost = match &result {
             Err(error) if error.ends_session() => Some(error.to_string()),
@@ -62,18 +60,17 @@ impl Call {
     }
 }
 
-async fn change(
+async fn make(
     shared: &Shared,
     calls: &mut Client,
     endpoint: &str,
-    writes: Vec<Write>,
-    conditions: &[Condition],
-    is_leased: bool,
+    change: Change,
 ) -> Result<i64, DirectoryError> {
+    let Change { writes, conditions, is_leased } = change;
     let lease = shared.lease().filter(|_| is_leased).map_or(0, |lease| lease.id);
     let writes: Vec<_> = writes.into_iter().map(|write| write.with_lease(lease)).collect();
     let Some(first) = writes.first() else { return Ok(0) };
-    let (all, txn) = All::new(&writes, conditions);
+    let (all, txn) = All::new(&writes, &conditions);
     let answer = in_time(endpoint, &first.to_string(), calls.txn(txn)).await?;
     if !answer.succeeded() {
         let key = all.refused(&answer).unwrap_or(&first.key).clone();
@@ -89,10 +86,5 @@ fn note(shared: &Shared, writes: &[Write], revision: i64) {
     let at = Instant::now();
     let mut view = shared.lock_view();
     let view = Arc::make_mut(&mut view);
-    for write in writes {
-        match &write.value {
-            Some(value) => view.note(&write.key, value, write.lease, revision, at),
-            None => view.note_deletion(&write.key, revision, at),
-        }
-    }
+    writes.iter().for_each(|write| view.note(write, revision, at));
 }

@@ -9,18 +9,18 @@ use tokio::sync::mpsc;
 
 use crate::backoff::{Backoff, random};
 use crate::call::{Call, MOST_CALLS};
+use crate::change::{Change, Lead};
 use crate::config::Config;
 use crate::error::DirectoryError;
 use crate::key::Key;
 use crate::leadership::Leadership;
-use crate::record::{
-    BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, TenantRecord, encode,
-};
+use crate::record::{BalanceRecord, DrainRecord, IntentRecord, TenantRecord, encode};
 use crate::report::Report;
 use crate::session::Session;
 use crate::status::{Shared, Status};
-use crate::view::{Seen, View};
-use crate::write::{At, Condition, MOST_WRITES, Write};
+use crate::transaction::MOST_WRITES;
+use crate::view::View;
+use crate::write::{At, Condition, Write};
 
 /// How long a connection must have lasted for the next attempt to follow at once.
 const LASTING: Duration = Duration::from_secs(10);
@@ -99,30 +99,17 @@ impl Directory {
         leadership: Option<Leadership>,
     ) -> Result<(), DirectoryError> {
         let (key, owned) = (Key::Intent(disk.into()), Key::Disk(disk.into()));
-        let leads = leadership.map(|leadership| leadership.condition());
         for attempt in 1.. {
             let view = self.view();
-            let is_same = |entry: &&Seen<DiskRecord>| {
-                entry.record.host == intent.from && entry.record.epoch == intent.epoch
-            };
-            let Some(entry) = view.disks.get(disk).filter(is_same) else {
-                return Err(DirectoryError::Changed { key: owned });
-            };
-            let is_owned = Condition { key: owned.clone(), at: At::Changed(entry.revision) };
-            let conditions = leads.iter().cloned().chain([is_owned]).collect();
-            let mine = view.intents.get(disk).filter(|seen| seen.record.is_same_move(intent));
-            // Whether another one's intent is there is for etcd to say: the view may have one that was just removed.
-            let write = Write::put(key.clone(), encode(intent)).if_at(mine.map_or(0, |seen| seen.revision));
-            match self.call(vec![write], conditions, false) {
+            let is_there =
+                |view: &View| view.intents.get(disk).is_some_and(|seen| seen.record.is_same_move(intent));
+            match self.call(Change::begin_move(&view, disk, intent, leadership)?) {
                 // This daemon's own has just been removed, or is there and not in the view yet.
                 Err(DirectoryError::Changed { key: changed })
                     if changed == key && attempt < MOST_ATTEMPTS =>
                 {
                     std::thread::sleep(UNTIL_SEEN);
-                    let view = self.view();
-                    let is_there =
-                        view.intents.get(disk).is_some_and(|seen| seen.record.is_same_move(intent));
-                    if mine.is_none() && !is_there {
+                    if !is_there(&view) && !is_there(&self.view()) {
                         return Err(DirectoryError::Changed { key });
                     }
                 }
@@ -141,11 +128,8 @@ impl Directory {
     /// # Errors
     /// As [`Directory::begin_move`].
     pub fn end_move(&self, disk: &str, intent: &IntentRecord) -> Result<(), DirectoryError> {
-        let view = self.view();
-        let Some(seen) = view.intents.get(disk).filter(|seen| seen.record == *intent) else { return Ok(()) };
-        let delete = Write::delete(Key::Intent(disk.into())).if_at(seen.revision);
-        drop(view);
-        self.call(vec![delete], Vec::new(), false).map(drop)
+        let change = Change::end_move(&self.view(), disk, intent);
+        change.map_or(Ok(()), |change| self.call(change).map(drop))
     }
 
     /// Marks a host as draining, or removes the mark.
@@ -153,7 +137,7 @@ impl Directory {
     /// # Errors
     /// Etcd is away or does not answer.
     pub fn set_drain(&self, host: &str, drain: Option<&DrainRecord>) -> Result<(), DirectoryError> {
-        self.set(Key::Drain(host.into()), drain.map(encode))
+        self.call(Change::drain(host, drain)).map(drop)
     }
 
     /// Removes what the directory has of a host that is gone for good: its pools, the disks that it owned, and its mark as draining.
@@ -174,7 +158,9 @@ impl Directory {
             drop(view);
             let mut result = Ok(());
             for writes in writes.chunks(MOST_WRITES) {
-                result = self.call(writes.to_vec(), vec![is_gone.clone()], false).map(drop);
+                let change =
+                    Change { writes: writes.to_vec(), conditions: vec![is_gone.clone()], is_leased: false };
+                result = self.call(change).map(drop);
                 if result.is_err() {
                     break;
                 }
@@ -196,7 +182,12 @@ impl Directory {
     /// # Errors
     /// Etcd is away or does not answer.
     pub fn set_tenant(&self, name: &str, tenant: Option<&TenantRecord>) -> Result<(), DirectoryError> {
-        self.set(Key::Tenant(name.into()), tenant.map(encode))
+        let key = Key::Tenant(name.into());
+        let write = match tenant {
+            Some(tenant) => Write::put(key, encode(tenant)),
+            None => Write::delete(key),
+        };
+        self.call(Change::of(write)).map(drop)
     }
 
     /// Becomes the host that balances, unless another one is, or goes on to be it. It ends with this host's lease.
@@ -209,15 +200,14 @@ impl Directory {
             let why = self.shared.why_away().unwrap_or_else(|| "this host has no lease".into());
             return Err(DirectoryError::Away { why });
         };
-        if let Some(leader) = &self.view().leader {
-            let is_me = leader.record.instance == self.instance() && leader.lease == lease.id;
-            return Ok(is_me.then_some(Leadership { created: leader.created }));
-        }
-        let record = LeaderRecord { host: self.name().into(), instance: self.instance() };
-        match self.call(vec![Write::put(Key::Leader, encode(&record)).if_at(0)], Vec::new(), true) {
-            Ok(created) => Ok(Some(Leadership { created })),
-            Err(DirectoryError::Changed { .. }) => Ok(None),
-            Err(error) => Err(error),
+        match Lead::of(&self.view(), self.name(), self.instance(), lease.id) {
+            Lead::Is(leadership) => Ok(Some(leadership)),
+            Lead::Other => Ok(None),
+            Lead::Ask(change) => match self.call(change) {
+                Ok(created) => Ok(Some(Leadership { created })),
+                Err(DirectoryError::Changed { .. }) => Ok(None),
+                Err(error) => Err(error),
+            },
         }
     }
 
@@ -226,31 +216,17 @@ impl Directory {
     /// # Errors
     /// Etcd is away or does not answer, or another host balances.
     pub fn set_balance(&self, leadership: Leadership, record: &BalanceRecord) -> Result<(), DirectoryError> {
-        self.call(vec![Write::put(Key::Balance, encode(record))], vec![leadership.condition()], false)
-            .map(drop)
+        self.call(Change::balance(leadership, record)).map(drop)
     }
 
-    fn set(&self, key: Key, value: Option<Vec<u8>>) -> Result<(), DirectoryError> {
-        let write = match value {
-            Some(value) => Write::put(key, value),
-            None => Write::delete(key),
-        };
-        self.call(vec![write], Vec::new(), false).map(drop)
-    }
-
-    fn call(
-        &self,
-        writes: Vec<Write>,
-        conditions: Vec<Condition>,
-        is_leased: bool,
-    ) -> Result<i64, DirectoryError> {
+    fn call(&self, change: Change) -> Result<i64, DirectoryError> {
         if let Some(why) = self.shared.why_away() {
             self.shared.count_failed_call();
             return Err(DirectoryError::Away { why });
         }
-        let what = writes.first().map_or_else(|| "a change".into(), ToString::to_string);
+        let what = change.writes.first().map_or_else(|| "a change".into(), ToString::to_string);
         let (answer, answered) = sync_channel(1);
-        let call = Call { writes, conditions, is_leased, answer };
+        let call = Call { change, answer };
         {
             let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
             let calls = calls.as_ref().ok_or(DirectoryError::Stopped)?;

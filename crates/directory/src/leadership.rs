@@ -1,6 +1,7 @@
 //! The host that balances: one at a time.
 
 use crate::key::Key;
+use crate::view::View;
 use crate::write::{At, Condition};
 
 /// A host's right to balance, which ends with its lease.
@@ -14,6 +15,16 @@ pub struct Leadership {
 }
 
 impl Leadership {
+    /// Makes the right of the host whose key was created at a revision.
+    pub fn since(created: i64) -> Leadership {
+        Leadership { created }
+    }
+
+    /// Whether a view has everything that others have written before this host became the leader.
+    pub fn is_seen(self, view: &View) -> bool {
+        view.revision >= self.created
+    }
+
     pub(crate) fn condition(self) -> Condition {
         Condition { key: Key::Leader, at: At::Created(self.created) }
     }

@@ -13,6 +13,9 @@
 //! - Changes that a caller needs the result of, such as an intent, are calls: refused at once while etcd cannot be reached, and
 //!   answered in bounded time otherwise.
 //!
+//! What is written, and under which conditions, is decided without I/O ([`changes`], [`Change`], [`Lead`], [`View`]), so that the
+//! crash simulator runs the same rules against a model of etcd.
+//!
 //! The keys are described at [`Key`], the values at the records ([`HostRecord`] and others).
 //!
 //! Invariants
@@ -23,7 +26,9 @@
 //!   epoch is never replaced by one with a lower epoch.
 
 mod backoff;
+pub mod bugs;
 mod call;
+mod change;
 mod config;
 mod connect;
 mod directory;
@@ -36,10 +41,12 @@ mod record;
 mod report;
 mod session;
 mod status;
+mod transaction;
 mod view;
 mod watch;
 mod write;
 
+pub use change::{Change, Lead};
 pub use config::{Config, TlsFiles};
 pub use directory::Directory;
 pub use error::DirectoryError;
@@ -49,6 +56,7 @@ pub use record::{
     BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Load, PoolRecord,
     RecordError, TenantRecord, VERSION, VmNeeds, Worth,
 };
-pub use report::{Conflict, Report};
+pub use report::{Changes, Conflict, Report, changes};
 pub use status::Status;
-pub use view::{Progress, Seen, Unreadable, View};
+pub use view::{Found, Progress, Seen, Stamp, Unreadable, View};
+pub use write::{At, Condition, Write};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::bugs::{Bug, planted};
 use crate::key::Key;
 use crate::noticeable::Noticeable;
 use crate::record::{DiskRecord, HostRecord, PoolRecord, encode};
@@ -40,7 +40,7 @@ pub struct Conflict {
 
 /// What a report needs.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub struct Changes {
     /// What is to be written.
     pub writes: Vec<Write>,
     /// What is not written, since another host has a better claim.
@@ -60,24 +60,23 @@ fn is_due<T: Noticeable + PartialEq>(mine: &T, there: Option<&Seen<T>>, now: Ins
 }
 
 /// Returns what is to be written so that the directory, as far as it is known, says about what a report says.
-pub(crate) fn changes(report: &Report, view: &View, config: &Config, lease: i64, now: Instant) -> Changes {
+pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant) -> Changes {
     let mut changes = Changes::default();
-    let me = &config.name;
     let is_new = view.hosts.get(me).is_none_or(|seen| seen.record != report.host || seen.lease != lease);
     if is_new {
-        let key = Key::Host(me.clone());
+        let key = Key::Host(me.into());
         let revision = view.revision_of(&key);
         changes.writes.push(Write::put(key, encode(&report.host)).with_lease(lease).if_at(revision));
     }
     for (pool, record) in &report.pools {
-        let key = (me.clone(), pool.clone());
+        let key = (me.to_string(), pool.clone());
         if is_due(record, view.pools.get(&key), now) {
-            let key = Key::Pool { host: me.clone(), pool: pool.clone() };
+            let key = Key::Pool { host: me.into(), pool: pool.clone() };
             changes.writes.push(Write::put(key, encode(record)));
         }
     }
     let is_gone = |pool: &String| !report.pools.contains_key(pool) && !report.closed_pools.contains(pool);
-    for (host, pool) in view.pools.keys().filter(|(host, pool)| host == me && is_gone(pool)) {
+    for (host, pool) in view.pools.keys().filter(|(host, pool)| *host == me && is_gone(pool)) {
         changes.writes.push(Write::delete(Key::Pool { host: host.clone(), pool: pool.clone() }));
     }
     for (id, record) in &report.disks {
@@ -95,13 +94,27 @@ pub(crate) fn changes(report: &Report, view: &View, config: &Config, lease: i64,
             Claim::Refused(conflict) => changes.conflicts.push(conflict),
         }
     }
+    if planted(Bug::ClaimFromDead) {
+        for (id, seen) in view.disks.iter().filter(|(id, _)| report.other_disks.contains(*id)) {
+            if !view.hosts.contains_key(&seen.record.host) {
+                let (host, epoch) = (me.to_string(), seen.record.epoch + 1);
+                let record = DiskRecord { host, epoch, ..seen.record.clone() };
+                changes.writes.push(Write::put(Key::Disk(id.clone()), encode(&record)));
+            }
+        }
+    }
     for (id, seen) in &view.disks {
-        let is_mine = seen.record.host == *me && !report.closed_pools.contains(&seen.record.pool);
+        let is_mine = seen.record.host == me && !report.closed_pools.contains(&seen.record.pool);
         if is_mine && !report.disks.contains_key(id) && !report.other_disks.contains(id) {
             changes.writes.push(Write::delete(Key::Disk(id.clone())).if_at(seen.revision));
         }
     }
     changes
+}
+
+/// Whether an entry of a host and epoch stands against this host's.
+fn is_better(host: &str, epoch: u64, mine: &DiskRecord) -> bool {
+    host != mine.host && epoch >= mine.epoch && !planted(Bug::ReplaceAnyEntry)
 }
 
 enum Claim {
@@ -114,7 +127,7 @@ enum Claim {
 /// host does not know the epoch of a disk for the moment, its own entry stays.
 fn claim(mine: &DiskRecord, there: Option<(&str, u64)>) -> Claim {
     match there {
-        Some((host, epoch)) if host != mine.host && epoch >= mine.epoch => Claim::Refused(Conflict {
+        Some((host, epoch)) if is_better(host, epoch, mine) => Claim::Refused(Conflict {
             disk: mine.name.clone(),
             epoch: mine.epoch,
             host: host.into(),
@@ -127,20 +140,8 @@ fn claim(mine: &DiskRecord, there: Option<(&str, u64)>) -> Claim {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::view::tests::{disk, seen_at};
-
-    fn config() -> Config {
-        Config {
-            endpoints: vec!["http://localhost:1".into()],
-            tls: None,
-            user: None,
-            name: "alpha".into(),
-            lease: Duration::from_secs(10),
-        }
-    }
 
     fn report() -> Report {
         let host = HostRecord {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     fn written(report: &Report, view: &View) -> Vec<String> {
-        changes(report, view, &config(), 9, Instant::now()).writes.iter().map(ToString::to_string).collect()
+        changes(report, view, "alpha", 9, Instant::now()).writes.iter().map(ToString::to_string).collect()
     }
 
     fn view_of(report: &Report) -> View {
@@ -210,7 +211,7 @@ mod tests {
         let usage_bytes = disk.usage_bytes;
         disk.usage_bytes += usage_bytes / 50;
         assert!(written(&report, &view).is_empty());
-        let later = changes(&report, &view, &config(), 9, Instant::now() + AFTER);
+        let later = changes(&report, &view, "alpha", 9, Instant::now() + AFTER);
         assert_eq!(
             later.writes.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["put /haversack/v1/disks/id"]
@@ -257,7 +258,7 @@ mod tests {
                 disk.dirty_bytes = (1.0 + random() * 20e6) as u64;
             }
             let now = begin + Duration::from_secs(10) * number;
-            let writes = changes(&now_report, &view, &config(), 9, now).writes;
+            let writes = changes(&now_report, &view, "alpha", 9, now).writes;
             // What fills an empty directory is not counted.
             if number > 0 {
                 keys += writes.len();
@@ -288,7 +289,7 @@ mod tests {
             let mut view = view_of(&report);
             view.disks.clear();
             view.note(&Key::Disk("id".into()), value.as_bytes(), 0, 7, Instant::now());
-            let changes = changes(&report, &view, &config(), 9, Instant::now());
+            let changes = changes(&report, &view, "alpha", 9, Instant::now());
             (changes.writes.iter().map(|write| write.expected).collect::<Vec<_>>(), changes.conflicts.len())
         };
         assert_eq!(with("nonsense"), (vec![Some(7)], 0));
@@ -321,7 +322,7 @@ mod tests {
         let with = |there: DiskRecord| {
             let mut view = view_of(&report);
             view.disks.insert("id".into(), seen_at(there, 3));
-            let changes = changes(&report, &view, &config(), 9, Instant::now());
+            let changes = changes(&report, &view, "alpha", 9, Instant::now());
             (changes.writes.len(), changes.conflicts.len())
         };
         assert_eq!(with(disk("beta", 2)), (1, 0));

@@ -14,8 +14,9 @@ use crate::error::DirectoryError;
 use crate::lease::Keeper;
 use crate::report::{Changes, Report, changes};
 use crate::status::Shared;
+use crate::transaction::{self, MOST_WRITES};
 use crate::watch::{BEAT, Lost, Watch};
-use crate::write::{self, MOST_WRITES, Write};
+use crate::write::Write;
 
 /// After what time a report that was refused in part is compared with the view again.
 const AFTER_REFUSAL: Duration = Duration::from_millis(250);
@@ -136,10 +137,7 @@ impl<'a> Session<'a> {
     /// Returns whether this host's name is free. Another daemon that has it, such as the one before this, keeps it until its
     /// lease ends.
     fn has_name(&mut self) -> bool {
-        let view = self.shared.view();
-        let other = view.hosts.get(&self.shared.config.name);
-        let other =
-            other.filter(|host| host.record.instance != self.shared.instance).map(|host| host.revision);
+        let other = self.shared.view().other_daemon(&self.shared.config.name, self.shared.instance);
         let before = std::mem::replace(&mut self.other, other);
         match (before, other) {
             (_, None) => self.shared.set_name_taken(false),
@@ -171,7 +169,7 @@ impl<'a> Session<'a> {
         }
         let (Some(report), Some(lease)) = (self.shared.last_report(), self.shared.lease()) else { return };
         let Changes { writes, conflicts } =
-            changes(&report, &self.shared.view(), &self.shared.config, lease.id, Instant::now());
+            changes(&report, &self.shared.view(), &self.shared.config.name, lease.id, Instant::now());
         self.shared.set_conflicts(conflicts);
         self.pending = writes.chunks(MOST_WRITES).map(<[_]>::to_vec).collect();
         (self.writing, self.refused_at) = (Some(report), None);
@@ -182,7 +180,7 @@ impl<'a> Session<'a> {
     async fn write(&mut self) -> Result<(), DirectoryError> {
         let Some(writes) = self.pending.pop_front() else { return Ok(()) };
         let what = format!("{} and {} more", writes[0], writes.len() - 1);
-        match in_time(&self.endpoint, &what, self.calls.txn(write::each(&writes))).await {
+        match in_time(&self.endpoint, &what, self.calls.txn(transaction::each(&writes))).await {
             Ok(answer) => {
                 let failed = answer.op_responses().iter().filter(|response| was_refused(response)).count();
                 self.shared.count_writes(writes.len() - failed);

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use etcd_client::KeyValue;
-
 use crate::key::Key;
 use crate::record::{
     BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Owner, PoolRecord,
     Record, RecordError, TenantRecord, decode,
 };
+use crate::write::Write;
 
 /// A record, and where it stands in etcd's history.
 #[derive(Clone, PartialEq, Debug)]
@@ -122,29 +121,42 @@ impl View {
         }
     }
 
+    /// Returns the revision of a host's entry if that is another daemon's of the same name.
+    pub fn other_daemon(&self, name: &str, instance: u64) -> Option<i64> {
+        let entry = self.hosts.get(name).filter(|host| host.record.instance != instance);
+        entry.map(|host| host.revision)
+    }
+
+    /// Returns whether this is a part of the history of an etcd that is at a revision: not if it is another one than the `known`
+    /// one, or was restored from an older copy.
+    pub fn is_of(&self, known: Option<u64>, cluster: u64, revision: i64) -> bool {
+        known == Some(cluster) && self.revision > 0 && self.revision <= revision
+    }
+
     /// Applies the present state of a key. What is older than what is known of the key is ignored.
-    pub(crate) fn put(&mut self, kv: &KeyValue, at: Instant) {
-        let Ok(text) = kv.key_str() else { return };
-        let Some(key) = Key::parse(text) else { return };
-        let stamp =
-            Stamp { created: kv.create_revision(), revision: kv.mod_revision(), lease: kv.lease(), at };
-        self.set(&key, kv.value(), stamp);
+    pub fn put(&mut self, found: &Found) {
+        if let Some(key) = Key::parse(found.key) {
+            self.set(&key, found.value, found.stamp);
+        }
     }
 
-    /// Applies a change that this host has made itself.
-    pub(crate) fn note(&mut self, key: &Key, value: &[u8], lease: i64, revision: i64, at: Instant) {
-        let created = self.created(key).unwrap_or(revision);
-        self.set(key, value, Stamp { created, revision, lease, at });
-    }
-
-    /// Applies a deletion that this host has made itself. What the watch still brings from before then is ignored.
-    pub(crate) fn note_deletion(&mut self, key: &Key, revision: i64, at: Instant) {
-        self.deleted.insert(key.clone(), revision);
-        self.delete(key.to_string().as_bytes(), revision, at);
+    /// Applies a change that this host has made itself. What the watch still brings from before then is ignored.
+    pub fn note(&mut self, write: &Write, revision: i64, at: Instant) {
+        let key = &write.key;
+        match &write.value {
+            Some(value) => {
+                let created = self.created(key).unwrap_or(revision);
+                self.set(key, value, Stamp { created, revision, lease: write.lease, at });
+            }
+            None => {
+                self.deleted.insert(key.clone(), revision);
+                self.delete(&key.to_string(), revision, at);
+            }
+        }
     }
 
     /// All changes up to a revision have been applied.
-    pub(crate) fn reached(&mut self, revision: i64) {
+    pub fn reached(&mut self, revision: i64) {
         self.revision = self.revision.max(revision);
         let reached = self.revision;
         self.deleted.retain(|_, deleted| *deleted > reached);
@@ -190,8 +202,7 @@ impl View {
     }
 
     /// Removes a key that was deleted at a revision.
-    pub(crate) fn delete(&mut self, key: &[u8], revision: i64, at: Instant) {
-        let Ok(text) = std::str::from_utf8(key) else { return };
+    pub fn delete(&mut self, text: &str, revision: i64, at: Instant) {
         let Some(key) = Key::parse(text) else { return };
         if self.revision_of(&key) < revision {
             self.unreadable.remove(&key);
@@ -234,11 +245,9 @@ impl View {
     }
 
     /// Replaces everything by what was read at a revision. What has not changed keeps the time at which it did.
-    pub(crate) fn replace(&mut self, kvs: &[KeyValue], revision: i64, at: Instant) {
+    pub fn replace<'a>(&mut self, all: impl IntoIterator<Item = Found<'a>>, revision: i64, at: Instant) {
         let mut new = View { revision, gone: std::mem::take(&mut self.gone), ..View::default() };
-        for kv in kvs {
-            new.put(kv, at);
-        }
+        all.into_iter().for_each(|found| new.put(&found));
         for name in self.hosts.keys().filter(|name| !new.hosts.contains_key(*name)) {
             new.gone.insert(name.clone(), at);
         }
@@ -278,13 +287,28 @@ fn revision<T>(seen: Option<&Seen<T>>) -> i64 {
     seen.map_or(0, |seen| seen.revision)
 }
 
-/// Where a value stands in etcd's history.
-#[derive(Clone, Copy)]
-struct Stamp {
-    created: i64,
-    revision: i64,
-    lease: i64,
-    at: Instant,
+/// A key and its value as they are in etcd.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// The value.
+    pub value: &'a [u8],
+    /// Where it stands.
+    pub stamp: Stamp,
+}
+
+/// Where a value stands in etcd's history, see [`Seen`].
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The revision at which its key was created.
+    pub created: i64,
+    /// The revision of its last change.
+    pub revision: i64,
+    /// The lease that it depends on; 0 for none.
+    pub lease: i64,
+    /// When this host heard of that change.
+    pub at: Instant,
 }
 
 impl Stamp {
@@ -394,8 +418,8 @@ pub(crate) mod tests {
         let key = Key::Intent("id".into());
         let value = crate::record::encode(&intent());
         let stamp = |revision| Stamp { created: revision, revision, lease: 0, at: Instant::now() };
-        view.note(&key, &value, 0, 5, Instant::now());
-        view.note_deletion(&key, 6, Instant::now());
+        view.note(&Write::put(key.clone(), value.clone()), 5, Instant::now());
+        view.note(&Write::delete(key.clone()), 6, Instant::now());
         assert!(view.intents.is_empty());
         view.set(&key, &value, stamp(5));
         assert!(view.intents.is_empty());
@@ -416,14 +440,14 @@ pub(crate) mod tests {
         view.disks.insert("id2".into(), seen_at(disk("beta", 3), 1));
         view.hosts.insert("beta".into(), seen_at(host(1), 1));
         assert_eq!(view.away(), BTreeSet::from(["alpha"]));
-        view.delete(b"/haversack/v1/hosts/beta", 2, Instant::now());
+        view.delete("/haversack/v1/hosts/beta", 2, Instant::now());
         assert_eq!(view.away(), BTreeSet::from(["alpha", "beta"]));
         assert!(view.gone.contains_key("beta"));
         // The disks stay with their owners.
         assert_eq!(view.disks["id2"].record.host, "beta");
         // A deletion that is older than what is known changes nothing.
         view.hosts.insert("beta".into(), seen_at(host(1), 5));
-        view.delete(b"/haversack/v1/hosts/beta", 4, Instant::now());
+        view.delete("/haversack/v1/hosts/beta", 4, Instant::now());
         assert!(view.hosts.contains_key("beta"));
     }
 }

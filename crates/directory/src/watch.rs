@@ -11,6 +11,7 @@ use crate::connect::in_time;
 use crate::error::{DirectoryError, text};
 use crate::key::PREFIX;
 use crate::status::Shared;
+use crate::view::{Found, Stamp};
 
 /// Keys that are read at once: an answer may have 4 MiB.
 const PAGE_KEYS: i64 = 500;
@@ -71,8 +72,12 @@ impl Watch {
             let view = Arc::make_mut(&mut view);
             for event in message.events() {
                 match (event.event_type(), event.kv()) {
-                    (EventType::Put, Some(kv)) => view.put(kv, at),
-                    (EventType::Delete, Some(kv)) => view.delete(kv.key(), kv.mod_revision(), at),
+                    (EventType::Put, Some(kv)) => {
+                        found(kv, at).iter().for_each(|found| view.put(found));
+                    }
+                    (EventType::Delete, Some(kv)) => {
+                        kv.key_str().iter().for_each(|key| view.delete(key, kv.mod_revision(), at));
+                    }
                     (_, None) => {}
                 }
             }
@@ -120,10 +125,7 @@ async fn is_same_history(
     let options = GetOptions::new().with_prefix().with_count_only();
     let answer = in_time(endpoint, &format!("reading {PREFIX}"), calls.get(PREFIX, Some(options))).await?;
     let Some(header) = answer.header() else { return Ok(false) };
-    let view = shared.view();
-    Ok(shared.cluster() == Some(header.cluster_id())
-        && view.revision > 0
-        && view.revision <= header.revision())
+    Ok(shared.view().is_of(shared.cluster(), header.cluster_id(), header.revision()))
 }
 
 /// Reads everything, as of one revision.
@@ -149,10 +151,16 @@ async fn read_all(shared: &Shared, calls: &mut Client, endpoint: &str) -> Result
     let at = Instant::now();
     tracing::debug!(endpoint, keys = all.len(), revision, "the directory was read");
     let mut view = shared.lock_view();
-    Arc::make_mut(&mut view).replace(&all, revision, at);
+    Arc::make_mut(&mut view).replace(all.iter().filter_map(|kv| found(kv, at)), revision, at);
     // Before anybody sees it.
     shared.read(at, cluster);
     Ok(())
+}
+
+/// Returns what was found; none for a key that is no text.
+fn found(kv: &KeyValue, at: Instant) -> Option<Found<'_>> {
+    let stamp = Stamp { created: kv.create_revision(), revision: kv.mod_revision(), lease: kv.lease(), at };
+    Some(Found { key: kv.key_str().ok()?, value: kv.value(), stamp })
 }
 
 /// Returns the first key after all keys of the directory.

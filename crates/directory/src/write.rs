@@ -1,19 +1,12 @@
-//! Writes, and the transactions that carry them out.
+//! Writes, and the conditions under which they are made. Without I/O.
 
 use std::fmt;
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
-
 use crate::key::Key;
-
-/// The most writes of a transaction: etcd takes 128 operations.
-pub(crate) const MOST_WRITES: usize = 100;
 
 /// A change of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Write {
+pub struct Write {
     /// The key.
     pub key: Key,
     /// Its new value; none to delete it.
@@ -45,27 +38,10 @@ impl Write {
         Write { expected: Some(revision), ..self }
     }
 
-    fn condition(&self) -> Option<Condition> {
+    /// Returns what it expects of its key, if anything.
+    pub fn condition(&self) -> Option<Condition> {
         let expected = self.expected?;
         Some(Condition { key: self.key.clone(), at: At::Changed(expected) })
-    }
-
-    fn operation(&self) -> TxnOp {
-        let key = self.key.to_string();
-        match &self.value {
-            Some(value) => TxnOp::put(key, value.clone(), Some(PutOptions::new().with_lease(self.lease))),
-            None => TxnOp::delete(key, None),
-        }
-    }
-
-    /// Returns the write as an operation of a transaction: one of its own if it depends on what is there.
-    fn nested(&self) -> TxnOp {
-        match self.condition() {
-            Some(condition) => {
-                TxnOp::txn(Txn::new().when([condition.compare()]).and_then([self.operation()]))
-            }
-            None => self.operation(),
-        }
     }
 }
 
@@ -77,21 +53,18 @@ impl fmt::Display for Write {
     }
 }
 
-/// Returns a transaction in which each write is carried out if its own key is as expected, whatever becomes of the others.
-pub(crate) fn each(writes: &[Write]) -> Txn {
-    Txn::new().and_then(writes.iter().map(Write::nested).collect::<Vec<_>>())
-}
-
 /// What must be so for a change to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Condition {
+pub struct Condition {
+    /// The key.
     pub key: Key,
+    /// Where it must stand.
     pub at: At,
 }
 
 /// Where a key must stand in etcd's history; 0 if it must not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum At {
+pub enum At {
     /// The revision of its last change.
     Changed(i64),
     /// The revision at which it was created.
@@ -99,50 +72,11 @@ pub(crate) enum At {
 }
 
 impl Condition {
-    fn compare(&self) -> Compare {
-        let key = self.key.to_string();
+    /// Returns whether it holds of a key that was created and last changed at these revisions, 0 and 0 if it does not exist.
+    pub fn holds(&self, created: i64, changed: i64) -> bool {
         match self.at {
-            At::Changed(revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
-            At::Created(revision) => Compare::create_revision(key, CompareOp::Equal, revision),
+            At::Changed(revision) => changed == revision,
+            At::Created(revision) => created == revision,
         }
-    }
-
-    fn holds(&self, kv: Option<&KeyValue>) -> bool {
-        match self.at {
-            At::Changed(revision) => kv.map_or(0, KeyValue::mod_revision) == revision,
-            At::Created(revision) => kv.map_or(0, KeyValue::create_revision) == revision,
-        }
-    }
-}
-
-/// A transaction in which all writes are carried out, or none.
-pub(crate) struct All {
-    conditions: Vec<Condition>,
-}
-
-impl All {
-    /// Returns the transaction. It depends on what the writes expect, and on more conditions.
-    pub fn new(writes: &[Write], more: &[Condition]) -> (All, Txn) {
-        let conditions: Vec<_> =
-            writes.iter().filter_map(Write::condition).chain(more.iter().cloned()).collect();
-        // If it is refused, what is there says why.
-        let look = |condition: &Condition| {
-            TxnOp::get(condition.key.to_string(), Some(GetOptions::new().with_keys_only()))
-        };
-        let txn = Txn::new()
-            .when(conditions.iter().map(Condition::compare).collect::<Vec<_>>())
-            .and_then(writes.iter().map(Write::operation).collect::<Vec<_>>())
-            .or_else(conditions.iter().map(look).collect::<Vec<_>>());
-        (All { conditions }, txn)
-    }
-
-    /// Returns the first key that was not as it must be.
-    pub fn refused(&self, answer: &TxnResponse) -> Option<&Key> {
-        let found = answer.op_responses();
-        let fails = |(condition, found): &(&Condition, &TxnOpResponse)| match found {
-            TxnOpResponse::Get(found) => !condition.holds(found.kvs().first()),
-            _ => false,
-        };
-        self.conditions.iter().zip(&found).find(fails).map(|(condition, _)| &condition.key)
     }
 }

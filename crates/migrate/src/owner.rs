@@ -199,9 +199,9 @@ impl Migration {
         self.send(holder, Message::List { question, epoch, session, part });
     }
 
-    /// Whether this host has released the disk to that one under this epoch.
+    /// See [`haversack_ownership::Ownership::has_released_to`].
     pub(crate) fn is_released_to(&self, host: HostId, epoch: u64) -> bool {
-        matches!(self.ownership.record(), Record::Released { to, grant } if *to == host && grant.epoch == epoch)
+        self.ownership.has_released_to(host, epoch)
     }
 
     pub(crate) fn answer_list<M: Memory>(

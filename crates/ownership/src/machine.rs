@@ -128,6 +128,8 @@ pub(crate) enum Flaw {
     NextEpoch,
     /// A host's unconfirmed note of another host's take-over is accepted.
     BelieveRumour,
+    /// A host with dirty blocks gives them only to the host that it has released the disk to.
+    KnowOnlyTaker,
 }
 
 impl Ownership {
@@ -195,6 +197,14 @@ impl Ownership {
             Record::Owner { peers, .. } => peers.clone(),
             _ => BTreeSet::new(),
         }
+    }
+
+    /// Whether that host is the one that this host has released the disk to under this epoch, or one to which it was passed on under a
+    /// higher epoch by a host that never took it: it owns the disk, or is about to, and may need what is dirty here.
+    pub fn has_released_to(&self, host: HostId, epoch: u64) -> bool {
+        let Record::Released { to, grant } = &self.record else { return false };
+        let is_passed_on = epoch > grant.epoch && !self.has(Flaw::KnowOnlyTaker);
+        is_passed_on || epoch == grant.epoch && *to == host
     }
 
     /// The guest uses the disk here: a KICK, or the first write. `source` is where it was before, as far as is

@@ -105,6 +105,10 @@ impl State {
         self.runs && self.serves(self.vm)
     }
 
+    fn is_settled(&self) -> bool {
+        self.is_served() && self.hosts[&self.vm].side.may_write_origin()
+    }
+
     fn serves(&self, id: HostId) -> bool {
         let host = &self.hosts[&id];
         host.up && !host.fenced && host.side.may_serve()
@@ -374,7 +378,9 @@ impl Model for World {
             }
             Action::Drain(id) => {
                 let peers = state.hosts[&id].side.peers();
-                if peers.is_empty() || peers.iter().any(|peer| !state.hosts[peer].up) {
+                let epoch = state.hosts[&id].side.record().epoch();
+                let gives = |peer: &Host| peer.up && peer.side.has_released_to(id, epoch);
+                if peers.is_empty() || peers.iter().any(|peer| !gives(&state.hosts[peer])) {
                     return None;
                 }
                 let newest = peers.iter().map(|peer| state.hosts[peer].dirty).max().flatten();
@@ -453,7 +459,7 @@ fn no_two_hosts_write_and_nothing_is_lost() {
     }
 }
 
-/// Returns a state from which no way leads to one in which the disk is served where its VM runs.
+/// Returns a state from which no way leads to one in which the disk is served where its VM runs, by a host that needs no other.
 fn dead_end(world: &World) -> Option<State> {
     let first = world.init_states().remove(0);
     let (mut numbers, mut states) = (HashMap::from([(first.clone(), 0usize)]), vec![first]);
@@ -474,7 +480,7 @@ fn dead_end(world: &World) -> Option<State> {
         }
         next += 1;
     }
-    let mut good: Vec<bool> = states.iter().map(State::is_served).collect();
+    let mut good: Vec<bool> = states.iter().map(State::is_settled).collect();
     let mut queue: VecDeque<usize> = (0..states.len()).filter(|number| good[*number]).collect();
     while let Some(number) = queue.pop_front() {
         for earlier in std::mem::take(&mut before[number]) {
@@ -503,6 +509,11 @@ fn there_is_always_a_way_forward() {
     }
     let believing = World { flaw: Some(Flaw::BelieveRumour), ..half_way };
     assert!(dead_end(&believing).is_some(), "a rumour takes no disk away");
+    let knowing = World { flaw: Some(Flaw::KnowOnlyTaker), ..world(3, 2, 0, 1, 0) };
+    assert!(
+        dead_end(&knowing).is_some(),
+        "a disk that was passed on to a third host does without its blocks"
+    );
 }
 
 /// The model finds the planted mistakes.

@@ -10,8 +10,9 @@ use haversack_model::random::Random;
 use haversack_model::{Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
 use haversack_ownership::Record;
 
-use super::host::host_id;
-use super::run::{MOST_STEPS, Twin};
+use super::run::Twin;
+use crate::hosts::host::host_id;
+use crate::hosts::machines::MOST_STEPS;
 use crate::pattern;
 use crate::run::tell;
 use crate::world::{CrashKind, Flow, violation};
@@ -35,8 +36,8 @@ impl Twin {
         let dead = if soon.one_in(2) { self.move_until_claimed()? } else { apart.below(2) as usize };
         let heir = 1 - dead;
         for _ in 0..PATIENCE {
-            let is_quiet =
-                self.guest.in_flight() == 0 && self.hosts.iter().all(|host| host.running.is_some());
+            let is_quiet = self.machines.guests[0].in_flight() == 0
+                && self.machines.hosts.iter().all(|host| host.running.is_some());
             if is_quiet {
                 break;
             }
@@ -46,7 +47,10 @@ impl Twin {
             Some(Record::Owner { peers, .. }) => peers.is_empty(),
             record => record.is_none(),
         };
-        if needs_nothing || self.guest.in_flight() > 0 || self.hosts[dead].running.is_none() {
+        if needs_nothing
+            || self.machines.guests[0].in_flight() > 0
+            || self.machines.hosts[dead].running.is_none()
+        {
             return Ok(());
         }
         let mut only_there = self.sectors_of(dead, |state| state.dirty);
@@ -60,9 +64,9 @@ impl Twin {
         let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
         let Some(Forced { recorded, kept }) = self.force(heir, loss, apart)? else {
             // All had been moved by then.
-            self.arrive(heir, dead)?;
+            self.machines.arrive(0, heir)?;
             self.settle()?;
-            return self.read_everything();
+            return self.machines.read_everything(0);
         };
         self.check_kept(heir, &kept)?;
         only_there.retain(|sector| !kept.contains(sector));
@@ -74,13 +78,13 @@ impl Twin {
             if let Some(sector) = lost.iter().find(|sector| !recorded.contains(sector)) {
                 return violation!("sector {sector} counts as lost although that was accepted");
             }
-            only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));
+            only_there.iter().for_each(|sector| self.machines.guests[0].oracle.forgive(0, *sector, None));
         }
-        self.guest.lost = lost;
-        self.arrive(heir, dead)?;
+        self.machines.guests[0].lost = lost;
+        self.machines.arrive(0, heir)?;
         self.wait_until_retaken(heir)?;
         self.read_each_block()?;
-        if self.guest.lost.is_empty() {
+        if self.machines.guests[0].lost.is_empty() {
             self.live_on(heir, apart)?;
         }
         self.come_back(dead, heir, apart)?;
@@ -90,13 +94,13 @@ impl Twin {
     /// Moves the guest, up to the moment when its new host owns the disk and still needs the old one. Returns the old one.
     fn move_until_claimed(&mut self) -> Flow<usize> {
         self.pre_copy()?;
-        let from = self.guest.host;
+        let from = self.machines.guests[0].host;
         self.stop_guest()?;
         let to = 1 - from;
-        self.arrive(to, from)?;
+        self.machines.arrive(0, to)?;
         for _ in 0..PATIENCE {
             let depends = matches!(self.record(to), Some(Record::Owner { peers, .. }) if !peers.is_empty());
-            if depends || self.guest.host != to {
+            if depends || self.machines.guests[0].host != to {
                 break;
             }
             self.step(false)?;
@@ -107,10 +111,10 @@ impl Twin {
     /// Whatever was here and the origin lacks must be dirty after a take-over: otherwise nothing keeps it here.
     fn check_kept(&self, heir: usize, kept: &BTreeSet<u64>) -> Flow {
         let dirty = self.sectors_of(heir, |state| state.dirty);
-        let oracle = &self.guest.oracle;
+        let oracle = &self.machines.guests[0].oracle;
         for sector in kept.difference(&dirty) {
             let mut bytes = [0; SECTOR_BYTES];
-            self.shared.origin.read(*sector, &mut bytes);
+            self.machines.shared.origins[0].read(*sector, &mut bytes);
             let content = pattern::recognise(&bytes);
             if !oracle.is_current(0, *sector, content) {
                 return violation!(
@@ -122,25 +126,25 @@ impl Twin {
     }
 
     pub(super) fn record(&self, at: usize) -> Option<Record> {
-        self.hosts[at].running.as_ref().map(|running| running.migration.record().clone())
+        self.machines.hosts[at].running.as_ref().map(|running| running.disks[0].migration.record().clone())
     }
 
     fn is_attached(&self, at: usize) -> bool {
-        let running = self.hosts[at].running.as_ref();
-        let info = running.and_then(|r| r.core.disk_info(r.migration.disk()?));
+        let running = self.machines.hosts[at].running.as_ref();
+        let info = running.and_then(|r| r.core.disk_info(r.disks[0].migration.disk()?));
         info.is_some_and(|info| info.attached)
     }
 
     /// Returns the sectors that a host has cached and that are in such a state.
     pub(super) fn sectors_of(&self, at: usize, wanted: impl Fn(CacheState) -> bool) -> BTreeSet<u64> {
         let mut sectors = BTreeSet::new();
-        let Some(running) = &self.hosts[at].running else { return sectors };
-        let Some(disk) = running.migration.disk() else { return sectors };
+        let Some(running) = &self.machines.hosts[at].running else { return sectors };
+        let Some(disk) = running.disks[0].migration.disk() else { return sectors };
         let mut from = 0;
         running.core.cache_runs(
             disk,
             SectorNo(0),
-            self.shared.plan.disk.sectors,
+            self.machines.shared.plan.disks[0].sectors,
             usize::MAX,
             |count, state| {
                 if wanted(state) {
@@ -153,15 +157,17 @@ impl Twin {
     }
 
     fn lost_sectors(&self, at: usize) -> BTreeSet<u64> {
-        let Some(running) = &self.hosts[at].running else { return BTreeSet::new() };
-        let runs = running.migration.disk().map_or_else(Vec::new, |disk| running.core.lost_runs(disk));
+        let Some(running) = &self.machines.hosts[at].running else { return BTreeSet::new() };
+        let runs =
+            running.disks[0].migration.disk().map_or_else(Vec::new, |disk| running.core.lost_runs(disk));
         runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
     }
 
     /// Returns the lost sectors of a host that has just started again. The rest of blocks of which a part is newer stays lost
     /// when the loss is accepted; others are forgotten with the process.
     fn lost_beside_newer(&self, at: usize) -> BTreeSet<u64> {
-        let before = (SECTORS_PER_BLOCK - u64::from(self.shared.plan.disk.phase)) % SECTORS_PER_BLOCK;
+        let before =
+            (SECTORS_PER_BLOCK - u64::from(self.machines.shared.plan.disks[0].phase)) % SECTORS_PER_BLOCK;
         let block = |sector: &u64| (sector + before) / SECTORS_PER_BLOCK;
         let newer: BTreeSet<u64> = self.sectors_of(at, |state| state.dirty).iter().map(block).collect();
         let mut lost = self.lost_sectors(at);
@@ -172,20 +178,20 @@ impl Twin {
     pub(super) fn die_for_good(&mut self, dead: usize, apart: &mut Random) {
         let kind = apart.pick(&[CrashKind::Kill, CrashKind::Power]);
         let power = kind == CrashKind::Power;
-        self.points += 1;
-        self.report.counts.kills += u64::from(!power);
-        self.report.counts.cuts += u64::from(power);
-        let was_owner = self.hosts[dead].owns();
-        self.shared.mail.clear();
-        self.hosts[dead].crash(&mut self.shared, kind, Micros::MAX);
-        self.hosts[dead].fenced = true;
-        if self.guest.host == dead {
-            self.guest.die();
+        self.machines.points += 1;
+        self.machines.report.counts.kills += u64::from(!power);
+        self.machines.report.counts.cuts += u64::from(power);
+        let was_owner = self.machines.hosts[dead].owns(0);
+        self.machines.shared.mail.clear();
+        self.machines.hosts[dead].crash(&mut self.machines.shared, kind, Micros::MAX);
+        self.machines.hosts[dead].fenced = true;
+        if self.machines.guests[0].host == dead {
+            self.machines.guests[0].die();
         }
-        if was_owner || self.guest.host == dead {
-            self.guest.oracle.crash(power && was_owner);
+        if was_owner || self.machines.guests[0].host == dead {
+            self.machines.guests[0].oracle.crash(power && was_owner);
         }
-        tell(|| format!("{:>10} host {dead} is dead for good", self.shared.now));
+        tell(|| format!("{:>10} host {dead} is dead for good", self.machines.shared.now));
     }
 
     /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns `None` if there
@@ -195,7 +201,7 @@ impl Twin {
         let mut kept = BTreeSet::new();
         let mut recorded = (loss == PeerLoss::Accepted).then(BTreeSet::new);
         for _ in 0..MOST_STEPS {
-            let runs = self.hosts[heir].running.is_some();
+            let runs = self.machines.hosts[heir].running.is_some();
             if runs && loss == PeerLoss::Accepted && recorded.is_none() {
                 recorded = Some(self.lost_beside_newer(heir));
             }
@@ -212,10 +218,11 @@ impl Twin {
             let depends = self.record(heir).is_some_and(|record| record.is_owner());
             let here = if depends { self.sectors_of(heir, |state| state.cached) } else { BTreeSet::new() };
             // An error says that another operation is in progress; it is retried.
-            let begun = self.hosts[heir].with(&mut self.shared, |migration, call, now| {
-                migration.take_over(call, now, epoch, loss).is_ok()
-            })?;
-            self.post();
+            let begun =
+                self.machines.hosts[heir].with(&mut self.machines.shared, 0, |migration, call, now| {
+                    migration.take_over(call, now, epoch, loss).is_ok()
+                })?;
+            self.machines.post();
             if begun == Some(true) {
                 kept = here;
                 for _ in 0..apart.skewed(60) {
@@ -233,8 +240,8 @@ impl Twin {
 
     /// After a restart of a host whose record says that something was lost, the operator accepts that.
     fn attach_damaged(&mut self, heir: usize) -> Flow {
-        let config = self.shared.plan.disk.clone();
-        self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+        let config = self.machines.shared.plan.disks[0].clone();
+        self.machines.hosts[heir].with(&mut self.machines.shared, 0, |migration, call, now| {
             let info = migration.disk().and_then(|disk| call.disk_info(disk));
             if let Some(info) = info.filter(|info| !info.attached && info.damage != Damage::None) {
                 // An error says that it is being attached.
@@ -248,16 +255,16 @@ impl Twin {
     /// sees that, and takes the disk over once more: nothing has changed here since.
     fn wait_until_retaken(&mut self, heir: usize) -> Flow {
         for _ in 0..MOST_STEPS {
-            if self.is_served() {
+            if self.machines.is_served(0) {
                 return Ok(());
             }
             if let Some(Record::Released { grant, .. }) = self.record(heir) {
                 // An error says that another operation is in progress; it is retried.
                 let epoch = grant.epoch + FORCED;
-                self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+                self.machines.hosts[heir].with(&mut self.machines.shared, 0, |migration, call, now| {
                     let _ = migration.take_over(call, now, epoch, PeerLoss::Accepted);
                 })?;
-                self.post();
+                self.machines.post();
             }
             self.step(false)?;
         }
@@ -266,7 +273,7 @@ impl Twin {
 
     fn wait_until_served(&mut self) -> Flow {
         for _ in 0..MOST_STEPS {
-            if self.is_served() {
+            if self.machines.is_served(0) {
                 return Ok(());
             }
             self.step(false)?;
@@ -275,13 +282,15 @@ impl Twin {
     }
 
     pub(super) fn read_each_block(&mut self) -> Flow {
-        let size = self.shared.plan.disk.sectors;
+        let size = self.machines.shared.plan.disks[0].sectors;
         for first in 0..size {
             self.wait_until_served()?;
-            let host = &mut self.hosts[self.guest.host];
-            let Some(disk) = host.running.as_ref().and_then(|r| r.migration.disk()) else { continue };
-            self.guest.submit(&mut self.shared, host, disk, Op::Read, first, 1)?;
-            self.wait_for_answers()?;
+            let host = &mut self.machines.hosts[self.machines.guests[0].host];
+            let Some(disk) = host.running.as_ref().and_then(|r| r.disks[0].migration.disk()) else {
+                continue;
+            };
+            self.machines.guests[0].submit(&mut self.machines.shared, host, disk, Op::Read, first, 1)?;
+            self.machines.wait_for_answers(0)?;
         }
         Ok(())
     }
@@ -291,9 +300,9 @@ impl Twin {
         for _ in 0..apart.skewed(200) {
             self.step(true)?;
         }
-        self.wait_for_answers()?;
+        self.machines.wait_for_answers(0)?;
         self.crash(heir)?;
-        self.arrive(heir, 1 - heir)?;
+        self.machines.arrive(0, heir)?;
         self.wait_until_served()?;
         self.read_each_block()
     }
@@ -301,8 +310,8 @@ impl Twin {
     /// The dead host starts again. Until it knows about the takeover, the fence blocks its writes; after that, it
     /// does nothing.
     pub(super) fn come_back(&mut self, dead: usize, heir: usize, apart: &mut Random) -> Flow {
-        if let Some((until, _)) = &mut self.hosts[dead].down {
-            *until = self.shared.now;
+        if let Some((until, _)) = &mut self.machines.hosts[dead].down {
+            *until = self.machines.shared.now;
         }
         for _ in 0..apart.skewed(300) {
             self.step(false)?;
@@ -314,9 +323,11 @@ impl Twin {
                 self.step(false)?;
                 continue;
             };
-            let knows = self.hosts[dead]
-                .with(&mut self.shared, |migration, call, now| migration.overtaken(call, now, by, epoch))?;
-            self.post();
+            let knows =
+                self.machines.hosts[dead].with(&mut self.machines.shared, 0, |migration, call, now| {
+                    migration.overtaken(call, now, by, epoch)
+                })?;
+            self.machines.post();
             if knows == Some(true) {
                 break;
             }
@@ -325,7 +336,7 @@ impl Twin {
         if !matches!(self.record(dead), Some(Record::Overtaken { .. })) {
             return violation!("hang: host {dead} does not learn of the take-over: {:?}", self.record(dead));
         }
-        self.hosts[dead].fenced = false;
+        self.machines.hosts[dead].fenced = false;
         for _ in 0..apart.skewed(300) {
             self.step(false)?;
         }

@@ -1,14 +1,8 @@
-//! Two hosts, one disk: a virtual machine moves between hosts that keep dying, over a network that loses, delays,
-//! repeats and reorders messages. An oracle knows what each read may return, and who may write the origin when.
+//! Two hosts, one disk: a virtual machine moves between hosts that keep dying. One of them may die permanently.
 //!
 //! Everything in a run is determined by one seed.
 
-mod base;
 mod force;
-mod guest;
-mod host;
-mod network;
-mod plan;
 mod replica;
 mod run;
 

@@ -8,8 +8,9 @@ use haversack_model::random::Random;
 use haversack_ownership::Record;
 
 use super::force::FORCED;
-use super::host::Running;
-use super::run::{MOST_STEPS, Twin};
+use super::run::Twin;
+use crate::hosts::host::Running;
+use crate::hosts::machines::{MOST_STEPS, Machines};
 use crate::run::tell;
 use crate::world::{Flow, violation};
 
@@ -17,40 +18,44 @@ impl Twin {
     /// A whole run.
     pub(super) fn live_with_replica(&mut self, points: u64, apart: &mut Random) -> Flow {
         self.live_until(points)?;
-        self.shared.plan.lossy_percent = [0, 0];
+        self.machines.shared.plan.lossy_percent[0] = 0;
         if apart.one_in(3) {
-            self.network.cut_until = 0;
             self.settle()?;
-            return self.read_everything();
+            return self.machines.read_everything(0);
         }
         // Otherwise the owner dies in whatever state the replica is, more often in a good one.
         if apart.one_in(2) {
-            self.network.cut_until = 0;
+            self.heal();
             self.wait_for_replica(apart)?;
+        }
+        match apart.below(4) {
+            0 => self.go_on_alone(apart)?,
+            1 => self.pre_copy()?,
+            _ => {}
         }
         for _ in 0..apart.skewed(150) {
             self.step(true)?;
         }
-        let dead = self.guest.host;
-        let is_up = self.hosts.iter().all(|host| host.running.is_some());
-        if !is_up || !self.is_served() {
-            self.network.cut_until = 0;
+        let dead = self.machines.guests[0].host;
+        let is_up = self.machines.hosts.iter().all(|host| host.running.is_some());
+        if !is_up || !self.machines.is_served(0) {
             self.settle()?;
-            return self.read_everything();
+            return self.machines.read_everything(0);
         }
         self.lose_owner(dead, apart)
     }
 
     /// Waits, if that does not take long, until the guest is served and the replica is complete.
     fn wait_for_replica(&mut self, apart: &mut Random) -> Flow {
-        if self.guest.is_stopped {
-            self.arrive(self.guest.host, 1 - self.guest.host)?;
+        let at = self.guest().host;
+        if self.guest().is_stopped {
+            self.machines.arrive(0, at)?;
         }
-        let at = self.guest.host;
-        self.hosts[at].with(&mut self.shared, |migration, call, now| migration.end(call, now))?;
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        hosts[at].with(shared, 0, |migration, call, now| migration.end(call, now))?;
         for _ in 0..20_000 {
-            let heir = 1 - self.guest.host;
-            if self.is_served() && self.is_replica_complete(heir) {
+            let heir = 1 - self.machines.guests[0].host;
+            if self.machines.is_served(0) && self.is_replica_complete(heir) {
                 return Ok(());
             }
             self.step(apart.one_in(4))?;
@@ -58,17 +63,29 @@ impl Twin {
         Ok(())
     }
 
+    /// The hosts lose each other for longer than a lease, while the guest works.
+    fn go_on_alone(&mut self, apart: &mut Random) -> Flow {
+        let lease_us = self.machines.shared.plan.timing.lease_us;
+        let now = self.machines.shared.now;
+        self.machines.network.cut(0, 1, now + 4 * lease_us);
+        let until = now + apart.range(1, 3 * lease_us);
+        while self.machines.shared.now < until {
+            self.step(true)?;
+        }
+        Ok(())
+    }
+
     fn is_replica_complete(&mut self, at: usize) -> bool {
-        let now = self.shared.now;
-        let Some(running) = &mut self.hosts[at].running else { return false };
-        let replica = running.migration.replica(&running.core.with(&mut running.memory), now);
+        let now = self.machines.shared.now;
+        let Some(running) = &mut self.machines.hosts[at].running else { return false };
+        let replica = running.disks[0].migration.replica(&running.core.with(&mut running.memory), now);
         replica.is_some_and(|replica| replica.is_complete)
     }
 
     /// Whether flushes on this host wait for a replica.
     fn guards(&self, at: usize) -> bool {
-        let Some(running) = &self.hosts[at].running else { return false };
-        let replication = running.migration.disk().and_then(|disk| running.core.replication(disk));
+        let Some(running) = &self.machines.hosts[at].running else { return false };
+        let replication = running.disks[0].migration.disk().and_then(|disk| running.core.replication(disk));
         replication.is_some_and(|replication| replication.guards)
     }
 
@@ -76,22 +93,22 @@ impl Twin {
         let heir = 1 - dead;
         let guards = self.guards(dead);
         // A request to drop it may be on its way: the owner does without it.
-        let is_kept = |running: &Running| !running.migration.may_have_dropped_replica();
-        let is_kept = self.hosts[dead].running.as_ref().is_some_and(is_kept);
+        let is_kept = |running: &Running| !running.disks[0].migration.may_have_dropped_replica();
+        let is_kept = self.machines.hosts[dead].running.as_ref().is_some_and(is_kept);
         let is_complete = self.is_replica_complete(heir) && is_kept;
         let only_there = self.sectors_of(dead, |state| state.dirty);
         tell(|| {
             format!(
                 "{:>10} flushes wait for the replica: {guards}, it is complete: {is_complete}",
-                self.shared.now
+                self.machines.shared.now
             )
         });
         self.die_for_good(dead, apart);
-        self.guest.die();
-        self.guest.oracle.crash(true);
-        self.report.counts.replicas += u64::from(guards && is_complete);
+        self.guest().die();
+        self.guest().oracle.crash(true);
+        self.machines.report.counts.replicas += u64::from(guards && is_complete);
         if !(guards && is_complete) {
-            only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));
+            only_there.iter().for_each(|sector| self.guest().oracle.forgive(0, *sector, None));
         }
         for _ in 0..apart.skewed(400) {
             self.step(false)?;
@@ -101,7 +118,7 @@ impl Twin {
         }
         // The operator knows that the owner had not gone on without its replica, if that is so.
         self.take_over_replica(heir, guards, apart)?;
-        self.arrive(heir, dead)?;
+        self.machines.arrive(0, heir)?;
         self.wait_for_guest()?;
         self.read_each_block()?;
         self.live_on(heir, apart)?;
@@ -117,14 +134,15 @@ impl Twin {
                 record => record.map_or(0, |record| record.epoch()) + FORCED,
             };
             // An error says that another operation is in progress; it is retried.
-            let begun = self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+            let Machines { hosts, shared, .. } = &mut self.machines;
+            let begun = hosts[heir].with(shared, 0, |migration, call, now| {
                 let is_certain = migration.replica(call, now).is_some_and(|replica| replica.is_certain);
                 if is_trusted && !(is_certain && needs_no_word) {
                     migration.trust_replica();
                 }
                 migration.take_over(call, now, epoch, PeerLoss::Accepted).is_ok()
             })?;
-            self.post();
+            self.machines.post();
             if begun == Some(true) {
                 for _ in 0..apart.skewed(60) {
                     self.step(false)?;
@@ -140,7 +158,7 @@ impl Twin {
 
     fn wait_for_guest(&mut self) -> Flow {
         for _ in 0..MOST_STEPS {
-            if self.is_served() {
+            if self.machines.is_served(0) {
                 return Ok(());
             }
             self.step(false)?;

@@ -2,22 +2,19 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use haversack_core::{ListCursor, Op};
 use haversack_migrate::PaceLimits;
 use haversack_model::random::Random;
-use haversack_model::{BlockNo, Micros};
-use haversack_ownership::Record;
 
-use super::base::Base;
-use super::guest::Guest;
-use super::host::{Host, Shared, Start, host_id};
-use super::network::Network;
-use super::plan::Plan;
 use crate::checkpoint::Checkpoints;
-use crate::device::{Blank, Store, Tear};
+use crate::device::{Blank, Store};
+use crate::hosts::base::Base;
+use crate::hosts::guest::Guest;
+use crate::hosts::host::{Host, Shared};
+use crate::hosts::machines::{MOST_STEPS, Machines};
+use crate::hosts::plan::Plan;
 use crate::oracle::Oracle;
 use crate::run::{RunReport, tell};
-use crate::world::{CrashKind, Flow, Stop, violation};
+use crate::world::{Flow, Stop, violation};
 
 /// One run in this many prepares segments while it runs.
 const RUNS_THAT_PREPARE: u64 = 3;
@@ -37,10 +34,6 @@ const RUNS_WITH_A_REPLICA: u64 = 4;
 const RUNS_WITH_STOPS: u64 = 2;
 /// Then, a host stops once in this many events.
 const EVENTS_FOR_A_STOP: u64 = 300;
-/// Steps of a wait that count as a hang.
-pub(super) const MOST_STEPS: u32 = 120_000;
-/// Hosts are checked at this interval.
-const TICK_US: Micros = 1_000;
 
 /// Returns the maximum number of crash points of a run.
 pub fn most_points_of_a_run() -> u64 {
@@ -48,15 +41,9 @@ pub fn most_points_of_a_run() -> u64 {
 }
 
 pub(super) struct Twin {
-    pub shared: Shared,
-    pub hosts: [Host; 2],
-    pub guest: Guest,
-    pub network: Network,
-    next_tick_us: Micros,
+    pub machines: Machines,
     /// The choices of the operator, who detaches disks of guests that have stopped.
     operator: Random,
-    pub points: u64,
-    pub report: RunReport,
 }
 
 /// Runs everything that one seed determines.
@@ -99,40 +86,32 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
     let told = format!("{plan:?}");
     let points = rng.range(2, most_points_of_a_run());
     let mut oracle = Oracle::default();
-    let blank = match oracle.add_disk(plan.disk.sectors, plan.blank) {
+    let blank = match oracle.add_disk(plan.disks[0].sectors, plan.blank) {
         Some(version) => Blank::Written { disk: 0, version },
         None => Blank::Zero,
     };
     let mut apart = Random::scrambled(seed.rotate_left(8));
     let (origin, base) = if apart.one_in(RUNS_WITH_A_BASE) && heir.is_none() {
-        let of_base = match oracle.add_disk(plan.disk.sectors, plan.blank) {
+        let of_base = match oracle.add_disk(plan.disks[0].sectors, plan.blank) {
             Some(version) => Blank::Written { disk: 1, version },
             None => Blank::Zero,
         };
         oracle.begins_as(0, 1);
-        (Store::new(plan.disk.sectors, of_base), Some(Base::new(&plan.disk, of_base, apart)))
+        (Store::new(plan.disks[0].sectors, of_base), Some(Base::new(&plan.disks[0], of_base, apart)))
     } else {
-        (Store::new(plan.disk.sectors, blank), None)
+        (Store::new(plan.disks[0].sectors, blank), None)
     };
-    let mut shared = Shared { origin, base, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
-    let hosts = [0, 1].map(|place| Host::new(place, &mut shared));
-    let result = (|| {
-        let [a, b] = hosts;
-        let mut twin = Twin {
-            shared,
-            hosts: [a?, b?],
-            guest: Guest::new(oracle),
-            network: Network::default(),
-            next_tick_us: 0,
-            operator: Random::scrambled(seed.rotate_left(16)),
-            points: 0,
-            report: RunReport::default(),
-        };
+    let mut shared =
+        Shared { origins: vec![origin], base, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
+    let hosts: Flow<Vec<Host>> = (0..2).map(|place| Host::new(place, &mut shared)).collect();
+    let result = hosts.and_then(|hosts| {
+        let machines = Machines::new(shared, hosts, vec![Guest::new(0, 0, oracle)]);
+        let mut twin = Twin { machines, operator: Random::scrambled(seed.rotate_left(16)) };
         // Apart from the other choices, so that seeds keep their meaning.
         let mut force = Random::scrambled(seed.rotate_left(24));
         let is_forced = force.one_in(RUNS_WITH_FORCE);
         let mut soon = Random::scrambled(seed.rotate_left(32));
-        for host in &mut twin.hosts {
+        for host in &mut twin.machines.hosts {
             let mut apart = Random::scrambled((!seed).rotate_left(8 * host.place as u32));
             host.checkpoints = apart.one_in(RUNS_WITH_STOPS).then(|| Checkpoints::new(apart));
         }
@@ -140,15 +119,9 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             Some(apart) => twin.live_with_replica(points, apart),
             None => twin.live(points, is_forced.then_some([&mut force, &mut soon])),
         };
-        twin.report.points = twin.points;
-        twin.report.counts.points = twin.points;
-        twin.report.counts.checkpoints = twin.hosts.iter().map(|host| host.loaded).sum();
-        twin.report.counts.ios = twin.shared.ios;
-        twin.report.counts.requests = twin.guest.requests;
-        twin.report.counts.sectors = twin.guest.oracle.sectors_checked;
-        *report = twin.report;
+        *report = twin.machines.into_report();
         outcome
-    })();
+    });
     match result {
         Ok(()) | Err(Stop::End) => Ok(()),
         Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {told}")),
@@ -157,46 +130,53 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
 }
 
 impl Twin {
+    pub(super) fn guest(&mut self) -> &mut Guest {
+        &mut self.machines.guests[0]
+    }
+
+    fn rng(&mut self) -> &mut Random {
+        &mut self.machines.shared.rng
+    }
+
     fn live(&mut self, points: u64, force: Option<[&mut Random; 2]>) -> Flow {
         self.live_until(points)?;
         if let Some([apart, soon]) = force {
-            (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
+            self.heal();
             return self.take_over(apart, soon);
         }
         self.settle()?;
-        self.read_everything()
+        self.machines.read_everything(0)
     }
 
     /// Lets the virtual machine live and move, and its hosts crash.
     pub(super) fn live_until(&mut self, points: u64) -> Flow {
-        for host in &mut self.hosts {
-            while host.start(&mut self.shared)? != Start::Running {}
-        }
-        self.hosts[0].with(&mut self.shared, |migration, call, now| migration.create(call, now))?;
-        self.arrive(0, 0)?;
-        while !self.is_served() {
+        self.machines.start()?;
+        self.machines.create(0)?;
+        while !self.machines.is_served(0) {
             self.step(false)?;
         }
-        while self.points < points {
+        while self.machines.points < points {
             self.step(true)?;
-            let [moves, crashes] = self.shared.plan.unrest_permille;
-            if self.shared.rng.below(1_000) < moves {
+            let [moves, crashes] = self.machines.shared.plan.unrest_permille;
+            if self.machines.shared.rng.below(1_000) < moves {
                 self.move_guest()?;
             }
-            if self.shared.rng.below(1_000) < crashes {
-                let at = self.shared.rng.below(2) as usize;
+            if self.machines.shared.rng.below(1_000) < crashes {
+                let at = self.machines.shared.rng.below(2) as usize;
                 self.crash(at)?;
             }
             for at in [0, 1] {
-                if self.hosts[at].checkpoints.as_mut().is_some_and(|c| c.stops(EVENTS_FOR_A_STOP)) {
-                    self.stop(at)?;
+                if self.machines.hosts[at].checkpoints.as_mut().is_some_and(|c| c.stops(EVENTS_FOR_A_STOP)) {
+                    self.machines.stop(at)?;
                 }
             }
-            if self.shared.rng.below(1_000) < 4 {
-                self.network.cut_until = self.shared.now + self.shared.rng.range(100, 60_000);
+            if self.machines.shared.rng.below(1_000) < 4 {
+                let until = self.machines.shared.now + self.rng().range(100, 60_000);
+                self.machines.network.cut(0, 1, until);
             }
             // A disk that is about to move has no replica.
-            if self.shared.plan.replica.is_none() && self.shared.rng.below(1_000) < 20 {
+            let is_replicated = self.machines.shared.plan.replica.is_some();
+            if !is_replicated && self.machines.shared.rng.below(1_000) < 20 {
                 self.send_ahead()?;
             }
         }
@@ -206,135 +186,22 @@ impl Twin {
     /// Lets the next event happen; with `works` the guest issues requests.
     pub(super) fn step(&mut self, works: bool) -> Flow {
         if works {
-            self.share_something();
+            self.machines.share_something();
+            self.machines.work(0)?;
         }
-        let host = &mut self.hosts[self.guest.host];
-        if works
-            && !self.guest.is_stopped
-            && self.guest.in_flight() < self.shared.plan.depth
-            && let Some(running) = &mut host.running
-            && running.migration.may_serve(&running.core.with(&mut running.memory))
-            && let Some(disk) = running.migration.disk()
-            && self.shared.rng.one_in(3)
-        {
-            self.guest.submit_any(&mut self.shared, host, disk)?;
-            self.post();
-        }
-        self.next_event()
-    }
-
-    fn next_event(&mut self) -> Flow {
-        let ios = [0, 1].map(|at| self.hosts[at].next_us());
-        let starts = [0, 1].map(|at| self.hosts[at].down.as_ref().map(|(until, _)| *until));
-        let next_io = [0, 1].into_iter().filter_map(|at| ios[at].map(|(us, wakes)| (us, at, wakes))).min();
-        let next_start = [0, 1].into_iter().filter_map(|at| starts[at].map(|us| (us, at))).min();
-        let parcel = self.network.next_us();
-        let first = [next_io.map(|n| n.0), next_start.map(|n| n.0), parcel, Some(self.next_tick_us)];
-        let now = first.into_iter().flatten().min().unwrap_or(0);
-        self.shared.now = self.shared.now.max(now);
-        if let Some((us, at, wakes)) = next_io
-            && us == now
-        {
-            if wakes {
-                self.hosts[at].wake(&mut self.shared)?;
-            } else {
-                self.hosts[at].end_io(&mut self.shared, None)?;
-            }
-        } else if let Some((us, at)) = next_start
-            && us == now
-        {
-            match self.hosts[at].start(&mut self.shared)? {
-                Start::Running => self.welcome(at)?,
-                Start::Died(kind) => {
-                    self.points += 1;
-                    self.report.counts.crashes_in_open += 1;
-                    if self.hosts[at].owned {
-                        self.guest.oracle.crash(kind == CrashKind::Power);
-                    }
-                }
-            }
-        } else if parcel == Some(now) {
-            let parcel = self.network.take().expect("it was just seen");
-            let from = host_id(1 - parcel.to);
-            let message = parcel.message;
-            let host = &mut self.hosts[parcel.to];
-            host.with(&mut self.shared, |migration, call, now| migration.message(call, now, from, message))?;
-        } else {
-            self.next_tick_us = self.shared.now + TICK_US;
-            for host in &mut self.hosts {
-                host.with(&mut self.shared, |migration, call, now| {
-                    migration.tick(call, now);
-                    migration.send_more(now, 16);
-                })?;
-            }
-        }
-        for at in [0, 1] {
-            if self.guest.host == at {
-                self.guest.take_answers(&mut self.hosts[at])?;
-            }
-        }
-        self.post();
-        Ok(())
-    }
-
-    pub(super) fn post(&mut self) {
-        let Shared { mail, rng, plan, now, .. } = &mut self.shared;
-        for (to, message) in mail.drain(..) {
-            self.network.send(*now, to, &message, plan.delay_us, plan.lossy_percent, rng);
-        }
-    }
-
-    /// The guest runs on a host that has just started.
-    fn welcome(&mut self, at: usize) -> Flow {
-        if self.guest.host == at && !self.guest.is_stopped { self.arrive(at, 1 - at) } else { Ok(()) }
-    }
-
-    /// The guest starts to use the disk on a host.
-    pub(super) fn arrive(&mut self, at: usize, source: usize) -> Flow {
-        tell(|| format!("{:>10} the guest runs on host {at}", self.shared.now));
-        (self.guest.host, self.guest.is_stopped) = (at, false);
-        let source = host_id(source);
-        self.hosts[at].with(&mut self.shared, |m, call, now| m.guest_runs(call, now, source))?;
-        self.post();
-        Ok(())
-    }
-
-    /// Sends copies of some cached blocks ahead, or stops that.
-    fn send_ahead(&mut self) -> Flow {
-        let (from, stop) = (self.guest.host, self.shared.rng.one_in(12));
-        let to = host_id(1 - from);
-        let most = self.shared.rng.range(1, 200) as usize;
-        self.hosts[from].with(&mut self.shared, |migration, call, now| {
-            let Some(disk) = migration.disk().filter(|_| migration.may_serve(call)) else { return };
-            if stop {
-                migration.end(call, now);
-                return;
-            }
-            if !migration.is_sending() && migration.start_sending(call, now, to).is_err() {
-                return;
-            }
-            let mut blocks: Vec<BlockNo> = Vec::new();
-            let mut at = Some(ListCursor::default());
-            while let Some(cursor) = at {
-                at = call.list_cached(disk, cursor, |cached| blocks.push(cached.block));
-            }
-            blocks.retain(|block| !call.is_copy_good(disk, *block));
-            blocks.truncate(most);
-            migration.send_blocks(blocks);
-        })?;
-        self.post();
+        self.machines.next_event()?;
         Ok(())
     }
 
     /// Sends copies ahead while the guest works. Its destination may die meanwhile.
     pub(super) fn pre_copy(&mut self) -> Flow {
-        for _ in 0..self.shared.rng.range(1, 6) {
+        for _ in 0..self.machines.shared.rng.range(1, 6) {
             self.send_ahead()?;
-            for _ in 0..self.shared.rng.skewed(80) {
+            for _ in 0..self.machines.shared.rng.skewed(80) {
                 self.step(true)?;
             }
-            if self.shared.rng.one_in(10) {
-                self.crash(1 - self.guest.host)?;
+            if self.machines.shared.rng.one_in(10) {
+                self.crash(1 - self.machines.guests[0].host)?;
             }
         }
         Ok(())
@@ -342,19 +209,19 @@ impl Twin {
 
     /// Waits a while for the guest to be served. Then it may read the whole disk, and soon after one of the hosts dies.
     fn look_after_move(&mut self) -> Flow {
-        let mut patience = self.shared.rng.skewed(1_000);
-        while patience > 0 && !self.is_served() {
+        let mut patience = self.machines.shared.rng.skewed(1_000);
+        while patience > 0 && !self.machines.is_served(0) {
             self.step(false)?;
             patience -= 1;
         }
-        if self.is_served() && self.shared.rng.one_in(2) {
-            self.read_everything()?;
+        if self.machines.is_served(0) && self.machines.shared.rng.one_in(2) {
+            self.machines.read_everything(0)?;
         }
-        if self.shared.rng.one_in(2) {
-            for _ in 0..self.shared.rng.skewed(30) {
+        if self.machines.shared.rng.one_in(2) {
+            for _ in 0..self.machines.shared.rng.skewed(30) {
                 self.step(true)?;
             }
-            let at = self.shared.rng.below(2) as usize;
+            let at = self.machines.shared.rng.below(2) as usize;
             self.crash(at)?;
         }
         Ok(())
@@ -362,36 +229,37 @@ impl Twin {
 
     /// Stops the guest, and starts it on the other host or, if that is rolled back, on the same.
     fn move_guest(&mut self) -> Flow {
-        if self.shared.rng.one_in(2) {
+        if self.machines.shared.rng.one_in(2) {
             self.pre_copy()?;
         }
-        let from = self.guest.host;
+        let from = self.machines.guests[0].host;
         self.stop_guest()?;
         if self.operator.one_in(GUESTS_THAT_SHUT_DOWN) {
             self.detach(from)?;
-            if !self.guest.is_stopped {
+            if !self.machines.guests[0].is_stopped {
                 // A manager has started it elsewhere.
                 return Ok(());
             }
         }
-        for _ in 0..self.shared.rng.skewed(30) {
+        for _ in 0..self.machines.shared.rng.skewed(30) {
             self.step(false)?;
         }
-        let back = self.shared.rng.one_in(4);
+        let back = self.machines.shared.rng.one_in(4);
         let to = if back { from } else { 1 - from };
-        self.arrive(to, 1 - to)?;
-        if !back && self.shared.rng.one_in(4) {
+        self.machines.arrive(0, to)?;
+        if !back && self.machines.shared.rng.one_in(4) {
             // The destination fails while it asks: the guest is started at its source again.
-            for _ in 0..self.shared.rng.skewed(120) {
+            for _ in 0..self.machines.shared.rng.skewed(120) {
                 self.step(false)?;
             }
-            let is_served = self.is_served();
-            if self.guest.in_flight() == 0 && !is_served {
-                self.hosts[to].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
-                self.arrive(from, to)?;
+            let is_served = self.machines.is_served(0);
+            if self.machines.guests[0].in_flight() == 0 && !is_served {
+                self.machines.hosts[to]
+                    .with(&mut self.machines.shared, 0, |migration, _, _| migration.guest_stopped())?;
+                self.machines.arrive(0, from)?;
             }
         }
-        if self.shared.rng.one_in(3) {
+        if self.machines.shared.rng.one_in(3) {
             self.look_after_move()?;
         }
         Ok(())
@@ -399,30 +267,31 @@ impl Twin {
 
     /// Stops the guest when its requests are answered, or its host has died.
     pub(super) fn stop_guest(&mut self) -> Flow {
-        let from = self.guest.host;
-        self.guest.is_stopped = true;
+        let from = self.machines.guests[0].host;
+        self.machines.guests[0].is_stopped = true;
         let mut steps = 0;
-        while self.guest.in_flight() > 0 {
+        while self.machines.guests[0].in_flight() > 0 {
             self.step(false)?;
             steps += 1;
             if steps > MOST_STEPS {
                 return violation!("hang: requests on host {from} are not answered");
             }
-            if self.hosts[from].running.is_none() {
-                self.guest.die();
+            if self.machines.hosts[from].running.is_none() {
+                self.machines.guests[0].die();
             }
         }
-        tell(|| format!("{:>10} the guest has stopped on host {from}", self.shared.now));
-        self.hosts[from].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
+        tell(|| format!("{:>10} the guest has stopped on host {from}", self.machines.shared.now));
+        self.machines.hosts[from]
+            .with(&mut self.machines.shared, 0, |migration, _, _| migration.guest_stopped())?;
         Ok(())
     }
 
     /// Detaches the disk on the host where the guest has stopped. One of the hosts may die meanwhile, or afterwards.
     fn detach(&mut self, at: usize) -> Flow {
-        self.hosts[at].detach(&mut self.shared)?;
+        self.machines.hosts[at].detach(&mut self.machines.shared, 0)?;
         let dies_after = self.operator.one_in(4).then(|| self.operator.skewed(60));
         let mut steps = 0;
-        while self.hosts[at].is_detaching() {
+        while self.machines.hosts[at].is_detaching(0) {
             self.step(false)?;
             steps += 1;
             if Some(steps) == dies_after {
@@ -439,129 +308,45 @@ impl Twin {
         Ok(())
     }
 
-    pub(super) fn is_served(&mut self) -> bool {
-        let running = self.hosts[self.guest.host].running.as_mut();
-        running.is_some_and(|r| r.migration.may_serve(&r.core.with(&mut r.memory)))
-    }
-
+    /// Kills a host or cuts its power. A manager may start the guest elsewhere.
     pub(super) fn crash(&mut self, at: usize) -> Flow {
-        let kind = self.shared.rng.pick(&[CrashKind::Kill, CrashKind::Power]);
-        if self.hosts[at].running.is_none() {
-            return Ok(());
-        }
-        self.points += 1;
-        let is_owner = self.hosts[at].owns();
-        let dies_inside = kind == CrashKind::Kill && self.shared.rng.one_in(2);
-        if dies_inside && self.hosts[at].next_us().is_some_and(|(_, wakes)| !wakes) {
-            let stores = self.shared.rng.skewed(40) - 1;
-            self.hosts[at].end_io(&mut self.shared, Some(stores))?;
-        }
-        let delay = self.shared.rng.pick(&[1, 500, 20_000]);
-        let until = self.shared.now + self.shared.rng.range(1, delay);
-        self.shared.mail.clear();
-        self.hosts[at].crash(&mut self.shared, kind, until);
-        let power = kind == CrashKind::Power;
-        self.report.counts.kills += u64::from(!power);
-        self.report.counts.cuts += u64::from(power);
-        if self.guest.host == at {
-            self.guest.die();
-        }
-        if is_owner || self.guest.host == at {
-            self.guest.oracle.crash(power && is_owner);
-            if power && is_owner && self.shared.rng.one_in(3) {
-                let tear = Tear { unit: self.shared.plan.tear_unit };
-                self.shared.origin.power_cut(tear, &mut self.shared.rng);
-            }
-        }
-        if self.guest.host == at && self.shared.rng.one_in(3) {
-            // A manager starts it elsewhere.
-            self.arrive(1 - at, at)?;
-        }
-        Ok(())
-    }
-
-    /// Stops a host in order; it starts again soon. If it takes too long, it is killed.
-    fn stop(&mut self, at: usize) -> Flow {
-        if self.hosts[at].running.is_none() {
-            return Ok(());
-        }
-        self.points += 1;
-        let is_owner = self.hosts[at].owns();
-        let has_stopped = self.hosts[at].shut_down(&mut self.shared)?;
-        if self.guest.host == at {
-            self.guest.take_answers(&mut self.hosts[at])?;
-            self.guest.die();
-        }
-        self.shared.mail.clear();
-        let until = self.shared.now + 500;
-        if has_stopped {
-            self.hosts[at].leave(&mut self.shared, until);
-        } else {
-            self.report.counts.kills += 1;
-            self.hosts[at].crash(&mut self.shared, CrashKind::Kill, until);
-        }
-        if is_owner || self.guest.host == at {
-            self.guest.oracle.crash(false);
+        if self.machines.crash(at)? && self.guest().host == at && self.rng().one_in(3) {
+            self.machines.arrive(0, 1 - at)?;
         }
         Ok(())
     }
 
     /// Waits, without crashes and with a network that works, until one host serves the disk and needs no other.
     pub(super) fn settle(&mut self) -> Flow {
-        (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
-        if self.guest.is_stopped {
-            self.arrive(self.guest.host, 1 - self.guest.host)?;
+        self.heal();
+        if self.guest().is_stopped {
+            let at = self.guest().host;
+            self.machines.arrive(0, at)?;
         }
         let mut steps = 0;
         loop {
-            self.hosts[self.guest.host].with(&mut self.shared, |migration, _, _| migration.fetch_rest())?;
+            let Machines { hosts, shared, guests, .. } = &mut self.machines;
+            hosts[guests[0].host].with(shared, 0, |migration, _, _| migration.fetch_rest())?;
             self.step(false)?;
-            let record = self.hosts[self.guest.host].running.as_ref().map(|r| r.migration.record().clone());
-            let is_alone = matches!(&record, Some(Record::Owner { peers, .. }) if peers.is_empty());
-            if is_alone && self.is_served() && self.guest.in_flight() == 0 {
-                break;
+            if self.machines.is_settled(0) {
+                return Ok(());
             }
             steps += 1;
             if steps > MOST_STEPS {
-                let records = [0, 1].map(|at| {
-                    let running = self.hosts[at].running.as_ref();
-                    running.map(|r| format!("{:?}, {}", r.migration.record(), r.migration.describe()))
-                });
-                let needs = self.hosts[self.guest.host]
-                    .running
-                    .as_ref()
-                    .and_then(|r| r.migration.disk().and_then(|disk| r.core.dependence(disk)));
-                return violation!(
-                    "hang: host {} does not own the disk alone; {records:?}, needs {needs:?}, {} requests in flight",
-                    self.guest.host,
-                    self.guest.in_flight()
-                );
+                return violation!("hang: no host owns the disk alone: {}", self.machines.describe(0));
             }
         }
-        Ok(())
     }
 
-    pub(super) fn read_everything(&mut self) -> Flow {
-        let size = self.shared.plan.disk.sectors;
-        for first in (0..size).step_by(64) {
-            let sectors = 64.min(size - first) as u32;
-            let host = &mut self.hosts[self.guest.host];
-            let Some(disk) = host.running.as_ref().and_then(|r| r.migration.disk()) else { continue };
-            self.guest.submit(&mut self.shared, host, disk, Op::Read, first, sectors)?;
-            self.wait_for_answers()?;
-        }
-        Ok(())
+    /// The network works from now on.
+    pub(super) fn heal(&mut self) {
+        self.machines.network.heal();
+        self.machines.shared.plan.lossy_percent = [0, 0];
     }
 
-    pub(super) fn wait_for_answers(&mut self) -> Flow {
-        let mut steps = 0;
-        while self.guest.in_flight() > 0 {
-            self.step(false)?;
-            steps += 1;
-            if steps > MOST_STEPS {
-                return violation!("hang: {} requests are not answered", self.guest.in_flight());
-            }
-        }
-        Ok(())
+    /// Sends copies of some cached blocks ahead to the other host, or stops that.
+    fn send_ahead(&mut self) -> Flow {
+        let to = 1 - self.guest().host;
+        self.machines.send_ahead(0, to)
     }
 }

@@ -12,7 +12,6 @@ mod report;
 mod show;
 #[cfg(test)]
 mod size;
-mod snapshot;
 mod tenants;
 mod watch;
 
@@ -23,9 +22,10 @@ use std::time::{Duration, Instant};
 
 use haversack_cluster::{Balancer, ClusterError, Plan};
 use haversack_directory::{Directory, DirectoryError, View};
+use haversack_moves::{ABANDONED, Intents, Observed, snapshot};
 
 use self::config::ClusterConfig;
-use self::moves::Moves;
+use self::moves::Proposed;
 use self::report::Reporter;
 use self::tenants::Tenants;
 use self::watch::Watch;
@@ -55,23 +55,8 @@ fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
 pub struct Cluster {
     directory: Directory,
     observed: Mutex<Observed>,
-    moves: Moves,
-}
-
-/// What the balancer has seen.
-struct Observed {
-    balancer: Balancer,
-    /// The time of the cluster, which the host that balances hands on, at the instant `since`.
-    clock_us: u64,
-    since: Instant,
-    windows: u64,
-}
-
-impl Observed {
-    fn now_us(&self) -> u64 {
-        let passed_us = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.clock_us.saturating_add(passed_us)
-    }
+    intents: Mutex<Intents>,
+    proposed: Proposed,
 }
 
 /// Begins to report, and to look at what others report.
@@ -90,10 +75,12 @@ pub fn start(
     let balancer = Balancer::new(config.balance.settings()).expect("the settings were checked");
     let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
     let mut reporter = Reporter::new(directory.name(), directory.instance(), config, link);
+    let intents = Intents::new(directory.name(), directory.instance(), ABANDONED);
     daemon.set_cluster(Cluster {
         directory,
-        observed: Mutex::new(Observed { balancer, clock_us: 0, since: Instant::now(), windows: 0 }),
-        moves: Moves::default(),
+        observed: Mutex::new(Observed::new(balancer, Instant::now())),
+        intents: Mutex::new(intents),
+        proposed: Proposed::default(),
     });
     let weak = Arc::downgrade(daemon);
     let run = move || {
@@ -113,6 +100,7 @@ pub fn start(
                     cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
                 }
                 watch.look(&daemon, cluster);
+                cluster.follow();
                 cluster.tidy();
                 cluster.stop_given_up(&daemon);
             });
@@ -135,12 +123,14 @@ impl Cluster {
         if !self.is_current() {
             return;
         }
-        let snapshot = snapshot::of(&self.directory.view());
-        let mut observed = self.observed.locked();
-        match observed.balancer.observe(&snapshot) {
-            Ok(()) => observed.windows += 1,
-            Err(error) => tracing::debug!("the balancer cannot use what the directory has: {error}"),
+        if let Err(error) = self.observed.locked().observe(&self.directory.view()) {
+            tracing::debug!("the balancer cannot use what the directory has: {error}");
         }
+    }
+
+    /// Takes note of the moves of the host that balances.
+    fn follow(&self) {
+        self.observed.locked().follow(&self.directory.view(), Instant::now());
     }
 
     /// Returns what the balancer would move. Reports do not wait for it: it may take a second in a large cluster.
@@ -148,10 +138,7 @@ impl Cluster {
     /// # Errors
     /// What the directory has contradicts itself.
     fn plan(&self, view: &View) -> std::result::Result<Plan, ClusterError> {
-        let (balancer, now_us) = {
-            let observed = self.observed.locked();
-            (observed.balancer.clone(), observed.now_us())
-        };
+        let (balancer, now_us) = self.observed.locked().balancer(Instant::now());
         balancer.plan(now_us, &snapshot::of(view))
     }
 

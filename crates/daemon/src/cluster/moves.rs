@@ -1,43 +1,33 @@
-//! Intents: a move is in the directory before anything is sent, so that nobody else begins one of the same disk.
-//!
-//! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
-//! or that was abandoned, is removed.
+//! The intents of moves that this daemon drives, and the end of those that are over. `haversack-moves` decides which.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use haversack_directory::{DirectoryError, DiskRecord, IntentRecord, Key, Leadership, Progress};
+use haversack_directory::{DirectoryError, DiskRecord, IntentRecord, Key, Leadership};
 use haversack_model::DiskId;
+use haversack_moves::{Claimed, claim};
 
 use super::Cluster;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// For how long nobody must have driven a move before its intent is removed: a host that was cut off for a moment comes back.
-const ABANDONED: Duration = Duration::from_secs(60);
 /// For how long a proposed move must not have been in the directory before its source stops sending the disk: the VM may have come to the
 /// destination at this moment.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 /// The reason of a move that an operator has ordered. Others are the balancer's.
 const ORDERED: &str = "an operator's order";
 
-/// The moves that this daemon drives.
+/// Disks of this host that the balancer has had moved, where to, and when that was in the directory last.
 #[derive(Default)]
-pub struct Moves {
-    active: Mutex<HashSet<String>>,
-    /// Abandoned moves of other hosts, and since when.
-    abandoned: Mutex<HashMap<String, Instant>>,
-    /// Disks of this host that the balancer has had moved, where to, and when that was in the directory last.
-    proposed: Mutex<HashMap<String, (String, Instant)>>,
-}
+pub struct Proposed(Mutex<HashMap<String, (String, Instant)>>);
 
-impl Moves {
+impl Proposed {
     /// Notes that the directory has a move of a disk of this host, if the balancer has begun it.
-    fn note_proposed(&self, disk: &str, intent: &IntentRecord) {
+    fn note(&self, disk: &str, intent: &IntentRecord) {
         if intent.reason != ORDERED {
-            self.proposed.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
+            self.0.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
         }
     }
 }
@@ -53,14 +43,14 @@ impl<'a> Driven<'a> {
     /// Marks the move as one that this daemon drives. Call it before the intent is in the directory, from which
     /// [`Cluster::tidy`] removes intents that nothing drives.
     fn new(cluster: &'a Cluster, disk: &str, intent: IntentRecord) -> Driven<'a> {
-        cluster.moves.active.locked().insert(disk.into());
+        cluster.intents.locked().drive(disk);
         Driven { cluster, disk: disk.into(), intent }
     }
 }
 
 impl Drop for Driven<'_> {
     fn drop(&mut self) {
-        self.cluster.moves.active.locked().remove(&self.disk);
+        self.cluster.intents.locked().let_go(&self.disk);
         if let Err(error) = self.cluster.directory.end_move(&self.disk, &self.intent) {
             tracing::debug!(disk = self.disk, "the intent of the move stays for now: {error}");
         }
@@ -82,20 +72,21 @@ impl Daemon {
     ) -> Result<Option<Driven<'_>>> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
         let (directory, disk, to) = (&cluster.directory, id.to_string(), to.to_ascii_lowercase());
-        if let Some(intent) = directory.view().intents.get(&disk)
-            && !directory.view().progress(&disk, &intent.record).is_over()
-        {
-            if intent.record.to == to {
-                cluster.moves.note_proposed(&disk, &intent.record);
+        match claim(&directory.view(), &disk, &to) {
+            Claimed::Free => {}
+            Claimed::Same(intent) => {
+                cluster.proposed.note(&disk, intent);
                 return Ok(None);
             }
-            return Err(DaemonError::conflict(
-                format!(
-                    "host '{}' is moving disk '{name}' to host '{}': {}",
-                    intent.record.by, intent.record.to, intent.record.reason
-                ),
-                "see 'haversack cluster status'; wait, or end that move first",
-            ));
+            Claimed::Elsewhere(intent) => {
+                return Err(DaemonError::conflict(
+                    format!(
+                        "host '{}' is moving disk '{name}' to host '{}': {}",
+                        intent.by, intent.to, intent.reason
+                    ),
+                    "see 'haversack cluster status'; wait, or end that move first",
+                ));
+            }
         }
         let intent = IntentRecord {
             name: name.into(),
@@ -140,24 +131,9 @@ impl Cluster {
     pub(super) fn begin_proposed(
         &self,
         disk: &str,
-        to: &str,
-        reason: &str,
+        intent: IntentRecord,
         leadership: Leadership,
     ) -> std::result::Result<Driven<'_>, DirectoryError> {
-        let view = self.directory.view();
-        let Some(entry) = view.disks.get(disk).map(|seen| &seen.record) else {
-            return Err(DirectoryError::Changed { key: Key::Disk(disk.into()) });
-        };
-        let intent = IntentRecord {
-            name: entry.name.clone(),
-            from: entry.host.clone(),
-            epoch: entry.epoch,
-            to: to.into(),
-            by: self.directory.name().into(),
-            instance: self.directory.instance(),
-            reason: reason.into(),
-        };
-        drop(view);
         let driven = Driven::new(self, disk, intent);
         self.directory.begin_move(disk, &driven.intent, Some(leadership))?;
         Ok(driven)
@@ -168,34 +144,11 @@ impl Cluster {
         if !self.is_current() {
             return;
         }
-        let view = self.directory.view();
-        let (me, instance) = (self.directory.name(), self.directory.instance());
-        let mut abandoned = self.moves.abandoned.locked();
-        abandoned.retain(|disk, _| view.intents.contains_key(disk));
-        for (disk, intent) in &view.intents {
-            let record = &intent.record;
-            let owner = view.disks.get(disk).map(|seen| &seen.record.host);
-            if ![&record.by, &record.from, &record.to].into_iter().chain(owner).any(|host| host == me) {
-                continue;
-            }
-            let is_over = match view.progress(disk, record) {
-                Progress::Arrived | Progress::Elsewhere => {
-                    // Whoever drives it removes it when it has looked.
-                    record.instance == instance || !self.is_driven(&view, record)
-                }
-                Progress::Abandoned => {
-                    abandoned.entry(disk.clone()).or_insert_with(Instant::now).elapsed() >= ABANDONED
-                }
-                Progress::Planned | Progress::Sending => {
-                    abandoned.remove(disk);
-                    record.instance == instance
-                }
-            };
-            if is_over && !self.moves.active.locked().contains(disk) {
-                match self.directory.end_move(disk, record) {
-                    Ok(()) => tracing::info!(disk = record.name, to = record.to, "a move is over"),
-                    Err(error) => tracing::debug!(disk = record.name, "the intent stays for now: {error}"),
-                }
+        let over = self.intents.locked().over(&self.directory.view(), Instant::now());
+        for (disk, intent) in over {
+            match self.directory.end_move(&disk, &intent) {
+                Ok(()) => tracing::info!(disk = intent.name, to = intent.to, "a move is over"),
+                Err(error) => tracing::debug!(disk = intent.name, "the intent stays for now: {error}"),
             }
         }
     }
@@ -208,9 +161,9 @@ impl Cluster {
         }
         let (view, me) = (self.directory.view(), self.directory.name());
         for (disk, intent) in view.intents.iter().filter(|(_, intent)| intent.record.from == me) {
-            self.moves.note_proposed(disk, &intent.record);
+            self.proposed.note(disk, &intent.record);
         }
-        self.moves.proposed.locked().retain(|disk, (to, seen)| {
+        self.proposed.0.locked().retain(|disk, (to, seen)| {
             if view.intents.contains_key(disk) || seen.elapsed() < GIVEN_UP {
                 return true;
             }
@@ -228,9 +181,5 @@ impl Cluster {
             }
             false
         });
-    }
-
-    fn is_driven(&self, view: &haversack_directory::View, intent: &IntentRecord) -> bool {
-        view.hosts.get(&intent.by).is_some_and(|host| host.record.instance == intent.instance)
     }
 }

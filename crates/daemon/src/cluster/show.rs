@@ -10,8 +10,9 @@ use haversack_api::{
 use haversack_cluster::{Move, Plan, TenantTotal, WEIGHTS};
 use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, Status, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
+use haversack_moves::snapshot;
 
-use super::{Cluster, snapshot, tenants};
+use super::{Cluster, tenants};
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
@@ -68,7 +69,7 @@ impl Daemon {
         let disks = snapshot::disks_of(&view, vms);
         Ok(ClusterPlan {
             directory: directory(cluster),
-            windows: cluster.observed.locked().windows,
+            windows: cluster.observed.locked().windows(),
             moves: plan.moves.iter().map(|moved| planned(moved, &disks)).collect(),
             held: plan.held.iter().map(ToString::to_string).collect(),
             variance_before: plan.variance_before,

@@ -6,8 +6,10 @@ use haversack_cluster::{Balancer, Settings};
 use haversack_directory::{TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 
-use super::snapshot::tests::{add_disk, add_host, seen};
-use super::{show, snapshot, tenants};
+use haversack_moves::samples::{add_disk, add_host, seen};
+use haversack_moves::snapshot;
+
+use super::{show, tenants};
 
 const HOSTS: usize = 200;
 const DISKS: usize = 1000;

@@ -12,9 +12,10 @@ use haversack_cluster::{Bounds, ClusterError, HostName, Parts, TenantName, Users
 use haversack_control::NO_TENANT;
 use haversack_directory::{TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
+use haversack_moves::snapshot;
 use haversack_policy::TenantBounds;
 
-use super::{Cluster, snapshot};
+use super::Cluster;
 use crate::daemon::Daemon;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -192,8 +193,8 @@ fn tell(daemon: &Daemon, here: &Here) {
 mod tests {
     use haversack_directory::{Seen, TenantRecord};
 
-    use super::super::snapshot::tests::{add_disk, add_host, seen};
     use super::*;
+    use haversack_moves::samples::{add_disk, add_host, seen};
 
     /// Two hosts with a disk of `shop` each, which demand 10 blocks, and one of `lab`.
     fn view(limit_bytes: Option<u64>) -> View {

@@ -4,7 +4,9 @@ use haversack_migrate::Message;
 
 use super::fields::{Reader, Writer};
 use super::message::{REPLICA_DROPPED, REPLICA_OPEN};
-use super::{Frame, HEADER_BYTES, MOST_BODY_BYTES, PACKED_SINCE, REPLICAS_AND_LOANS_SINCE, WireError, crc32c};
+use super::{
+    Frame, HEADER_BYTES, MOST_BODY_BYTES, PACKED_SINCE, REPLICAS_AND_LOANS_SINCE, WireError, crc32c,
+};
 
 const PING: u8 = 1;
 const PONG: u8 = 2;

@@ -1,4 +1,4 @@
-//! One of the two hosts: its core, cache devices and migration, what is in flight, and its crashes.
+//! A host: its core, cache devices and the migrations of its disks, what is in flight, and its crashes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,6 +12,7 @@ use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTE
 use haversack_ownership::Record;
 
 use super::base::{Asked, Base};
+use super::network::Letter;
 use super::plan::Plan;
 use crate::checkpoint::Checkpoints;
 use crate::created::{self, Created, Shape};
@@ -28,10 +29,10 @@ enum What {
     DeviceRead { device: usize, sector: u64 },
     DeviceWrite { device: usize, sector: u64 },
     DeviceFlush { device: usize, mark: u64 },
-    OriginRead { sector: u64, sectors: u32 },
-    OriginWrite { sector: u64, durable: bool },
-    OriginZero { sector: u64, sectors: u32, durable: bool },
-    OriginFlush { mark: u64 },
+    OriginRead { of: usize, sector: u64, sectors: u32 },
+    OriginWrite { of: usize, sector: u64, durable: bool },
+    OriginZero { of: usize, sector: u64, sectors: u32, durable: bool },
+    OriginFlush { of: usize, mark: u64 },
     BaseRead { sector: u64, sectors: u32 },
 }
 
@@ -43,13 +44,24 @@ struct Flight {
 
 /// A copy that is being read.
 struct Reading {
+    of: usize,
     tag: RequestTag,
     ticket: CopyTicket,
     copied: Copied,
 }
 
-/// Events of a host in which it stops in order, unless it needs the other one for that.
+/// Events of a host in which it stops in order, unless it needs another one for that.
 const STEPS_OF_A_STOP: u32 = 3_000;
+
+/// A disk on a host that runs.
+pub struct Here {
+    /// Its migration.
+    pub migration: Migration,
+    /// It is being detached.
+    detaching: Option<JobId>,
+    /// What its origin was last asked.
+    pub(super) asked: Option<Asked>,
+}
 
 /// The state of a running process.
 pub struct Running {
@@ -57,20 +69,29 @@ pub struct Running {
     pub core: Core,
     /// The memory that it works in.
     pub memory: SimMemory,
-    /// The disk's migration.
-    pub migration: Migration,
+    /// The disks.
+    pub disks: Vec<Here>,
     flights: Vec<Option<Flight>>,
     due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
     readings: Vec<Reading>,
-    /// The disk is being detached.
-    detaching: Option<JobId>,
-    /// The base of the disk, and what its origin was last asked.
+    /// The base of the disks.
     pub(super) base: Option<DiskNo>,
-    pub(super) asked: Option<Asked>,
     /// The pool is being stopped.
     stopping: Option<JobId>,
-    /// Answers for the guest.
+    /// Answers for the guests.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
+}
+
+impl Running {
+    /// Sends what replicas lack. Returns whether that led to more work.
+    fn replicate(&mut self, now: Micros) -> bool {
+        let Running { core, memory, disks, .. } = self;
+        let mut is_more = false;
+        for disk in disks {
+            is_more |= disk.migration.replicate(&mut core.with(memory), now);
+        }
+        is_more
+    }
 }
 
 /// How an attempt to start ended.
@@ -84,15 +105,15 @@ pub enum Start {
 
 /// See the module documentation.
 pub struct Host {
-    /// Which one it is: 0 or 1.
+    /// Which one it is, from 0.
     pub place: usize,
     devices: Vec<Device>,
     /// It runs.
     pub running: Option<Running>,
     /// Nothing that it sends to the origin arrives.
     pub fenced: bool,
-    /// It owned the disk when it last died.
-    pub owned: bool,
+    /// Which disks it owned when it last died.
+    pub owned: Vec<bool>,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
     /// Checkpoints of clean stops; not in all runs.
@@ -105,12 +126,12 @@ pub struct Host {
     unit: u64,
 }
 
-/// What both hosts share.
+/// What all hosts share.
 pub struct Shared {
-    /// The origin.
-    pub origin: Store,
-    /// What the disk was made from; not in all runs.
-    pub(super) base: Option<Base>,
+    /// The origins of the disks.
+    pub origins: Vec<Store>,
+    /// What the disks were made from; not in all runs.
+    pub base: Option<Base>,
     /// The time.
     pub now: Micros,
     /// Numbers events.
@@ -121,8 +142,8 @@ pub struct Shared {
     pub plan: Plan,
     /// I/Os so far.
     pub ios: u64,
-    /// Messages to send: to which host, what.
-    pub mail: Vec<(usize, haversack_migrate::Message)>,
+    /// Messages to send.
+    pub mail: Vec<Letter>,
 }
 
 /// Returns the name of a host in the protocol.
@@ -158,7 +179,7 @@ impl Host {
             devices,
             running: None,
             fenced: false,
-            owned: false,
+            owned: vec![false; shared.plan.disks.len()],
             down,
             checkpoints: None,
             loaded: 0,
@@ -204,18 +225,21 @@ impl Host {
         for (no, at) in &report.devices {
             self.devices[*at].no = Some(*no);
         }
-        let migration = self.migration(shared, &mut core.with(&mut memory));
+        let disks = (0..shared.plan.disks.len()).map(|of| Here {
+            migration: self.migration(shared, of, &mut core.with(&mut memory)),
+            detaching: None,
+            asked: None,
+        });
+        let disks = disks.collect();
         let base = attach_base(shared, &mut core.with(&mut memory))?;
         self.running = Some(Running {
             core,
             memory,
-            migration,
+            disks,
             flights: Vec::new(),
             due: BinaryHeap::new(),
             readings: Vec::new(),
-            detaching: None,
             base,
-            asked: None,
             stopping: None,
             answers: Vec::new(),
         });
@@ -223,42 +247,59 @@ impl Host {
         Ok(Start::Running)
     }
 
-    /// Returns the migration of the disk as recorded by the core.
-    fn migration(&self, shared: &Shared, call: &mut Call<'_, SimMemory>) -> Migration {
-        let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
+    /// Returns the migration of a disk as recorded by the core.
+    fn migration(&self, shared: &Shared, of: usize, call: &mut Call<'_, SimMemory>) -> Migration {
+        let (config, timing) = (shared.plan.disks[of].clone(), shared.plan.timing);
         let me = host_id(self.place);
         let mut migration = Migration::new(call, shared.now, me, self.starts, config, timing);
         migration.set_method(shared.plan.method);
-        let at = host_id(1 - self.place);
-        migration.set_replica(shared.plan.replica.map(|on_loss| ReplicaPolicy { at, on_loss }));
+        // Only two hosts have replicas.
+        let policy = |on_loss| ReplicaPolicy { at: host_id(1 - self.place), on_loss };
+        migration.set_replica(shared.plan.replica.map(policy));
         migration
     }
 
-    /// Starts to detach the disk, if it is attached here, its guest is not and it needs no other host.
-    pub fn detach(&mut self, shared: &mut Shared) -> Flow {
-        let job = self.with(shared, |migration, call, now| {
+    /// Starts to detach a disk, if it is attached here, its guest is not and it needs no other host.
+    pub fn detach(&mut self, shared: &mut Shared, of: usize) -> Flow {
+        let job = self.with(shared, of, |migration, call, now| {
             let is_alone = matches!(migration.record(), Record::Owner { peers, .. } if peers.is_empty());
             let disk = migration.disk().filter(|_| is_alone)?;
             // An error says that it is not attached, or about to leave.
             call.detach(now, disk).ok()
         })?;
         if let Some(running) = &mut self.running {
-            running.detaching = job.flatten();
+            running.disks[of].detaching = job.flatten();
         }
         Ok(())
     }
 
-    /// Whether the disk is being detached.
-    pub fn is_detaching(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.detaching.is_some())
+    /// Whether a disk is being detached.
+    pub fn is_detaching(&self, of: usize) -> bool {
+        self.running.as_ref().is_some_and(|running| running.disks[of].detaching.is_some())
+    }
+
+    /// Returns what a running host has on record of a disk.
+    pub fn record(&self, of: usize) -> Option<&Record> {
+        self.running.as_ref().map(|running| running.disks[of].migration.record())
+    }
+
+    /// Returns a disk's number in the pool of a running host that knows it.
+    pub fn disk(&self, of: usize) -> Option<DiskNo> {
+        self.running.as_ref().and_then(|running| running.disks[of].migration.disk())
+    }
+
+    /// Whether a running host may serve a disk's guest.
+    pub fn may_serve(&mut self, of: usize) -> bool {
+        let running = self.running.as_mut();
+        running.is_some_and(|r| r.disks[of].migration.may_serve(&r.core.with(&mut r.memory)))
     }
 
     /// As the engine does, starts over with the record of a disk that was detached.
-    fn detached(&mut self, shared: &Shared) {
+    fn detached(&mut self, shared: &Shared, of: usize) {
         self.starts += 1;
         let Some(mut running) = self.running.take() else { return };
-        running.detaching = None;
-        running.migration = self.migration(shared, &mut running.core.with(&mut running.memory));
+        running.disks[of].detaching = None;
+        running.disks[of].migration = self.migration(shared, of, &mut running.core.with(&mut running.memory));
         self.running = Some(running);
     }
 
@@ -268,41 +309,61 @@ impl Host {
         }
     }
 
-    /// Whether this host owns the disk, as far as its core knows.
-    pub fn owns(&self) -> bool {
+    /// Whether this host owns a disk, as far as its core knows.
+    pub fn owns(&self, of: usize) -> bool {
         let Some(running) = &self.running else { return false };
-        let info = running.migration.disk().and_then(|disk| running.core.disk_info(disk));
+        let info = running.disks[of].migration.disk().and_then(|disk| running.core.disk_info(disk));
         info.is_some_and(|info| info.owned)
     }
 
-    /// Runs something in the process, and then carries out what the core and the migration request.
+    fn owns_which(&self) -> Vec<bool> {
+        (0..self.owned.len()).map(|of| self.owns(of)).collect()
+    }
+
+    /// Runs something in the process, and then carries out what the core and the migrations request.
     pub fn with<T>(
         &mut self,
         shared: &mut Shared,
+        of: usize,
         what: impl FnOnce(&mut Migration, &mut Call<'_, SimMemory>, Micros) -> T,
     ) -> Flow<Option<T>> {
-        let Some(Running { core, memory, migration, .. }) = &mut self.running else { return Ok(None) };
-        let done = what(migration, &mut core.with(memory), shared.now);
+        let Some(Running { core, memory, disks, .. }) = &mut self.running else { return Ok(None) };
+        let done = what(&mut disks[of].migration, &mut core.with(memory), shared.now);
         self.pump(shared)?;
         Ok(Some(done))
     }
 
-    /// Carries out what the core and the migration request, until they request nothing more.
+    /// Runs something in the core, and then carries out what the core and the migrations request.
+    fn with_core(
+        &mut self,
+        shared: &mut Shared,
+        what: impl FnOnce(&mut Call<'_, SimMemory>, Micros),
+    ) -> Flow {
+        let Some(Running { core, memory, .. }) = &mut self.running else { return Ok(()) };
+        what(&mut core.with(memory), shared.now);
+        self.pump(shared)
+    }
+
+    /// Carries out what the core and the migrations request, until they request nothing more.
     pub fn pump(&mut self, shared: &mut Shared) -> Flow {
         loop {
             let Some(running) = &mut self.running else { return Ok(()) };
             if let Some(action) = running.core.poll() {
                 tell(|| format!("{:>10} host {} {action:?}", shared.now, self.place));
                 self.act(shared, action)?;
-            } else if let Some(output) = running.migration.poll() {
-                tell(|| format!("{:>10} host {} {}", shared.now, self.place, brief(&output)));
-                self.put_out(shared, output)?;
-            } else {
-                let Running { core, memory, migration, .. } = running;
-                if !migration.replicate(&mut core.with(memory), shared.now) {
-                    return Ok(());
-                }
+                continue;
             }
+            let polled = running.disks.iter_mut().enumerate();
+            let Some((of, output)) =
+                polled.filter_map(|(of, disk)| Some((of, disk.migration.poll()?))).next()
+            else {
+                if running.replicate(shared.now) {
+                    continue;
+                }
+                return Ok(());
+            };
+            tell(|| format!("{:>10} host {} disk {of} {}", shared.now, self.place, brief(&output)));
+            self.put_out(shared, of, output)?;
         }
     }
 
@@ -341,36 +402,43 @@ impl Host {
                 let mark = self.devices[device].store.flush_mark();
                 self.launch(shared, io, What::DeviceFlush { device, mark });
             }
-            Action::ReadOrigin { io, sector, sectors, .. } => {
-                self.launch(shared, io, What::OriginRead { sector: sector.0, sectors });
+            Action::ReadOrigin { io, disk, sector, sectors } => {
+                let of = self.place_of(disk);
+                self.launch(shared, io, What::OriginRead { of, sector: sector.0, sectors });
             }
-            Action::WriteOrigin { io, sector, durable, .. } => {
-                self.may_write(&action)?;
-                self.launch(shared, io, What::OriginWrite { sector: sector.0, durable });
+            Action::WriteOrigin { io, disk, sector, durable, .. } => {
+                let of = self.place_of(disk);
+                self.may_write(&action, of)?;
+                self.launch(shared, io, What::OriginWrite { of, sector: sector.0, durable });
             }
-            Action::ZeroOrigin { io, sector, sectors, durable, .. } => {
-                self.may_write(&action)?;
-                self.launch(shared, io, What::OriginZero { sector: sector.0, sectors, durable });
+            Action::ZeroOrigin { io, disk, sector, sectors, durable, .. } => {
+                let of = self.place_of(disk);
+                self.may_write(&action, of)?;
+                self.launch(shared, io, What::OriginZero { of, sector: sector.0, sectors, durable });
             }
-            Action::FlushOrigin { io, .. } => {
-                let mark = shared.origin.flush_mark();
-                self.launch(shared, io, What::OriginFlush { mark });
+            Action::FlushOrigin { io, disk } => {
+                let of = self.place_of(disk);
+                let mark = shared.origins[of].flush_mark();
+                self.launch(shared, io, What::OriginFlush { of, mark });
             }
-            Action::ReadPeer { io, block, mask, is_late, .. } => {
-                self.run().migration.fetch(shared.now, io, block, mask, is_late);
+            Action::ReadPeer { io, disk, block, mask, is_late, .. } => {
+                let of = self.place_of(disk);
+                self.run().disks[of].migration.fetch(shared.now, io, block, mask, is_late);
             }
             Action::Complete { tag, result } => self.answered(tag, result),
             Action::Event(Event::JobDone { job, result }) => {
-                let Running { core, memory, migration, .. } = self.run();
-                migration.job_done(&mut core.with(memory), shared.now, job, result);
+                let Running { core, memory, disks, .. } = self.run();
+                for disk in disks {
+                    disk.migration.job_done(&mut core.with(memory), shared.now, job, result);
+                }
                 if self.run().stopping == Some(job) {
                     self.run().stopping = None;
                 }
-                if self.run().detaching == Some(job) {
-                    match result {
-                        Ok(()) => self.detached(shared),
-                        Err(_) => self.run().detaching = None,
-                    }
+                let detaching = self.run().disks.iter().position(|disk| disk.detaching == Some(job));
+                match (detaching, result) {
+                    (Some(of), Ok(())) => self.detached(shared, of),
+                    (Some(of), Err(_)) => self.run().disks[of].detaching = None,
+                    (None, _) => {}
                 }
                 self.check_released()?;
             }
@@ -386,14 +454,19 @@ impl Host {
         self.running.as_ref().is_some_and(|running| running.base == Some(disk))
     }
 
+    /// Returns which disk has this number in the pool.
+    fn place_of(&mut self, disk: DiskNo) -> usize {
+        let place = self.run().disks.iter().position(|here| here.migration.disk() == Some(disk));
+        place.expect("the core does I/O for disks that it was told of")
+    }
+
     fn run(&mut self) -> &mut Running {
         self.running.as_mut().expect("the host runs")
     }
 
     /// The origin is written only by the host whose durable record says that it owns the disk.
-    fn may_write(&self, action: &Action) -> Flow {
-        let record = self.running.as_ref().map(|running| running.migration.record());
-        match record {
+    fn may_write(&self, action: &Action, of: usize) -> Flow {
+        match self.record(of) {
             Some(Record::Owner { .. }) => Ok(()),
             other => violation!("host {} does {action:?} while its record is {other:?}", self.place),
         }
@@ -402,11 +475,16 @@ impl Host {
     /// From a release on, nothing is on its way to the origin.
     fn check_released(&self) -> Flow {
         let Some(running) = &self.running else { return Ok(()) };
-        let is_released =
-            matches!(running.migration.record(), Record::Released { .. } | Record::Overtaken { .. });
-        let is_write = |f: &Flight| matches!(f.what, What::OriginWrite { .. } | What::OriginZero { .. });
-        if is_released && running.flights.iter().flatten().any(is_write) {
-            return violation!("host {} has released the disk and still writes its origin", self.place);
+        let is_released = |of: usize| {
+            let record = running.disks[of].migration.record();
+            matches!(record, Record::Released { .. } | Record::Overtaken { .. })
+        };
+        let is_wrong = |flight: &Flight| match flight.what {
+            What::OriginWrite { of, .. } | What::OriginZero { of, .. } => is_released(of),
+            _ => false,
+        };
+        if running.flights.iter().flatten().any(is_wrong) {
+            return violation!("host {} has released a disk and still writes its origin", self.place);
         }
         Ok(())
     }
@@ -417,11 +495,11 @@ impl Host {
             running.answers.push((tag, result));
             return;
         };
-        let Reading { ticket, copied, .. } = running.readings.swap_remove(place);
+        let Reading { of, ticket, copied, .. } = running.readings.swap_remove(place);
         let buffer = &mut running.memory.buffers().0[(tag.0 & 0xFFFF) as usize];
         buffer.tag = 0;
         let copy = result.is_ok().then(|| (copied, buffer.bytes.clone()));
-        running.migration.copy_read(ticket, copy);
+        running.disks[of].migration.copy_read(ticket, copy);
     }
 
     /// Returns a free buffer of the guest's, with a tag.
@@ -439,13 +517,16 @@ impl Host {
         (tag, buffer)
     }
 
-    fn put_out(&mut self, shared: &mut Shared, output: Output) -> Flow {
+    fn put_out(&mut self, shared: &mut Shared, of: usize, output: Output) -> Flow {
         match output {
-            Output::Send(to, message) => shared.mail.push((to.0 as usize - 1, message)),
-            Output::ReadCopy(ticket) => self.read_copy(shared, ticket),
-            Output::TakeCopy { block, copied, data } => self.take_copy(shared, block, copied, data),
+            Output::Send(to, message) => {
+                let (from, to) = (self.place, to.0 as usize - 1);
+                shared.mail.push(Letter { from, to, of, message });
+            }
+            Output::ReadCopy(ticket) => self.read_copy(shared, of, ticket),
+            Output::TakeCopy { block, copied, data } => self.take_copy(shared, of, block, copied, data),
             Output::KeepCopy { session, at, block, mask, data } => {
-                self.keep_copy(shared, session, at, (block, mask), data);
+                self.keep_copy(shared, of, (session, at), (block, mask), data);
             }
             Output::FetchFailed { io } => {
                 let Running { core, memory, .. } = self.run();
@@ -461,14 +542,15 @@ impl Host {
         Ok(())
     }
 
-    fn read_copy(&mut self, shared: &Shared, ticket: CopyTicket) {
+    fn read_copy(&mut self, shared: &Shared, of: usize, ticket: CopyTicket) {
         let (tag, buffer) = self.buffer();
         buffer.bytes.clear();
         buffer.bytes.resize(BLOCK_BYTES, 0xEE);
-        let Running { core, memory, migration, readings, .. } = self.run();
+        let Running { core, memory, disks, readings, .. } = self.run();
+        let migration = &mut disks[of].migration;
         let Some(disk) = migration.disk() else { return };
         match ticket.read(&mut core.with(memory), shared.now, tag, disk) {
-            Ok(Some(copied)) => readings.push(Reading { tag, ticket, copied }),
+            Ok(Some(copied)) => readings.push(Reading { of, tag, ticket, copied }),
             Ok(None) | Err(_) => {
                 memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
                 migration.copy_read(ticket, None);
@@ -476,11 +558,11 @@ impl Host {
         }
     }
 
-    fn take_copy(&mut self, shared: &Shared, block: BlockNo, copied: Copied, data: Vec<u8>) {
+    fn take_copy(&mut self, shared: &Shared, of: usize, block: BlockNo, copied: Copied, data: Vec<u8>) {
         let (tag, buffer) = self.buffer();
         (buffer.bytes, buffer.is_copy) = (data, true);
-        let Running { core, memory, migration, .. } = self.run();
-        if let Some(disk) = migration.disk() {
+        let Running { core, memory, disks, .. } = self.run();
+        if let Some(disk) = disks[of].migration.disk() {
             // An error says that the disk is no longer expected.
             let _ = core.with(memory).take_copy(shared.now, tag, disk, block, copied);
         }
@@ -490,14 +572,15 @@ impl Host {
     fn keep_copy(
         &mut self,
         shared: &Shared,
-        session: Session,
-        at: Position,
+        of: usize,
+        (session, at): (Session, Position),
         (block, mask): (BlockNo, u8),
         data: Vec<u8>,
     ) {
         let (tag, buffer) = self.buffer();
         (buffer.bytes, buffer.is_copy) = (data, true);
-        let Running { core, memory, migration, .. } = self.run();
+        let Running { core, memory, disks, .. } = self.run();
+        let migration = &mut disks[of].migration;
         let Some(disk) = migration.disk() else { return };
         let is_kept = core.with(memory).keep_copy(shared.now, tag, disk, block, mask) == Ok(true);
         migration.copy_kept(session, at, is_kept);
@@ -532,7 +615,7 @@ impl Host {
 
     /// Lets the core do what its timer is for.
     pub fn wake(&mut self, shared: &mut Shared) -> Flow {
-        self.with(shared, |_, call, now| call.tick(now)).map(|_| ())
+        self.with_core(shared, |call, now| call.tick(now))
     }
 
     /// Ends the next I/O; if the process is to die in the call that reports it, what it does after some stores to
@@ -548,7 +631,7 @@ impl Host {
             running.core.with(&mut running.memory).complete(shared.now, flight.io, result);
             return Ok(());
         }
-        self.with(shared, |_, call, now| call.complete(now, flight.io, result)).map(|_| ())
+        self.with_core(shared, |call, now| call.complete(now, flight.io, result))
     }
 
     fn perform(&mut self, shared: &mut Shared, flight: &Flight) -> Result<(), IoFailure> {
@@ -565,19 +648,19 @@ impl Host {
                 self.devices[device].store.write(sector, Payload::Bytes(data));
             }
             What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
-            What::OriginRead { sector, sectors } => {
+            What::OriginRead { of, sector, sectors } => {
                 let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
-                shared.origin.read(sector, &mut data);
+                shared.origins[of].read(sector, &mut data);
                 scatter(&mut running.memory, &flight.pieces, &data);
             }
-            What::OriginWrite { sector, durable } => {
+            What::OriginWrite { of, sector, durable } => {
                 let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
-                write_origin(shared, sector, payload, durable);
+                write_origin(&mut shared.origins[of], sector, payload, durable);
             }
-            What::OriginZero { sector, sectors, durable } => {
-                write_origin(shared, sector, Payload::Zeroes(sectors), durable);
+            What::OriginZero { of, sector, sectors, durable } => {
+                write_origin(&mut shared.origins[of], sector, Payload::Zeroes(sectors), durable);
             }
-            What::OriginFlush { mark } => shared.origin.flush(mark),
+            What::OriginFlush { of, mark } => shared.origins[of].flush(mark),
             What::BaseRead { sector, sectors } => {
                 let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
                 shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
@@ -590,9 +673,10 @@ impl Host {
     /// Stops the pool in order. Returns false if that takes too long: it may need the other host.
     pub fn shut_down(&mut self, shared: &mut Shared) -> Flow<bool> {
         let name = self.checkpoints.as_mut().map(Checkpoints::name);
-        let job = self.with(shared, |_, call, now| {
+        let mut job = None;
+        self.with_core(shared, |call, now| {
             name.into_iter().for_each(|name| call.name_stop(name));
-            call.shutdown(now)
+            job = Some(call.shutdown(now));
         })?;
         self.run().stopping = job;
         for _ in 0..STEPS_OF_A_STOP {
@@ -609,7 +693,7 @@ impl Host {
 
     /// Ends a process whose pool has stopped, and leaves a checkpoint. It starts again at that time.
     pub fn leave(&mut self, shared: &mut Shared, until: Micros) {
-        self.owned = self.owns();
+        self.owned = self.owns_which();
         let Some(running) = self.running.take() else { return };
         tell(|| format!("{:>10} host {} has stopped", shared.now, self.place));
         self.land(shared, &running.memory, running.flights);
@@ -621,7 +705,7 @@ impl Host {
 
     /// Ends the process or the host's power. It starts again at that time.
     pub fn crash(&mut self, shared: &mut Shared, kind: CrashKind, until: Micros) {
-        self.owned = self.owns();
+        self.owned = self.owns_which();
         let Some(mut running) = self.running.take() else { return };
         tell(|| format!("{:>10} host {} {kind:?}", shared.now, self.place));
         self.land(shared, &running.memory, std::mem::take(&mut running.flights));
@@ -650,12 +734,12 @@ impl Host {
                     let payload = Payload::Bytes(gather(memory, &flight.pieces));
                     self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
                 }
-                What::OriginWrite { sector, .. } => {
+                What::OriginWrite { of, sector, .. } => {
                     let payload = Payload::Bytes(gather(memory, &flight.pieces));
-                    shared.origin.write_torn(sector, payload, tear, &mut shared.rng);
+                    shared.origins[of].write_torn(sector, payload, tear, &mut shared.rng);
                 }
-                What::OriginZero { sector, sectors, .. } => {
-                    shared.origin.write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
+                What::OriginZero { of, sector, sectors, .. } => {
+                    shared.origins[of].write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
                 }
                 _ => {}
             }
@@ -694,11 +778,11 @@ fn create(place: usize, plan: &Plan) -> Result<Vec<Created>, PoolError> {
     Ok(devices.into_iter().map(|device| Created { store: device.store, joins: None }).collect())
 }
 
-fn write_origin(shared: &mut Shared, sector: u64, payload: Payload, durable: bool) {
+fn write_origin(origin: &mut Store, sector: u64, payload: Payload, durable: bool) {
     if durable {
-        shared.origin.write_through(sector, payload);
+        origin.write_through(sector, payload);
     } else {
-        shared.origin.write(sector, payload);
+        origin.write(sector, payload);
     }
 }
 

@@ -1,4 +1,4 @@
-//! In some runs, the disk was made from a base, which both hosts have attached: what the disk has not changed is read
+//! In some runs, the disk was made from a base, which all hosts have attached: what the disk has not changed is read
 //! through that, wherever the disk is.
 
 use haversack_core::{BaseBlocks, DiskConfig, SharingId};
@@ -6,7 +6,7 @@ use haversack_model::random::Random;
 use haversack_model::{DiskNo, SECTOR_BYTES};
 
 use super::host::{Running, Shared};
-use super::run::Twin;
+use super::machines::Machines;
 use crate::device::{Blank, Store};
 use crate::plan::disk_id;
 use crate::run::tell;
@@ -15,6 +15,9 @@ use crate::run::tell;
 const STEPS_BETWEEN: u64 = 40;
 /// The origin is asked, and answers, after this many steps on average.
 const STEPS_TO_ANSWER: u64 = 6;
+
+/// The disk that was made from the base.
+const OF_BASE: usize = 0;
 
 /// The base, which nobody writes.
 pub struct Base {
@@ -52,11 +55,11 @@ impl Base {
     }
 }
 
-impl Twin {
+impl Machines {
     /// Sometimes begins to share blocks on a host, asks the origin, or gives its answer to the core.
-    pub(super) fn share_something(&mut self) {
+    pub fn share_something(&mut self) {
         let Some(mut base) = self.shared.base.take() else { return };
-        let at = base.rng.below(2) as usize;
+        let at = base.rng.below(self.hosts.len() as u64) as usize;
         let running = self.hosts[at].running.as_mut();
         if let Some(running) = running {
             let is_shared = running.share_step(&mut base, &self.shared);
@@ -69,20 +72,21 @@ impl Twin {
 impl Running {
     /// Returns true if blocks are shared from now on.
     fn share_step(&mut self, base: &mut Base, shared: &Shared) -> bool {
-        let (Some(disk), Some(of)) = (self.migration.disk(), self.base) else { return false };
+        let here = &mut self.disks[OF_BASE];
+        let (Some(disk), Some(of)) = (here.migration.disk(), self.base) else { return false };
         if base.rng.one_in(STEPS_BETWEEN) {
             // The core refuses a disk that is not attached, or has blocks on the other host.
             let begun = self.core.share_base(shared.now, disk, of);
             tell(|| format!("{:>10} {disk:?} begins to share blocks of {of:?}: {begun:?}", shared.now));
             if let Ok(sharing) = begun {
-                self.asked = Some(Asked { disk, sharing, answer: None });
+                here.asked = Some(Asked { disk, sharing, answer: None });
             }
             return false;
         }
-        let asked = if base.rng.one_in(STEPS_TO_ANSWER) { self.asked.take() } else { None };
+        let asked = if base.rng.one_in(STEPS_TO_ANSWER) { here.asked.take() } else { None };
         let Some(asked) = asked.filter(|asked| asked.disk == disk) else { return false };
         let Some(runs) = asked.answer else {
-            self.asked = Some(Asked { answer: Some(base.runs_in(&shared.origin)), ..asked });
+            here.asked = Some(Asked { answer: Some(base.runs_in(&shared.origins[OF_BASE])), ..asked });
             return false;
         };
         let mut blocks = BaseBlocks::new(base.config.sectors, base.config.phase, base.config.sectors);

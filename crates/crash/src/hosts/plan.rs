@@ -7,18 +7,36 @@ use haversack_model::random::Random;
 
 use crate::plan::{admission, cleaner, disk_id};
 
+/// Returns the segments of a host's devices.
+fn devices(rng: &mut Random) -> Vec<u32> {
+    (0..rng.range(1, 2)).map(|_| rng.range(2, 5) as u32).collect()
+}
+
+/// Returns a disk with up to this many blocks.
+fn disk(of: usize, most_blocks: u64, rng: &mut Random) -> DiskConfig {
+    let mut disk = DiskConfig::new(disk_id(of), rng.range(16, most_blocks) * 8 + rng.pick(&[0, 0, 1, 7]));
+    disk.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
+    disk.mode = if rng.percent(60) { WriteMode::WriteBack } else { rng.pick(&WriteMode::ALL) };
+    disk.persistence = if rng.percent(75) { Persistence::All } else { Persistence::Dirty };
+    disk.target = if rng.one_in(3) { Target::Equal } else { Target::Blocks(rng.range(64, 600)) };
+    disk.admission = admission(rng);
+    disk.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768]);
+    disk.cleaner = cleaner(rng);
+    disk
+}
+
 /// Everything that is decided before a run starts.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Segments of each cache device, by host.
-    pub devices: [Vec<u32>; 2],
+    pub devices: Vec<Vec<u32>>,
     /// Dirty blocks on two devices, by host.
-    pub redundancy: [bool; 2],
+    pub redundancy: Vec<bool>,
     /// Segments of each device that are prepared when it is formatted.
     pub prepared: u32,
-    /// The disk.
-    pub disk: DiskConfig,
-    /// It starts with zeroes instead of data.
+    /// The disks.
+    pub disks: Vec<DiskConfig>,
+    /// They start with zeroes instead of data.
     pub blank: bool,
     /// Staging and transfer frames of each host.
     pub frames: [u32; 2],
@@ -45,19 +63,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns a random plan.
+    /// Returns a random plan for two hosts and one disk.
     pub fn random(rng: &mut Random) -> Plan {
-        let devices =
-            [(); 2].map(|()| (0..rng.range(1, 2)).map(|_| rng.range(2, 5) as u32).collect::<Vec<_>>());
-        let mut disk = DiskConfig::new(disk_id(0), rng.range(16, 220) * 8 + rng.pick(&[0, 0, 1, 7]));
-        disk.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
-        disk.mode = if rng.percent(60) { WriteMode::WriteBack } else { rng.pick(&WriteMode::ALL) };
-        disk.persistence = if rng.percent(75) { Persistence::All } else { Persistence::Dirty };
-        disk.target = if rng.one_in(3) { Target::Equal } else { Target::Blocks(rng.range(64, 600)) };
-        disk.admission = admission(rng);
-        disk.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768]);
-        disk.cleaner = cleaner(rng);
-        let redundancy = [(); 2].map(|()| rng.one_in(2));
+        let devices = (0..2).map(|_| devices(rng)).collect();
+        let disks = vec![disk(0, 220, rng)];
+        let redundancy = (0..2).map(|_| rng.one_in(2)).collect();
         let core = CoreConfig {
             max_requests: rng.pick(&[16, 64]),
             commit_blocks: rng.pick(&[4, 8, 16, 64]),
@@ -78,7 +88,7 @@ impl Plan {
             devices,
             redundancy,
             prepared: u32::MAX,
-            disk,
+            disks,
             blank: rng.one_in(4),
             frames: [rng.range(64, 160) as u32, rng.range(64, 160) as u32],
             core,
@@ -94,6 +104,13 @@ impl Plan {
         }
     }
 
+    /// More hosts and disks, and smaller ones.
+    pub fn of_cluster(&mut self, hosts: usize, disks: usize, rng: &mut Random) {
+        self.devices = (0..hosts).map(|_| devices(rng)).collect();
+        self.redundancy = (0..hosts).map(|_| rng.one_in(2)).collect();
+        self.disks = (0..disks).map(|of| disk(of, 60, rng)).collect();
+    }
+
     /// Another method than the default, in most of the runs.
     pub fn moving_by(&mut self, rng: &mut Random) {
         self.method = rng.pick(&Method::ALL);
@@ -104,10 +121,10 @@ impl Plan {
     /// Dirty blocks have a replica.
     pub fn replicating(&mut self, rng: &mut Random) {
         self.replica = Some(rng.pick(&[OnLoss::WriteThrough, OnLoss::WriteThrough, OnLoss::Continue]));
-        self.disk.cleaner.order = CleanOrder::Age;
+        self.disks.iter_mut().for_each(|disk| disk.cleaner.order = CleanOrder::Age);
         self.timing.lease_us = rng.pick(&[20_000, 60_000, 200_000]);
         if rng.one_in(2) {
-            self.disk.mode = WriteMode::WriteBack;
+            self.disks.iter_mut().for_each(|disk| disk.mode = WriteMode::WriteBack);
         }
         if rng.one_in(2) {
             self.lossy_percent = [0, 0];

@@ -197,68 +197,11 @@ pub fn disks_of<'a>(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::collections::BTreeSet;
-    use std::time::Instant;
-
-    use haversack_directory::{DrainRecord, Load, VmNeeds, Worth};
+mod tests {
+    use haversack_directory::DrainRecord;
 
     use super::*;
-
-    pub fn seen<T>(record: T) -> Seen<T> {
-        Seen { record, created: 1, revision: 1, lease: 0, at: Instant::now() }
-    }
-
-    pub fn add_host(view: &mut View, name: &str, is_alive: bool) {
-        let host = HostRecord {
-            instance: 1,
-            reports: 1,
-            report_every_s: 10.0,
-            software: "0".into(),
-            reaches: BTreeSet::new(),
-            moves_disks: true,
-            link_bytes_per_s: None,
-            memory_bytes: None,
-            processors: None,
-        };
-        if is_alive {
-            view.hosts.insert(name.into(), seen(host));
-        }
-        let pool = PoolRecord {
-            state: "ok".into(),
-            capacity_bytes: 100 * BLOCK,
-            demand_bytes: 0,
-            usage_bytes: 0,
-            dirty_bytes: 0,
-            load: Load::default(),
-            tenant_limits: BTreeMap::new(),
-        };
-        view.pools.insert((name.into(), "a".into()), seen(pool.clone()));
-        view.pools.insert((name.into(), "b".into()), seen(pool));
-    }
-
-    pub fn add_disk(view: &mut View, id: &str, name: &str, vm: Option<&str>, host: &str) {
-        let disk = DiskRecord {
-            name: name.into(),
-            vm: vm.map(Into::into),
-            tenant: Some("shop".into()),
-            host: host.into(),
-            epoch: 1,
-            pool: "a".into(),
-            state: "attached".into(),
-            can_move: true,
-            vm_needs: VmNeeds::default(),
-            size_bytes: 1000 * BLOCK,
-            demand_bytes: 10 * BLOCK,
-            usage_bytes: 8 * BLOCK,
-            dirty_bytes: 2 * BLOCK,
-            clients: 1,
-            moving_to: None,
-            load: Load::default(),
-            worth: Worth { priority: 1.0, curve: vec![(BLOCK, 0.5), (4 * BLOCK, 0.75)], ..Worth::default() },
-        };
-        view.disks.insert(id.into(), seen(disk));
-    }
+    use crate::samples::{add_disk, add_host, seen};
 
     fn names(snapshot: &Snapshot) -> Vec<(&str, &str, usize)> {
         snapshot.vms.iter().map(|vm| (vm.name.0.as_str(), vm.host.0.as_str(), vm.disks.len())).collect()

@@ -1,4 +1,4 @@
-//! The virtual machine: its requests, where it runs, and what it may read.
+//! A virtual machine with one disk: its requests, where it runs, and what it may read.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,7 @@ use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
 use haversack_model::{DiskNo, SECTOR_BYTES, SectorNo};
 
 use super::host::{Host, Shared};
+use crate::memory::SimMemory;
 use crate::oracle::{Oracle, Outcome, Tick};
 use crate::pattern::Version;
 use crate::run::tell;
@@ -22,6 +23,8 @@ struct Pending {
 
 /// See the module documentation.
 pub struct Guest {
+    /// Which disk it has, also in its oracle.
+    pub of: usize,
     /// The host where it runs, and whether it issues requests.
     pub host: usize,
     /// It has been stopped there, to move or to roll back.
@@ -36,9 +39,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Returns a guest that runs on host 0.
-    pub fn new(oracle: Oracle) -> Guest {
-        Guest { host: 0, is_stopped: false, pending: Vec::new(), lost: BTreeSet::new(), oracle, requests: 0 }
+    /// Returns a guest of a disk, at a host.
+    pub fn new(of: usize, host: usize, oracle: Oracle) -> Guest {
+        Guest { of, host, is_stopped: false, pending: Vec::new(), lost: BTreeSet::new(), oracle, requests: 0 }
     }
 
     /// Returns the number of requests in flight.
@@ -53,7 +56,7 @@ impl Guest {
 
     /// Submits a random request.
     pub fn submit_any(&mut self, shared: &mut Shared, host: &mut Host, disk: DiskNo) -> Flow {
-        let size = shared.plan.disk.sectors;
+        let size = shared.plan.disks[self.of].sectors;
         let rng = &mut shared.rng;
         let op = match rng.below(100) {
             0..40 => Op::Write { fua: rng.one_in(8) },
@@ -81,14 +84,14 @@ impl Guest {
     ) -> Flow {
         let changes = !matches!(op, Op::Read | Op::Flush);
         let zero = matches!(op, Op::Discard | Op::WriteZeroes);
-        let version = if changes { self.oracle.new_version(0, sector, sectors, zero) } else { 0 };
+        let version = if changes { self.oracle.new_version(self.of, sector, sectors, zero) } else { 0 };
         let (tag, buffer) = host.buffer();
-        (buffer.disk, buffer.sector, buffer.version) = (0, sector, version);
+        (buffer.disk, buffer.sector, buffer.version) = (self.of as u16, sector, version);
         if op == Op::Read {
             buffer.bytes.clear();
             buffer.bytes.resize(sectors as usize * SECTOR_BYTES, 0xEE);
         }
-        let start = if op == Op::Read { self.oracle.begin_read(0) } else { self.oracle.begin_flush() };
+        let start = if op == Op::Read { self.oracle.begin_read(self.of) } else { self.oracle.begin_flush() };
         let request = Request { tag, disk, op, sector: SectorNo(sector), sectors };
         tell(|| format!("{:>10} host {} {request:?} version {version}", shared.now, host.place));
         let Some(running) = &mut host.running else { return Ok(()) };
@@ -97,7 +100,7 @@ impl Guest {
             Err(Rejected::Busy) => {
                 running.memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
                 if op == Op::Read {
-                    self.oracle.drop_read(0, start);
+                    self.oracle.drop_read(self.of, start);
                 }
                 return Ok(());
             }
@@ -114,7 +117,11 @@ impl Guest {
     /// Takes the answers to its requests and checks them.
     pub fn take_answers(&mut self, host: &mut Host) -> Flow {
         let Some(running) = &mut host.running else { return Ok(()) };
-        for (tag, result) in std::mem::take(&mut running.answers) {
+        let answers = std::mem::take(&mut running.answers);
+        let (mine, others): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|(tag, _)| self.has(*tag, &mut running.memory));
+        running.answers = others;
+        for (tag, result) in mine {
             let Some(place) = self.pending.iter().position(|pending| pending.tag == tag) else {
                 return violation!("an answer to {tag:?}, which is not in flight");
             };
@@ -127,6 +134,11 @@ impl Guest {
         Ok(())
     }
 
+    /// Whether a request is this guest's, by its buffer.
+    fn has(&self, tag: RequestTag, memory: &mut SimMemory) -> bool {
+        usize::from(memory.buffers().0[(tag.0 & 0xFFFF) as usize].disk) == self.of
+    }
+
     fn answered(
         &mut self,
         pending: Pending,
@@ -136,7 +148,7 @@ impl Guest {
     ) -> Flow {
         let Pending { op, sector, version, start, .. } = pending;
         if op == Op::Read && self.lost.contains(&sector) {
-            self.oracle.drop_read(0, start);
+            self.oracle.drop_read(self.of, start);
             return match result {
                 Err(RequestError::DataLost) => Ok(()),
                 other => violation!("sector {sector}, which is lost, was read: {other:?}"),
@@ -148,8 +160,8 @@ impl Guest {
             return violation!("{op:?} at {sector} failed without cause: {error}");
         }
         match op {
-            Op::Read => self.oracle.end_read(0, start, sector, bytes).map_err(Stop::Violation)?,
-            Op::Flush => self.oracle.end_flush(0, start),
+            Op::Read => self.oracle.end_read(self.of, start, sector, bytes).map_err(Stop::Violation)?,
+            Op::Flush => self.oracle.end_flush(self.of, start),
             _ if result.is_err() => self.oracle.end_write(version, Outcome::Unknown),
             Op::Write { fua: true } => self.oracle.end_write(version, Outcome::DoneDurable),
             _ => self.oracle.end_write(version, Outcome::Done),

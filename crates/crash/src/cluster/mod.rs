@@ -1,0 +1,20 @@
+//! Five hosts, their virtual machines and an etcd: VMs are moved by the balancer and by hand while hosts die, the network and etcd fail,
+//! and etcd loses its data.
+//!
+//! The decisions are those of the daemon: [`haversack_cluster`] plans, [`haversack_moves`] begins, ends and clears away, and
+//! [`haversack_directory`] says what is written and under which conditions. Simulated are what they run on: etcd ([`etcd`]), a host's
+//! connection to it ([`access`]), the threads of the daemon ([`daemon`]) and the manager of the VMs ([`manager`]). A judge
+//! ([`judge`]) knows what must never happen.
+//!
+//! Everything in a run is determined by one seed.
+
+mod access;
+mod daemon;
+mod etcd;
+mod faults;
+mod judge;
+mod manager;
+mod plan;
+mod run;
+
+pub use run::{most_points_of_a_run, run_seed};

@@ -1,0 +1,351 @@
+//! One seed, one run: VMs move between hosts that die, while etcd fails; in the end everything must be in order, and all is read.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::time::Instant;
+
+use haversack_directory::{Change, DiskRecord, Key};
+use haversack_model::Micros;
+use haversack_model::random::Random;
+use haversack_ownership::Record;
+
+use super::access::Caller;
+use super::daemon::{Daemon, Wish, host_name, host_named, vm_name};
+use super::etcd::Etcd;
+use super::judge::Judge;
+use super::manager::{Manager, Waiter};
+use super::plan::{ClusterPlan, DISKS, HOSTS, VMS};
+use crate::checkpoint::Checkpoints;
+use crate::device::{Blank, Store};
+use crate::hosts::guest::Guest;
+use crate::hosts::host::{Host, Shared};
+use crate::hosts::machines::Machines;
+use crate::hosts::plan::Plan;
+use crate::oracle::Oracle;
+use crate::plan::disk_id;
+use crate::run::{RunReport, tell};
+use crate::world::{Flow, Stop, violation};
+
+/// One run in this many prepares segments while it runs.
+const RUNS_THAT_PREPARE: u64 = 3;
+/// One run in this many moves disks by the default method in any case.
+const RUNS_BY_DEFAULT: u64 = 3;
+/// One run in this many has hosts that leave checkpoints when they are stopped in order.
+const RUNS_WITH_CHECKPOINTS: u64 = 2;
+/// The longest time of a run, without its end.
+const MOST_US: Micros = 4_000_000;
+/// How often a guest looks again for its disk.
+const SEEK_EVERY_US: Micros = 30_000;
+/// How long it may take until everything is in order.
+const PATIENCE_US: Micros = 10_000_000;
+
+/// Returns the maximum number of crash points of a run.
+pub fn most_points_of_a_run() -> u64 {
+    60
+}
+
+/// See the module documentation.
+pub(super) struct Cluster {
+    pub machines: Machines,
+    pub daemons: Vec<Option<Daemon>>,
+    pub etcd: Etcd,
+    pub manager: Manager,
+    pub judge: Judge,
+    pub plan: ClusterPlan,
+    /// What the disks demand, in blocks.
+    pub demands: Vec<u64>,
+    /// Until when hosts are cut off from etcd.
+    pub cut_etcd: Vec<Micros>,
+    /// How late the watches of hosts are.
+    pub lag_us: Vec<Micros>,
+    pub rng: Random,
+    next_seek_us: Micros,
+    instances: u64,
+    /// Where the time of a run begins on the clock that the directory's view is stamped with.
+    base: Instant,
+}
+
+/// Runs everything that one seed determines.
+pub fn run_seed(seed: u64) -> RunReport {
+    let mut report = RunReport::default();
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, &mut report)));
+    let failure = match outcome {
+        Ok(Ok(())) => None,
+        Ok(Err(what)) => Some(what),
+        Err(payload) => Some(crate::run::panic_text(payload.as_ref())),
+    };
+    if let Some(what) = failure {
+        report.points += 1;
+        report.violations.push(format!(
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --cluster --seed {seed} --runs 1",
+            report.points
+        ));
+    }
+    report
+}
+
+fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
+    let mut rng = Random::scrambled(seed.rotate_left(40));
+    let mut plan = Plan::random(&mut rng);
+    plan.of_cluster(HOSTS, DISKS, &mut rng);
+    if rng.one_in(RUNS_THAT_PREPARE) {
+        plan.preparing(&mut rng);
+    }
+    if !rng.one_in(RUNS_BY_DEFAULT) {
+        plan.moving_by(&mut rng);
+    }
+    let mut apart = rng.fork();
+    let of_cluster = ClusterPlan::random(&mut apart);
+    let told = format!("{plan:?}\n  {of_cluster:?}");
+    let points = apart.range(4, most_points_of_a_run());
+    let (mut origins, mut guests) = (Vec::new(), Vec::new());
+    for of in 0..DISKS {
+        let sectors = plan.disks[of].sectors;
+        let mut oracle = Oracle::default();
+        // Each has a number of its own, so that the data of disks are told apart.
+        for _ in 0..of {
+            oracle.add_disk(0, true);
+        }
+        let version = oracle.add_disk(sectors, plan.blank);
+        let written = |version| Blank::Written { disk: of as u16, version };
+        origins.push(Store::new(sectors, version.map_or(Blank::Zero, written)));
+        guests.push(Guest::new(of, 0, oracle));
+    }
+    for disks in VMS {
+        let at = apart.below(HOSTS as u64) as usize;
+        disks.iter().for_each(|of| guests[*of].host = at);
+    }
+    let mut shared = Shared { origins, base: None, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
+    let hosts: Flow<Vec<Host>> = (0..HOSTS).map(|place| Host::new(place, &mut shared)).collect();
+    let result = hosts.and_then(|mut hosts| {
+        for host in &mut hosts {
+            let own = apart.fork();
+            host.checkpoints = apart.one_in(RUNS_WITH_CHECKPOINTS).then(|| Checkpoints::new(own));
+        }
+        let mut cluster = Cluster {
+            machines: Machines::new(shared, hosts, guests),
+            daemons: (0..HOSTS).map(|_| None).collect(),
+            etcd: Etcd::default(),
+            manager: Manager::new(apart.fork(), of_cluster.failing_percent),
+            judge: Judge::new(&of_cluster),
+            demands: (0..DISKS).map(|_| apart.range(10, of_cluster.capacity_blocks * 9 / 10)).collect(),
+            plan: of_cluster,
+            cut_etcd: vec![0; HOSTS],
+            lag_us: vec![0; HOSTS],
+            rng: apart,
+            next_seek_us: 0,
+            instances: 0,
+            base: Instant::now(),
+        };
+        let outcome = cluster.live(points);
+        cluster.machines.report.counts.jobs = cluster.manager.moves;
+        *report = cluster.machines.into_report();
+        outcome
+    });
+    match result {
+        Ok(()) | Err(Stop::End) => Ok(()),
+        Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {told}")),
+        Err(Stop::Crash(_)) => Err("a crash that nobody planned".into()),
+    }
+}
+
+impl Cluster {
+    fn live(&mut self, points: u64) -> Flow {
+        self.machines.start()?;
+        for of in 0..DISKS {
+            self.machines.create(of)?;
+        }
+        while (0..DISKS).any(|of| !self.machines.is_served(of)) {
+            self.machines.next_event()?;
+        }
+        while self.machines.points < points && self.machines.shared.now < MOST_US {
+            if self.rng.one_in(self.plan.events_for_a_request) {
+                let of = self.rng.below(DISKS as u64) as usize;
+                self.machines.work(of)?;
+            }
+            if self.machines.next_event()? {
+                self.tick()?;
+                self.unrest()?;
+            }
+        }
+        self.settle()?;
+        (0..DISKS).try_for_each(|of| self.machines.read_everything(of))
+    }
+
+    /// Lets a millisecond pass for everything that belongs to the cluster.
+    fn tick(&mut self) -> Flow {
+        let now = self.machines.shared.now;
+        self.etcd.tick(now, self.plan.times.lease_us);
+        self.judge.look_at_owners(&self.machines)?;
+        for at in 0..HOSTS {
+            if self.machines.hosts[at].running.is_none() {
+                continue;
+            }
+            if self.daemons[at].is_none() {
+                self.instances += 1;
+                self.daemons[at] = Some(Daemon::new(at, self.instances, self.base, now, &self.plan));
+            }
+            let Some(daemon) = &mut self.daemons[at] else { continue };
+            daemon.access.lag_us = self.lag_us[at];
+            let is_cut = now < self.cut_etcd[at];
+            daemon.access.tick(&mut self.etcd, is_cut, now, &mut self.rng);
+            daemon.tick(&self.machines, &self.demands, self.plan.capacity_blocks, now);
+            let (instance, wishes) = (daemon.instance, std::mem::take(&mut daemon.wishes));
+            self.judge.look_at_etcd(&mut self.etcd, &self.daemons, now)?;
+            self.judge.look_at_views(&self.daemons, self.etcd.cluster, now);
+            for wish in wishes {
+                self.grant(at, instance, wish)?;
+            }
+        }
+        self.manager.tick(&mut self.machines)?;
+        for (waiter, is_done) in std::mem::take(&mut self.manager.ended) {
+            let daemon = self.daemons[waiter.host].as_mut();
+            match daemon.filter(|daemon| daemon.instance == waiter.instance) {
+                Some(daemon) if waiter.is_by_hand => daemon.end_by_hand(),
+                Some(daemon) => daemon.called(is_done, now),
+                None => {}
+            }
+        }
+        self.seek()
+    }
+
+    /// Has the manager move a VM.
+    fn grant(&mut self, host: usize, instance: u64, wish: Wish) -> Flow {
+        let waiter = |is_by_hand| Waiter { host, instance, is_by_hand };
+        match wish {
+            Wish::ByHand { vm, to } => self.manager.begin(&self.machines, vm, host, to, waiter(true)),
+            Wish::Call(order) => {
+                tell(|| format!("{:>10} {}", self.machines.shared.now, order.reason));
+                self.judge.called(&order, instance, self.etcd.cluster, self.machines.shared.now)?;
+                let vm = (0..VMS.len()).find(|vm| vm_name(*vm) == order.vm);
+                let (Some(vm), Some(from), Some(to)) = (vm, host_named(&order.from), host_named(&order.to))
+                else {
+                    return violation!("the program is called for something unknown: {order:?}");
+                };
+                self.manager.begin(&self.machines, vm, from, to, waiter(false));
+            }
+        }
+        Ok(())
+    }
+
+    /// A guest that runs on a host that has never heard of its disk asks all hosts for it, from time to time.
+    fn seek(&mut self) -> Flow {
+        if self.machines.shared.now < self.next_seek_us {
+            return Ok(());
+        }
+        self.next_seek_us = self.machines.shared.now + SEEK_EVERY_US;
+        let all_run = self.machines.hosts.iter().all(|host| host.running.is_some());
+        for of in 0..DISKS {
+            let guest = &self.machines.guests[of];
+            let (at, is_stopped) = (guest.host, guest.is_stopped);
+            let is_unknown = matches!(self.machines.hosts[at].record(of), Some(Record::Unknown));
+            if all_run && is_unknown && !is_stopped {
+                let Machines { hosts, shared, .. } = &mut self.machines;
+                hosts[at].with(shared, of, |migration, _, _| migration.guest_stopped())?;
+                self.machines.arrive(of, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills a host or cuts its power.
+    pub(super) fn crash(&mut self, at: usize) -> Flow {
+        if self.machines.crash(at)? {
+            self.ended(at)?;
+            self.manager.died(&mut self.machines, at)?;
+        }
+        Ok(())
+    }
+
+    /// Stops a host in order: it gives its lease back, if it can.
+    pub(super) fn stop(&mut self, at: usize) -> Flow {
+        let now = self.machines.shared.now;
+        let lease = self.daemons[at].as_ref().filter(|daemon| daemon.access.is_connected);
+        let lease = lease.and_then(|daemon| daemon.access.lease);
+        if let Some((lease, _)) = lease.filter(|_| now >= self.cut_etcd[at] && self.etcd.answers(now)) {
+            self.etcd.revoke(lease, now, Some(at));
+        }
+        self.ended(at)?;
+        self.machines.stop(at)
+    }
+
+    /// A daemon has ended, and perhaps the program that it has called.
+    fn ended(&mut self, at: usize) -> Flow {
+        match self.daemons[at].take() {
+            Some(daemon) => self.manager.lost(&mut self.machines, daemon.instance),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits, without faults, until one host serves each disk and needs no other, the directory says so, and has no intents.
+    fn settle(&mut self) -> Flow {
+        self.calm();
+        let until = self.machines.shared.now + PATIENCE_US;
+        loop {
+            for of in 0..DISKS {
+                let Machines { hosts, shared, guests, .. } = &mut self.machines;
+                hosts[guests[of].host].with(shared, of, |migration, _, _| migration.fetch_rest())?;
+            }
+            while !self.machines.next_event()? {}
+            self.tick()?;
+            self.end_drains();
+            let Some(why) = self.disorder() else { return Ok(()) };
+            if self.machines.shared.now > until {
+                return violation!("hang: {why}");
+            }
+        }
+    }
+
+    fn end_drains(&mut self) {
+        for daemon in self.daemons.iter_mut().flatten() {
+            if daemon.access.is_connected && daemon.access.is_idle() {
+                let drained: Vec<String> = daemon.access.view.drains.keys().cloned().collect();
+                for host in drained {
+                    daemon.access.call(Caller::Nobody, Change::drain(&host, None));
+                }
+            }
+        }
+    }
+
+    /// Returns what is not in order.
+    fn disorder(&mut self) -> Option<String> {
+        if let Some(at) = self.machines.hosts.iter().position(|host| host.running.is_none()) {
+            return Some(format!("host {at} is down"));
+        }
+        if !self.manager.is_idle() {
+            return Some("a VM is on its way".into());
+        }
+        for of in 0..DISKS {
+            if !self.machines.is_settled(of) {
+                return Some(format!("no host has disk {of} alone: {}", self.machines.describe(of)));
+            }
+            let owner = self.machines.guests[of].host;
+            let epoch = self.machines.hosts[owner].record(of).map_or(0, Record::epoch);
+            let entry = self.etcd.get(&Key::Disk(disk_id(of).to_string()));
+            let entry = entry.and_then(|kept| serde_json::from_slice::<DiskRecord>(&kept.value).ok());
+            let said = entry.map(|entry| (entry.host, entry.epoch));
+            if said != Some((host_name(owner), epoch)) {
+                return Some(format!(
+                    "host {owner} owns disk {of} under {epoch}, and the directory says {said:?}"
+                ));
+            }
+        }
+        let is_intent = |key: &&Key| matches!(key, Key::Intent(_));
+        if let Some(key) = self.etcd.all().map(|(key, _)| key).find(is_intent) {
+            return Some(format!("{key} is left: {}", self.describe_intent(key)));
+        }
+        let absent = (0..HOSTS).find(|at| self.etcd.get(&Key::Host(host_name(*at))).is_none());
+        absent.map(|at| format!("host {at} is not in the directory"))
+    }
+
+    /// Says what an intent is, and how hosts see it.
+    fn describe_intent(&self, key: &Key) -> String {
+        let Key::Intent(id) = key else { return String::new() };
+        let view = |daemon: &Daemon| {
+            let view = &daemon.access.view;
+            let intent = view.intents.get(id).map(|seen| &seen.record);
+            let progress = intent.map(|intent| view.progress(id, intent));
+            format!("{} ({}): {progress:?} {intent:?}", daemon.name, daemon.instance)
+        };
+        self.daemons.iter().flatten().map(view).collect::<Vec<_>>().join("; ")
+    }
+}

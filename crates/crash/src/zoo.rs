@@ -1,0 +1,47 @@
+//! The planted mistakes of all crates, and the simulator that must catch each.
+
+use std::fmt;
+
+use haversack_core::bugs as core;
+use haversack_directory::bugs as cluster;
+
+/// A mistake that can be planted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// Of the core: the simulator of one host.
+    Core(core::Bug),
+    /// Of migration: that of two hosts.
+    Migration(core::Bug),
+    /// Of a cluster: that of five hosts and an etcd.
+    Cluster(cluster::Bug),
+}
+
+/// Returns all of them.
+pub fn all() -> impl Iterator<Item = Bug> {
+    let of_core = core::ALL.iter().copied().map(Bug::Core);
+    let of_migration = core::OF_MIGRATION.iter().copied().map(Bug::Migration);
+    of_core.chain(of_migration).chain(cluster::ALL.iter().copied().map(Bug::Cluster))
+}
+
+impl Bug {
+    /// Plants a mistake in this thread, or removes what is planted.
+    pub fn plant(bug: Option<Bug>) {
+        core::plant(match bug {
+            Some(Bug::Core(bug) | Bug::Migration(bug)) => Some(bug),
+            _ => None,
+        });
+        cluster::plant(match bug {
+            Some(Bug::Cluster(bug)) => Some(bug),
+            _ => None,
+        });
+    }
+}
+
+impl fmt::Display for Bug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bug::Core(bug) | Bug::Migration(bug) => write!(f, "{bug:?}"),
+            Bug::Cluster(bug) => write!(f, "{bug:?}"),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Planted mistakes that the crash simulator of a cluster must catch. Without the feature `bug-zoo`, `planted` is always false at
+//! compile time.
+
+/// A mistake that can be planted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A disk's entry is replaced whatever its epoch is.
+    ReplaceAnyEntry,
+    /// A host that knows a disk claims it when the lease of its owner has ended.
+    ClaimFromDead,
+    /// An intent is removed that is another host's.
+    EndAnyMove,
+    /// Intents count as abandoned as soon as their driver's lease has ended.
+    AbandonAtOnce,
+    /// A host that has led begins moves although another one leads now.
+    LeadForEver,
+    /// A new leader starts with an empty history of moves.
+    ForgetMoves,
+    /// A VM is moved before the next leader can know of it.
+    HandOnLate,
+}
+
+/// All of them.
+pub const ALL: &[Bug] = &[
+    Bug::ReplaceAnyEntry,
+    Bug::ClaimFromDead,
+    Bug::EndAnyMove,
+    Bug::AbandonAtOnce,
+    Bug::LeadForEver,
+    Bug::ForgetMoves,
+    Bug::HandOnLate,
+];
+
+#[cfg(feature = "bug-zoo")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants a mistake in this thread, or removes it.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    /// Whether the mistake is planted in this thread.
+    pub fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(not(feature = "bug-zoo"))]
+mod switch {
+    use super::Bug;
+
+    /// Whether the mistake is planted: never.
+    #[inline(always)]
+    pub fn planted(_: Bug) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "bug-zoo")]
+pub use switch::plant;
+pub use switch::planted;

@@ -1,0 +1,113 @@
+//! Changes that a caller needs the result of: what they write, and on what they depend. Without I/O: [`crate::Directory`] has etcd
+//! carry them out, the crash simulator a model of it.
+//!
+//! Invariants
+//! - A move begins only if the disk still has the owner and epoch that its mover has seen, and no other move of it is there. A move
+//!   that the same daemon has begun already is begun again.
+//! - Under a [`Leadership`], nothing is changed once another host has become the leader.
+//! - An intent is removed only as it was seen: one that somebody else has begun since stays.
+
+use crate::bugs::{Bug, planted};
+use crate::error::DirectoryError;
+use crate::key::Key;
+use crate::leadership::Leadership;
+use crate::record::{BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, encode};
+use crate::view::{Seen, View};
+use crate::write::{At, Condition, Write};
+
+/// Writes that are made together or not at all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// What is written.
+    pub writes: Vec<Write>,
+    /// What must be so, besides what the writes expect.
+    pub conditions: Vec<Condition>,
+    /// The written keys go with this host's lease.
+    pub is_leased: bool,
+}
+
+impl Change {
+    /// Makes a change that depends only on what its write expects.
+    pub fn of(write: Write) -> Change {
+        Change { writes: vec![write], conditions: Vec::new(), is_leased: false }
+    }
+
+    /// Begins a move.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Changed`]: the disk is not where the intent says, as far as the view shows.
+    pub fn begin_move(
+        view: &View,
+        disk: &str,
+        intent: &IntentRecord,
+        leadership: Option<Leadership>,
+    ) -> Result<Change, DirectoryError> {
+        let owned = Key::Disk(disk.into());
+        let is_same = |entry: &&Seen<DiskRecord>| {
+            entry.record.host == intent.from && entry.record.epoch == intent.epoch
+        };
+        let Some(entry) = view.disks.get(disk).filter(is_same) else {
+            return Err(DirectoryError::Changed { key: owned });
+        };
+        let is_owned = Condition { key: owned, at: At::Changed(entry.revision) };
+        let leads = leadership.filter(|_| !planted(Bug::LeadForEver)).map(Leadership::condition);
+        let mine = view.intents.get(disk).filter(|seen| seen.record.is_same_move(intent));
+        // Whether another one's intent is there is for etcd to say: the view may have one that was just removed.
+        let write =
+            Write::put(Key::Intent(disk.into()), encode(intent)).if_at(mine.map_or(0, |seen| seen.revision));
+        Ok(Change { conditions: leads.into_iter().chain([is_owned]).collect(), ..Change::of(write) })
+    }
+
+    /// Removes this intent; none if it is not there.
+    pub fn end_move(view: &View, disk: &str, intent: &IntentRecord) -> Option<Change> {
+        let key = Key::Intent(disk.into());
+        if planted(Bug::EndAnyMove) {
+            return Some(Change::of(Write::delete(key)));
+        }
+        let seen = view.intents.get(disk).filter(|seen| seen.record == *intent)?;
+        Some(Change::of(Write::delete(key).if_at(seen.revision)))
+    }
+
+    /// Stores what the host that balances has observed.
+    pub fn balance(leadership: Leadership, record: &BalanceRecord) -> Change {
+        let conditions = vec![leadership.condition()];
+        Change { conditions, ..Change::of(Write::put(Key::Balance, encode(record))) }
+    }
+
+    /// Marks a host as draining, or removes the mark.
+    pub fn drain(host: &str, drain: Option<&DrainRecord>) -> Change {
+        let key = Key::Drain(host.into());
+        Change::of(match drain {
+            Some(drain) => Write::put(key, encode(drain)),
+            None => Write::delete(key),
+        })
+    }
+}
+
+/// Whether a host balances.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lead {
+    /// It does.
+    Is(Leadership),
+    /// Another host does.
+    Other,
+    /// No host does: this change makes it the one, from the revision at which it is made.
+    Ask(Change),
+}
+
+impl Lead {
+    /// Returns whether a host balances that has this lease.
+    pub fn of(view: &View, name: &str, instance: u64, lease: i64) -> Lead {
+        match &view.leader {
+            Some(leader) if leader.record.instance == instance && leader.lease == lease => {
+                Lead::Is(Leadership { created: leader.created })
+            }
+            Some(_) => Lead::Other,
+            None => {
+                let record = LeaderRecord { host: name.into(), instance };
+                let write = Write::put(Key::Leader, encode(&record)).if_at(0);
+                Lead::Ask(Change { is_leased: true, ..Change::of(write) })
+            }
+        }
+    }
+}

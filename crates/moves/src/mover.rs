@@ -1,0 +1,316 @@
+//! The host that balances: what it does next.
+//!
+//! One of the hosts that have a program of the operator's moves VMs, one at a time. [`Mover::round`] begins a round. Each step says
+//! what is to be done, and the driver calls the method that takes the outcome, until there is nothing more to do. Then the driver
+//! removes the intents of the round.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use haversack_cluster::{ClusterError, Move, MoveRecord, Plan, VmName};
+use haversack_directory::bugs::{Bug, planted};
+use haversack_directory::{BalanceRecord, DirectoryError, IntentRecord, Leadership, View};
+use serde::Serialize;
+
+use crate::observed::Observed;
+use crate::snapshot;
+
+/// For how long VMs are left alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Rests {
+    /// After a move that has failed.
+    pub after_failure: Duration,
+    /// After one that was made or that could not begin, in periods of the hosts' reports: until both hosts have reported it.
+    pub reports: f64,
+    /// The least after such a move.
+    pub least: Duration,
+}
+
+impl Default for Rests {
+    fn default() -> Rests {
+        let after_failure = Duration::from_secs(600);
+        Rests { after_failure, reports: 2.0, least: Duration::from_secs(1) }
+    }
+}
+
+/// What the program is told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Order {
+    /// The VM.
+    pub vm: String,
+    /// The host that it leaves.
+    pub from: String,
+    /// The host that it goes to.
+    pub to: String,
+    /// Its disks.
+    pub disks: Vec<OrderedDisk>,
+    /// Why.
+    pub reason: String,
+}
+
+/// A disk of the VM.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OrderedDisk {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub enum Act {
+    /// Become the host that balances, or go on to be it: [`Mover::led`] takes the outcome.
+    Lead,
+    /// Have the balancer make a plan: [`Mover::planned`].
+    Plan,
+    /// Put an intent into the directory: [`Mover::began`].
+    Begin {
+        /// The disk's identity.
+        disk: String,
+        /// The intent.
+        intent: IntentRecord,
+        /// This host's right to it.
+        leadership: Leadership,
+    },
+    /// Put what the balancer knows into the directory: [`Mover::handed_on`].
+    HandOn {
+        /// What it knows.
+        record: BalanceRecord,
+        /// This host's right to it.
+        leadership: Leadership,
+    },
+    /// Have the program move a VM: [`Mover::moved`].
+    Call(Order),
+    /// Say that the program is not called for a VM, and why. The round is over.
+    Refuse {
+        /// The VM.
+        vm: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A move that is being begun.
+#[derive(Debug)]
+struct Beginning {
+    order: Order,
+    moved: Move,
+    /// Intents that are not in the directory yet.
+    intents: Vec<(String, IntentRecord)>,
+    /// What the balancer has noted of it.
+    recorded: Option<MoveRecord>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Mover {
+    me: String,
+    instance: u64,
+    rests: Rests,
+    /// Says what is wrong with a name that the program cannot be given.
+    check_name: fn(&str) -> Result<(), String>,
+    leadership: Option<Leadership>,
+    /// VMs that are left alone, and until when.
+    resting: HashMap<VmName, Instant>,
+    report_every_s: f64,
+    beginning: Option<Beginning>,
+}
+
+impl Mover {
+    /// Makes the mover of a daemon.
+    pub fn new(me: &str, instance: u64, rests: Rests, check_name: fn(&str) -> Result<(), String>) -> Mover {
+        Mover {
+            me: me.into(),
+            instance,
+            rests,
+            check_name,
+            leadership: None,
+            resting: HashMap::new(),
+            report_every_s: 0.0,
+            beginning: None,
+        }
+    }
+
+    /// Begins a round. Nothing is done while the view does not show what the directory has now.
+    pub fn round(&mut self, is_current: bool) -> Option<Act> {
+        self.beginning = None;
+        if !is_current {
+            self.leadership = None;
+            return None;
+        }
+        Some(Act::Lead)
+    }
+
+    /// It is known whether this host balances.
+    pub fn led(
+        &mut self,
+        led: Result<Option<Leadership>, DirectoryError>,
+        observed: &mut Observed,
+        view: &View,
+        now: Instant,
+    ) -> Option<Act> {
+        let led = led.unwrap_or_else(|error| {
+            tracing::debug!("nothing is balanced: {error}");
+            None
+        });
+        let before = self.leadership.take();
+        let leadership = led?;
+        // Another one may have led while a program ran. What it has handed on last must be in the view.
+        let is_new = before != Some(leadership);
+        if is_new && !leadership.is_seen(view) {
+            return None;
+        }
+        self.leadership = Some(leadership);
+        if is_new {
+            tracing::info!("this host balances the cluster");
+            observed.take_over(view, now);
+        }
+        self.resting.retain(|_, until| *until > now);
+        Some(Act::Plan)
+    }
+
+    /// The balancer has made a plan of this view.
+    pub fn planned(
+        &mut self,
+        plan: Result<Plan, ClusterError>,
+        observed: &Observed,
+        view: &View,
+        now: Instant,
+    ) -> Option<Act> {
+        let plan = plan.unwrap_or_else(|error| {
+            tracing::debug!("nothing is balanced: {error}");
+            Plan::default()
+        });
+        let Some(moved) = plan.moves.into_iter().find(|moved| self.may_begin(moved, view)) else {
+            return self.hand_on(observed, now);
+        };
+        let check = |name: &String| (self.check_name)(name).err();
+        let refused = [&moved.vm.0, &moved.from.0, &moved.to.0].into_iter().find_map(check);
+        if let Some(why) = refused {
+            self.rest(moved.vm.clone(), self.rests.after_failure, now);
+            return Some(Act::Refuse { vm: moved.vm.0, why });
+        }
+        self.report_every_s = view.hosts.values().map(|host| host.record.report_every_s).fold(0.0, f64::max);
+        self.beginning = Some(self.beginning(moved, view));
+        self.begin_next(observed, now)
+    }
+
+    fn may_begin(&self, moved: &Move, view: &View) -> bool {
+        let from = view.hosts.get(&moved.from.0);
+        let is_connected = from.is_some_and(|from| from.record.reaches.contains(&moved.to.0));
+        is_connected && !self.resting.contains_key(&moved.vm)
+    }
+
+    fn beginning(&self, moved: Move, view: &View) -> Beginning {
+        let disks = snapshot::disks_of(view, [(moved.vm.0.as_str(), moved.from.0.as_str())]);
+        let disks: Vec<snapshot::Named> = disks.into_values().flatten().collect();
+        let reason = moved.to_string();
+        let intent = |id: &String| {
+            let entry = &view.disks.get(id)?.record;
+            let intent = IntentRecord {
+                name: entry.name.clone(),
+                from: entry.host.clone(),
+                epoch: entry.epoch,
+                to: moved.to.0.clone(),
+                by: self.me.clone(),
+                instance: self.instance,
+                reason: reason.clone(),
+            };
+            Some((id.clone(), intent))
+        };
+        let intents = disks.iter().rev().filter_map(|(id, _)| intent(id)).collect();
+        let order = Order {
+            vm: moved.vm.0.clone(),
+            from: moved.from.0.clone(),
+            to: moved.to.0.clone(),
+            disks: disks.into_iter().map(|(id, name)| OrderedDisk { name, id }).collect(),
+            reason,
+        };
+        Beginning { order, moved, intents, recorded: None }
+    }
+
+    fn begin_next(&mut self, observed: &Observed, now: Instant) -> Option<Act> {
+        let leadership = self.leadership?;
+        let beginning = self.beginning.as_mut()?;
+        match beginning.intents.pop() {
+            Some((disk, intent)) => Some(Act::Begin { disk, intent, leadership }),
+            None if planted(Bug::HandOnLate) => Some(Act::Call(beginning.order.clone())),
+            None => self.hand_on(observed, now),
+        }
+    }
+
+    /// An intent is in the directory, or was refused.
+    pub fn began(
+        &mut self,
+        result: Result<(), DirectoryError>,
+        observed: &mut Observed,
+        now: Instant,
+    ) -> Option<Act> {
+        if let Err(error) = result {
+            // Nothing was tried. The next plan is made of what the directory has then.
+            tracing::info!("a VM is not moved now: {error}");
+            self.put_off(now);
+            return None;
+        }
+        let beginning = self.beginning.as_mut()?;
+        if beginning.intents.is_empty() {
+            beginning.recorded = Some(observed.record(&beginning.moved, now));
+        }
+        self.begin_next(observed, now)
+    }
+
+    fn hand_on(&self, observed: &Observed, now: Instant) -> Option<Act> {
+        let leadership = self.leadership?;
+        Some(Act::HandOn { record: observed.to_hand_on(now), leadership })
+    }
+
+    /// What the balancer knows is in the directory, or was refused. Whoever balances after this host must know of a move before it
+    /// is made.
+    pub fn handed_on(
+        &mut self,
+        record: BalanceRecord,
+        result: Result<(), DirectoryError>,
+        observed: &mut Observed,
+        now: Instant,
+    ) -> Option<Act> {
+        if let Err(error) = result {
+            tracing::debug!("what the balancer knows is not in the directory: {error}");
+            // The program is not called.
+            let recorded = self.beginning.as_ref().and_then(|beginning| beginning.recorded.as_ref());
+            recorded.into_iter().for_each(|moved| observed.forget(moved));
+            self.put_off(now);
+            return None;
+        }
+        observed.handed_on(record);
+        self.beginning.as_ref().map(|beginning| Act::Call(beginning.order.clone()))
+    }
+
+    /// The program has moved the VM, or has failed. The round is over. A move that has failed counts as one: the VM may have moved before
+    /// the program failed.
+    pub fn moved(&mut self, is_done: bool, now: Instant) {
+        if !is_done {
+            return self.give_up(now);
+        }
+        self.put_off(now);
+    }
+
+    /// Leaves the VM alone until both hosts have reported what has become of it.
+    fn put_off(&mut self, now: Instant) {
+        let Some(beginning) = self.beginning.take() else { return };
+        let (least, most) = (self.rests.least, self.rests.after_failure);
+        let time_s = self.report_every_s * self.rests.reports;
+        let time_s = time_s.clamp(least.as_secs_f64(), most.as_secs_f64());
+        self.rest(beginning.moved.vm, Duration::from_secs_f64(time_s), now);
+    }
+
+    fn give_up(&mut self, now: Instant) {
+        if let Some(beginning) = self.beginning.take() {
+            self.rest(beginning.moved.vm, self.rests.after_failure, now);
+        }
+    }
+
+    fn rest(&mut self, vm: VmName, time: Duration, now: Instant) {
+        self.resting.insert(vm, now + time);
+    }
+}

@@ -262,11 +262,11 @@ mod tests {
             // What fills an empty directory is not counted.
             if number > 0 {
                 keys += writes.len();
-                transactions += writes.len().div_ceil(crate::write::MOST_WRITES);
+                transactions += writes.len().div_ceil(crate::transaction::MOST_WRITES);
             }
             for write in writes {
                 let revision = i64::from(number) + 1;
-                view.note(&write.key, &write.value.unwrap(), write.lease, revision, now);
+                view.note(&write, revision, now);
             }
         }
         let seconds = f64::from(10 * (REPORTS - 1));
@@ -288,7 +288,7 @@ mod tests {
         let with = |value: &str| {
             let mut view = view_of(&report);
             view.disks.clear();
-            view.note(&Key::Disk("id".into()), value.as_bytes(), 0, 7, Instant::now());
+            view.note(&Write::put(Key::Disk("id".into()), value.into()), 7, Instant::now());
             let changes = changes(&report, &view, "alpha", 9, Instant::now());
             (changes.writes.iter().map(|write| write.expected).collect::<Vec<_>>(), changes.conflicts.len())
         };

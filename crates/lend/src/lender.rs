@@ -164,7 +164,7 @@ impl Lender {
             }
             (Message::Get { block, question, .. }, Some(no)) => self.get(no, block, question),
             (Message::Put { .. } | Message::Get { .. }, None) => {
-                self.send(from, disk, Message::Ended { loan })
+                self.send(from, disk, Message::Ended { loan });
             }
             (Message::Close { .. }, None)
             | (Message::Opened { .. } | Message::Ended { .. } | Message::Got { .. }, _) => {}

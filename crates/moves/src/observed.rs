@@ -144,7 +144,9 @@ mod tests {
         let balancer = Balancer::restore(Settings::default(), moves.to_vec()).unwrap();
         let record = BalanceRecord { clock_us, state: serde_json::to_value(&balancer).unwrap() };
         let seen = Seen { record, created: revision, revision, lease: 0, at };
-        View { balance: Some(seen), ..View::default() }
+        let mut view = View::default();
+        view.balance = Some(seen);
+        view
     }
 
     /// Returns the VMs that a host knows to be moved, and how many seconds ago.

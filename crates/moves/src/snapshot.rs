@@ -198,7 +198,7 @@ pub fn disks_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use haversack_directory::DrainRecord;
+    use haversack_directory::{DrainRecord, VmNeeds};
 
     use super::*;
     use crate::samples::{add_disk, add_host, seen};

@@ -332,7 +332,7 @@ impl Daemon {
             ByHand { vm, to, disk: disk.clone(), intent, is_in_directory: false, is_moving: false };
         match claim(&self.access.view, &disk, &name) {
             Claimed::Elsewhere(_) => return,
-            Claimed::Same => by_hand.is_moving = true,
+            Claimed::Same(_) => by_hand.is_moving = true,
             Claimed::Free => {
                 match Change::begin_move(&self.access.view, &disk, &by_hand.intent, None) {
                     Ok(change) => {

@@ -172,10 +172,10 @@ impl Cluster {
             if let Some(entry) = entry.filter(is_sent) {
                 match daemon.stop_migration(&entry.name) {
                     Ok(()) => {
-                        tracing::info!(disk = entry.name, to, "the move was given up: the disk stays here")
+                        tracing::info!(disk = entry.name, to, "the move was given up: the disk stays here");
                     }
                     Err(error) => {
-                        tracing::debug!(disk = entry.name, to, "the disk is not sent any more: {error}")
+                        tracing::debug!(disk = entry.name, to, "the disk is not sent any more: {error}");
                     }
                 }
             }

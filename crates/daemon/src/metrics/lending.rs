@@ -101,7 +101,8 @@ fn borrowed(out: &mut Text, all: &[(String, LendingStatus)]) {
             out.sample(name, &[("disk", disk)], value(figures) as f64);
         }
     }
-    let times: [(&str, &str, fn(&Borrowed) -> f64); 2] = [
+    type Time = (&'static str, &'static str, fn(&Borrowed) -> f64);
+    let times: [Time; 2] = [
         (
             "haversack_borrowed_lender_seconds",
             "Mean time of the latest answers of the fastest lender.",

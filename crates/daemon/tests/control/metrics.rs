@@ -53,12 +53,17 @@ async fn metrics() -> BTreeMap<String, Described> {
         authority: None,
         certificate: None,
         key: None,
+        user: None,
+        password_file: None,
         insecure: true,
         name: Some("alpha".into()),
         report_every: "1s".parse().unwrap(),
         lease: "3s".parse().unwrap(),
         hook: None,
         hook_time: "1h".parse().unwrap(),
+        memory: None,
+        processors: None,
+        vms: Vec::new(),
         balance: BalanceConfig::default(),
     };
     haversack_daemon::cluster::start(&api.daemon, &cluster, None).unwrap();

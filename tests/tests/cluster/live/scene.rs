@@ -270,16 +270,16 @@ impl<'a> Scene<'a> {
             });
             right && status["moves"] == serde_json::json!([]) && status["directory"]["problems"].is_null()
         };
-        for host in 0..NAMES.len() {
+        for (host, name) in NAMES.iter().enumerate() {
             let mut last = Value::Null;
             let found = wait_until("one directory", PATIENCE, || {
                 last = self.status(host)?;
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(is_right(&last))
             });
-            found.map_err(|error| Error::Check(format!("{error} at {}: {last}", NAMES[host])))?;
+            found.map_err(|error| Error::Check(format!("{error} at {name}: {last}")))?;
             let events = self.daemons[host].command(&["--json", "events", "--last", "1000"])?;
-            check(!events.contains("\"directory-conflict\""), format!("{}: {events}", NAMES[host]))?;
+            check(!events.contains("\"directory-conflict\""), format!("{name}: {events}"))?;
             let complaint = "cannot apply the plan";
             check(
                 !self.daemons[host].log().contains(complaint),

@@ -4,10 +4,10 @@
 //! overflows into others, at a distance that depends on the hash (double hashing), so that full buckets do
 //! not cluster however long entries come and go. Each bucket counts the entries that passed it because it was
 //! full, so that a search knows when to stop and a removal leaves no tombstone. Entries whose search began
-//! there are counted separately from those that came from elsewhere: at such a load nearly every bucket has
+//! there are counted separately from those that came from elsewhere: at a load of 0.9 nearly every bucket has
 //! some of the first kind, but a search that came from elsewhere stops at the first bucket without the second
-//! kind. The key itself is in the slot table, so an entry costs 5.6 bytes at the load of 0.95 that the index
-//! is sized for. A full cache, which keeps some slots free, has a load of 0.92.
+//! kind. The key itself is in the slot table, so an entry costs 5.9 bytes at the load of 0.9 that the index
+//! is sized for.
 //!
 //! Invariants
 //! - The number of buckets is prime, so that every step visits all of them.
@@ -100,7 +100,7 @@ fn matches(bucket: &Bucket, tag: u8) -> u16 {
 impl Index {
     /// Returns an index for at most `capacity` entries.
     pub fn new(capacity: usize) -> Index {
-        let mut buckets = (capacity * 20).div_ceil(WAYS * 19).max(2);
+        let mut buckets = (capacity * 10).div_ceil(WAYS * 9).max(2);
         while !is_prime(buckets) {
             buckets += 1;
         }
@@ -279,7 +279,7 @@ mod tests {
                 assert_eq!(index.find(hash, |_| true), Some(candidate));
             }
         }
-        assert!(index.bytes() <= n as usize * 57 / 10);
+        assert!(index.bytes() <= n as usize * 6);
     }
 
     /// With many entries of one home, counts get stuck; everything is still found.

@@ -2,8 +2,8 @@
 //! disks have slow origins that all hosts reach, and a program that moves the guests. The balancer evens the load out; then hosts are
 //! drained, and meanwhile everything that can be killed is.
 //!
-//! `HAVERSACK_SEED` is where the random numbers begin. Each kind of fault comes once, in the order that is drawn; `HAVERSACK_DRAINS` is
-//! how many hosts are drained, if not as many as there are kinds.
+//! `HAVERSACK_SEED` is where the random numbers begin. Each kind of fault comes once before any comes again, in the order that is drawn;
+//! `HAVERSACK_DRAINS` is how many hosts are drained.
 
 mod scene;
 

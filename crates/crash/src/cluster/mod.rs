@@ -2,9 +2,9 @@
 //! and etcd loses its data.
 //!
 //! The decisions are those of the daemon: [`haversack_cluster`] plans, [`haversack_moves`] begins, ends and clears away, and
-//! [`haversack_directory`] says what is written and under which conditions. Simulated are what they run on: etcd ([`etcd`]), a host's
-//! connection to it ([`access`]), the threads of the daemon ([`daemon`]) and the manager of the VMs ([`manager`]). A judge
-//! ([`judge`]) knows what must never happen.
+//! [`haversack_directory`] says what is written and under which conditions. Simulated are what they run on: etcd (`etcd`), a host's
+//! connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs (`manager`). A judge
+//! (`judge`) knows what must never happen.
 //!
 //! Everything in a run is determined by one seed.
 

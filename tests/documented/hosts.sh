@@ -11,6 +11,13 @@ moves() {
         '[[host]]' "name = \"$3\"" "address = \"$4:10810\""
 }
 
+# Starts the directory of a cluster, of which the hosts are that start from now on.
+directory() {
+    etcd --data-dir /var/lib/etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+        >>"$OUT/etcd.log" 2>&1 &
+    tables=('[cluster]' 'endpoints = ["http://127.0.0.1:2379"]' 'insecure = true' 'report_every = "1s"')
+}
+
 # Starts the daemon of a host, with the same arguments.
 host() {
     local name=$1

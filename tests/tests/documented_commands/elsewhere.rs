@@ -83,7 +83,7 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         "docs/cluster.md",
         "haversack host forget",
         "it needs a host that is gone for good",
-        Some(("tests/tests/cluster/daemons.rs", "\"forget\", \"gamma\"")),
+        Some(("tests/tests/cluster/daemons.rs", "fn three_daemons_and_an_etcd_that_dies(")),
     ),
     row("docs/cluster.md", "exec virsh", MANAGER, None),
     row("docs/cluster.md", "exec ssh", MANAGER, None),

@@ -48,6 +48,11 @@ fn completed(part: &str) -> Result<String, String> {
     if let Some(cluster) = table.get_mut("cluster").and_then(toml::Value::as_table_mut) {
         cluster.entry("name").or_insert_with(|| "alpha".into());
     }
+    if table.contains_key("lend") || table.contains_key("borrow") {
+        let hosts = "[migration]\nname = \"alpha\"\nlisten = [\"127.0.0.1:10810\"]\ninsecure = true\n\
+                     [[host]]\nname = \"beta\"\naddress = \"127.0.0.1:10811\"\n";
+        table.extend(hosts.parse::<toml::Table>().map_err(|error| error.to_string())?);
+    }
     if table.contains_key("access") {
         let keys = [("listen", "127.0.0.1:9391"), ("certificate", "/c"), ("key", "/k"), ("client_ca", "/a")];
         let api = keys.map(|(key, value)| (key.into(), toml::Value::from(value)));

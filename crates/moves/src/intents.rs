@@ -3,7 +3,7 @@
 //! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
 //! or that was abandoned, is removed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use haversack_directory::bugs::{Bug, planted};
@@ -18,7 +18,8 @@ pub struct Intents {
     me: String,
     instance: u64,
     abandoned_after: Duration,
-    driven: HashSet<String>,
+    /// Disks whose moves this daemon drives, and how often: an operator may ask for what the balancer does.
+    driven: HashMap<String, u32>,
     /// Abandoned moves of other hosts, and since when.
     abandoned: HashMap<String, Instant>,
 }
@@ -30,7 +31,7 @@ impl Intents {
             me: me.into(),
             instance,
             abandoned_after,
-            driven: HashSet::new(),
+            driven: HashMap::new(),
             abandoned: HashMap::new(),
         }
     }
@@ -38,12 +39,17 @@ impl Intents {
     /// This daemon drives the move of a disk. Call it before the intent is in the directory, from which those are removed that
     /// nothing drives.
     pub fn drive(&mut self, disk: &str) {
-        self.driven.insert(disk.into());
+        *self.driven.entry(disk.into()).or_default() += 1;
     }
 
     /// This daemon does not drive it any more.
     pub fn let_go(&mut self, disk: &str) {
-        self.driven.remove(disk);
+        if let Some(drivers) = self.driven.get_mut(disk) {
+            *drivers -= 1;
+            if *drivers == 0 {
+                self.driven.remove(disk);
+            }
+        }
     }
 
     /// Returns the intents that are over, as far as this host is concerned: those that name it, and those of its disks.
@@ -57,7 +63,7 @@ impl Intents {
             if !named.any(|host| *host == self.me) {
                 continue;
             }
-            if self.is_over(view, disk, intent, now) && !self.driven.contains(disk) {
+            if self.is_over(view, disk, intent, now) && !self.driven.contains_key(disk) {
                 over.push((disk.clone(), intent.clone()));
             }
         }

@@ -147,7 +147,8 @@ fn raised(
     let demanded = |at: &usize| {
         let claim = &claims[*at];
         let most = if is_measured(at) { claim.demand_blocks } else { claim.limit_blocks };
-        let most = most.clamp(claim.reservation_blocks, claim.limit_blocks);
+        // A reservation may exceed the limit: the rule that divides refuses that.
+        let most = most.min(claim.limit_blocks).max(claim.reservation_blocks);
         Share { weight: weight(claim), least: claim.reservation_blocks, most }
     };
     let all: Vec<Share> = own.iter().map(demanded).collect();

@@ -51,6 +51,29 @@ fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
     )
 }
 
+/// A part of what is done for the cluster. The others go on if it panics.
+struct Part {
+    what: &'static str,
+    rests_until: Option<Instant>,
+}
+
+impl Part {
+    fn new(what: &'static str) -> Part {
+        Part { what, rests_until: None }
+    }
+
+    /// Does it, unless it has panicked a short time ago. Returns what to tell the operator if it panics.
+    fn run(&mut self, now: Instant, act: &mut dyn FnMut()) -> Option<String> {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.rests_until = None;
+        let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
+        self.rests_until = Some(now + AFTER_PANIC);
+        Some(panicked(&*panic, self.what))
+    }
+}
+
 /// See the module.
 pub struct Cluster {
     directory: Directory,
@@ -85,30 +108,40 @@ pub fn start(
     let weak = Arc::downgrade(daemon);
     let run = move || {
         let (mut watch, mut tenants) = (Watch::default(), Tenants::default());
+        let [mut observing, mut dividing, mut reporting, mut watching, mut tidying] = [
+            "looking at the loads of hosts",
+            "dividing caches among tenants",
+            "reporting",
+            "looking for changes of hosts",
+            "following moves",
+        ]
+        .map(Part::new);
         let (mut next, mut next_window) = (Instant::now(), Instant::now() + window);
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
-            let look = AssertUnwindSafe(|| {
-                if Instant::now() >= next_window {
-                    next_window = Instant::now() + window;
-                    cluster.observe();
-                    tenants.end_window();
+            let mut guard = |part: &mut Part, act: &mut dyn FnMut()| {
+                if let Some(what) = part.run(Instant::now(), act) {
+                    daemon.events.add("cluster-failed", "daemon", what);
                 }
-                if Instant::now() >= next {
-                    next = Instant::now() + every;
-                    tenants.look(&daemon, cluster);
+            };
+            if Instant::now() >= next_window {
+                next_window = Instant::now() + window;
+                guard(&mut observing, &mut || cluster.observe());
+                tenants.end_window();
+            }
+            if Instant::now() >= next {
+                next = Instant::now() + every;
+                guard(&mut dividing, &mut || tenants.look(&daemon, cluster));
+                guard(&mut reporting, &mut || {
                     cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
-                }
-                watch.look(&daemon, cluster);
+                });
+            }
+            guard(&mut watching, &mut || watch.look(&daemon, cluster));
+            guard(&mut tidying, &mut || {
                 cluster.follow();
                 cluster.tidy();
                 cluster.stop_given_up(&daemon);
             });
-            if let Err(panic) = catch_unwind(look) {
-                let what = format!("what this host reports may be old: {}", panicked(&*panic, "reporting"));
-                daemon.events.add("cluster-failed", "daemon", what);
-                next = Instant::now() + AFTER_PANIC;
-            }
             drop(daemon);
             std::thread::sleep(LOOK_EVERY.min(every));
         }
@@ -174,5 +207,21 @@ mod tests {
             assert!(text.contains("in balancing: plain") || text.contains("in balancing: 2 words"), "{text}");
             assert!(text.contains("again in 60 s"), "{text}");
         }
+    }
+
+    #[test]
+    fn what_panics_rests_and_nothing_else_does() {
+        let (mut bad, mut good, now) = (Part::new("this"), Part::new("that"), Instant::now());
+        let (mut tried, mut done) = (0, 0);
+        for half_seconds in 0..240 {
+            let at = now + LOOK_EVERY * half_seconds;
+            let told = bad.run(at, &mut || {
+                tried += 1;
+                panic!("again");
+            });
+            assert_eq!(told.is_some(), half_seconds % 120 == 0, "{half_seconds}");
+            assert_eq!(good.run(at, &mut || done += 1), None);
+        }
+        assert_eq!((tried, done), (2, 240));
     }
 }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use haversack_directory::{DirectoryError, DiskRecord, IntentRecord, Key, Leadership};
+use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership};
 use haversack_model::DiskId;
 use haversack_moves::{Claimed, claim};
 
-use super::Cluster;
+use super::{Cluster, report};
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
@@ -24,9 +24,11 @@ const ORDERED: &str = "an operator's order";
 pub struct Proposed(Mutex<HashMap<String, (String, Instant)>>);
 
 impl Proposed {
-    /// Notes that the directory has a move of a disk of this host, if the balancer has begun it.
+    /// Notes that the directory has a move of a disk of this host. An operator's move ends when the operator says so.
     fn note(&self, disk: &str, intent: &IntentRecord) {
-        if intent.reason != ORDERED {
+        if intent.reason == ORDERED {
+            self.0.locked().remove(disk);
+        } else {
             self.0.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
         }
     }
@@ -167,16 +169,12 @@ impl Cluster {
             if view.intents.contains_key(disk) || seen.elapsed() < GIVEN_UP {
                 return true;
             }
-            let entry = view.disks.get(disk).map(|entry| &entry.record);
-            let is_sent = |entry: &&DiskRecord| entry.host == me && entry.moving_to.as_ref() == Some(to);
-            if let Some(entry) = entry.filter(is_sent) {
-                match daemon.stop_migration(&entry.name) {
-                    Ok(()) => {
-                        tracing::info!(disk = entry.name, to, "the move was given up: the disk stays here");
-                    }
-                    Err(error) => {
-                        tracing::debug!(disk = entry.name, to, "the disk is not sent any more: {error}");
-                    }
+            // The directory has what was reported last. Whether the disk is being sent is for this daemon to say.
+            let name = view.disks.get(disk).map(|entry| entry.record.name.as_str());
+            if let Some(name) = name.filter(|name| report::sent_to(daemon, name).as_ref() == Some(to)) {
+                match daemon.stop_migration(name) {
+                    Ok(()) => tracing::info!(disk = name, to, "the move was given up: the disk stays here"),
+                    Err(error) => tracing::debug!(disk = name, to, "the disk is not sent any more: {error}"),
                 }
             }
             false

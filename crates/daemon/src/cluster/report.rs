@@ -157,10 +157,7 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     let status: Option<MoveStatus> = backend.migration_status(id).ok()?;
     match (daemon.owned_epoch(id), status) {
         (Some(epoch), Some(status)) => {
-            // A disk that is attached on another host as well, and is only waiting there, is not about to move.
-            let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, &disk.name);
-            let moving_to = status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to));
-            Some(Place { epoch, can_move: true, moving_to })
+            Some(Place { epoch, can_move: true, moving_to: moving_to(daemon, hosts, &disk.name, &status) })
         }
         // Detached, and left here.
         (Some(epoch), None) => Some(Place { epoch, ..stays }),
@@ -168,6 +165,21 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
         (None, None) if disk.state == DiskState::Attached => Some(stays),
         (None, _) => None,
     }
+}
+
+/// Returns where a disk of this host is on its way to. One that is attached on another host as well, and is only waiting there, is not.
+fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, status: &MoveStatus) -> Option<String> {
+    let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, name);
+    status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to))
+}
+
+/// Returns where a disk that this host owns is on its way to at this moment.
+pub(super) fn sent_to(daemon: &Daemon, name: &str) -> Option<String> {
+    let (hosts, disk) = (daemon.hosts()?, daemon.disk(name).ok()?);
+    daemon.owned_epoch(disk.id)?;
+    let backend = &daemon.pool(&disk.config().pool).ok()?.backend;
+    let status: MoveStatus = backend.migration_status(disk.id).ok()??;
+    moving_to(daemon, &hosts, name, &status)
 }
 
 fn worth(daemon: &Daemon, disk: &DiskStatus) -> Worth {

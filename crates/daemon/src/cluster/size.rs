@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use haversack_cluster::{Balancer, Settings};
 use haversack_directory::{TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
-
 use haversack_moves::samples::{add_disk, add_host, seen};
 use haversack_moves::snapshot;
 

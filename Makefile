@@ -45,7 +45,7 @@ run:
 	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
 	@DEMO_SECONDS="$(DEMO_SECONDS)" DEMO_DIR="$(DEMO_DIR)" DEMO_EXIT="$(DEMO_EXIT)" cargo run --quiet --release -p haversack-demo
 
-# The compiler is not idle when guests run: all is built before.
+# Everything is built first, so that the compiler does not slow the guests down.
 run-cluster:
 	@./scripts/setup cluster
 	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo

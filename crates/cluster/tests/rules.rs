@@ -124,7 +124,7 @@ fn moves_an_hour_residence_and_no_return() {
     let plan = balancer.plan(HOUR_US - 1, &snapshot).unwrap();
     assert_eq!((plan.moves.len(), &plan.held[0].hindrance), (0, &Hindrance::EnoughThisHour));
     assert_eq!(balancer.plan(HOUR_US, &snapshot).unwrap().moves.len(), 1);
-    // A move that has failed does not count.
+    // A move that was not made does not count.
     let failed = balancer.moves().next().unwrap().clone();
     balancer.forget(&failed);
     assert_eq!(balancer.plan(1, &snapshot).unwrap().moves[0].vm, failed.vm);

@@ -146,6 +146,8 @@ impl Reactor {
         if *self.moving.movers[at].migration.record() == self.moving.movers[at].told {
             return;
         }
+        // First of all: another host may write the origin, whatever is told.
+        self.void_lent(self.moving.movers[at].id);
         let dirty_blocks = self.overtaken_blocks(at);
         let number = self.moving.movers[at].migration.disk();
         let info = number.and_then(|number| self.core.disk_info(number));
@@ -172,7 +174,6 @@ impl Reactor {
             (_, Record::Overtaken { by, .. }) => EngineEvent::Overtaken { disk, by: *by, dirty_blocks },
             (_, Record::Unknown) => return,
         };
-        self.void_lent(disk);
         self.tell(&event);
         if matches!(event, EngineEvent::MovedAway { .. } | EngineEvent::Overtaken { .. }) {
             self.ask_held_again(at);

@@ -17,7 +17,7 @@ pub(crate) const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
 pub(crate) enum Class {
     /// Ownership, lists, questions.
     Control,
-    /// Answers with data, and copies for replicas.
+    /// Answers with data, questions for lent blocks, and copies for replicas.
     Answer,
     /// Copies sent ahead, and blocks for a lender: the rate limit is for them alone.
     Copy,
@@ -31,7 +31,8 @@ pub(crate) fn class(frame: &Frame) -> Class {
         // Flushes of a guest wait for the copies of a replica.
         Frame::Migrate { message: Message::Fetched { .. } | Message::ReplicaCopy { .. }, .. }
         | Frame::Observed { .. }
-        | Frame::Lend { message: lend::Message::Got { .. }, .. } => Class::Answer,
+        // There can be many questions at a time; they leave the room of Control alone.
+        | Frame::Lend { message: lend::Message::Get { .. } | lend::Message::Got { .. }, .. } => Class::Answer,
         _ => Class::Control,
     }
 }
@@ -80,6 +81,14 @@ mod tests {
 
     fn migrate(message: Message) -> Frame {
         Frame::Migrate { disk: DISK, message }
+    }
+
+    #[test]
+    fn questions_for_lent_blocks_leave_the_room_of_control_alone() {
+        let loan = lend::Loan { epoch: 1, number: 2 };
+        let lent = |message| class(&Frame::Lend { disk: DISK, message });
+        assert_eq!(lent(lend::Message::Get { loan, block: 1, question: 2 }), Class::Answer);
+        assert_eq!(lent(lend::Message::Close { loan }), Class::Control);
     }
 
     #[test]

@@ -755,6 +755,14 @@ mod tests {
                 9,
                 "no pool 'other'",
             ),
+            (
+                disk(
+                    "[lend]\npool = \"main\"\ncapacity = \"2MiB\"\n[migration]\nname = \"a\"\n\
+                     listen = [\"127.0.0.1:1\"]\ninsecure = true",
+                ),
+                9,
+                "4MiB or more for each arena",
+            ),
             (disk("[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\""), 9, "authority"),
             (disk("[cluster]\nendpoints = [\"http://e:1\"]\ninsecure = true"), 9, "name is needed"),
             (disk("[cluster]\nendpoints = [\"e:1\"]\nname = \"a\"\ninsecure = true"), 9, "http://HOST:PORT"),

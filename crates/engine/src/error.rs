@@ -59,7 +59,7 @@ pub enum EngineError {
         /// The devices found.
         devices: String,
     },
-    /// What is left of a pool's memory for each of its arenas is too little.
+    /// What is left of a pool's memory, or of what it lends, for each of its arenas is too little.
     #[error(
         "{setting} of {found_bytes} bytes is too little for the {arenas} arenas of pool '{pool}': set at least {needed_bytes} bytes"
     )]

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
 use haversack_core::{ManageError, Moved, Records};
-use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros};
+use haversack_lend::LEAST_LOAN_BLOCKS;
+use haversack_model::{ArenaNo, BLOCK_BYTES, DeviceNo, DiskHandle, DiskId, HostId, Micros};
 
 use crate::arena::ArenaHandle;
 use crate::assembly::MissingDevice;
@@ -110,11 +111,24 @@ impl PoolHandle {
     /// Begins to lend and to borrow, before disks that borrow are attached. Each arena lends an equal part.
     ///
     /// # Errors
-    /// The pool has stopped.
+    /// The pool has stopped, or an arena's part is less than the least loan: then the pool borrows, and does not lend.
     pub fn join_lending(&self, settings: &LendingSettings) -> Result<()> {
-        let lent_blocks = settings.lent_blocks / self.arenas.len() as u64;
-        let settings = LendingSettings { lent_blocks, ..settings.clone() };
-        self.arenas.iter().try_for_each(|arena| arena.join_lending(settings.clone()))
+        let (arenas, least_blocks) = (self.arenas.len() as u64, u64::from(LEAST_LOAN_BLOCKS));
+        let part_blocks = settings.lent_blocks / arenas;
+        let is_enough = settings.lent_blocks == 0 || part_blocks >= least_blocks;
+        let lent_blocks = if is_enough { part_blocks } else { 0 };
+        let joined = LendingSettings { lent_blocks, ..settings.clone() };
+        self.arenas.iter().try_for_each(|arena| arena.join_lending(joined.clone()))?;
+        if is_enough {
+            return Ok(());
+        }
+        Err(EngineError::ArenaMemory {
+            pool: self.name().to_string(),
+            setting: "[lend] capacity",
+            arenas: arenas as u8,
+            found_bytes: settings.lent_blocks * BLOCK_BYTES as u64,
+            needed_bytes: arenas * least_blocks * BLOCK_BYTES as u64,
+        })
     }
 
     /// Returns what is lent and borrowed.

@@ -36,6 +36,11 @@ impl Bloom {
         self.blocks == 0
     }
 
+    /// Returns for how many blocks it was made.
+    pub fn most(&self) -> u32 {
+        self.most_blocks
+    }
+
     /// Returns whether there are as many as it was made for.
     pub fn is_full(&self) -> bool {
         self.blocks >= self.most_blocks

@@ -19,15 +19,13 @@ use haversack_model::{DiskId, HostId, Micros};
 use crate::BLOCK_BYTES;
 use crate::bloom::Bloom;
 use crate::breaker::Breaker;
-use crate::message::{Loan, Message, checksum};
+use crate::figures::BorrowerFigures;
+use crate::message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 use crate::times::Times;
 use crate::voids::Voids;
 
 /// The most loans of a disk.
 const MOST_LOANS: usize = 32;
-/// The most blocks of a loan.
-const MOST_LOAN_BLOCKS: u64 = 1 << 16;
-const LEAST_LOAN_BLOCKS: u64 = 1 << 10;
 /// With this many probes, all filters together are wrong in 0.4 % of all cases: 32 in 2^13.
 const PROBES: u32 = 13;
 /// Probes of the filters that know which blocks were read before.
@@ -42,7 +40,8 @@ const MOST_READ_BLOCKS: u64 = 16;
 const TRIALS: usize = 4;
 /// Answers that end its trial.
 const TRIED: u32 = 8;
-/// How long a lender may take to grant a loan, and how long it is not asked again if it refuses.
+/// How long a lender may take to grant a loan, and how long it is not asked again if it refuses the least one, or takes one
+/// back that was being filled.
 const OPEN_US: Micros = 2_000_000;
 const REFUSED_US: Micros = 5_000_000;
 /// How long a read waits for a lender while it is not known how long the origin takes.
@@ -53,7 +52,7 @@ const LEAST_DEADLINE_US: Micros = 1_000;
 const ENOUGH: u32 = 64;
 /// A loan is given up if more than half of so many questions found nothing.
 const QUESTIONS: u32 = 128;
-/// Blocks that may not be sent under a loan, since they were written, before the next one is asked for.
+/// Blocks that may not be sent under a loan, because they were written, before the next one is asked for.
 const MOST_UNSENT: u32 = 64;
 
 /// What a borrower needs to know.
@@ -99,41 +98,35 @@ pub enum Outcome {
     },
 }
 
-/// What has happened since the disk was attached.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct BorrowerFigures {
-    /// Blocks that lenders were asked for.
-    pub asked_blocks: u64,
-    /// Blocks that were used.
-    pub hit_blocks: u64,
-    /// Blocks that were not there: the lender has dropped them, or the index was wrong.
-    pub missing_blocks: u64,
-    /// Reads that no lender has answered in time.
-    pub late_reads: u64,
-    /// Blocks with a wrong checksum.
-    pub bad_blocks: u64,
-    /// Reads whose answers were not used, since a block was being written.
-    pub overtaken_reads: u64,
-    /// Blocks that were sent.
-    pub sent_blocks: u64,
-    /// Loans that there are.
-    pub loans: u64,
-    /// Blocks that the index has.
-    pub lent_blocks: u64,
-    /// Memory, in bytes.
-    pub memory_bytes: u64,
-    /// The mean time of the latest answers of the lender that answers fastest, in microseconds; 0 if there is none.
-    pub lender_us: f64,
-    /// The mean time of the latest reads of the origin.
-    pub origin_us: f64,
-}
-
 struct Lender {
     host: HostId,
     breaker: Breaker,
     /// No loan is asked for before.
     ask_from_us: Micros,
+    /// The most blocks that are asked for: half of what it has refused, and again twice as many each time that it grants.
+    most_blocks: u32,
     in_flight: usize,
+}
+
+impl Lender {
+    fn new(host: HostId) -> Lender {
+        let breaker = Breaker::new();
+        Lender { host, breaker, ask_from_us: 0, most_blocks: MOST_LOAN_BLOCKS, in_flight: 0 }
+    }
+
+    /// Notes that it has refused a loan of this many blocks: a smaller one may be possible.
+    fn refused(&mut self, now: Micros, blocks: u32) {
+        if blocks > LEAST_LOAN_BLOCKS {
+            self.most_blocks = (blocks / 2).max(LEAST_LOAN_BLOCKS);
+        } else {
+            self.most_blocks = MOST_LOAN_BLOCKS;
+            self.ask_from_us = now + REFUSED_US;
+        }
+    }
+
+    fn granted(&mut self) {
+        self.most_blocks = self.most_blocks.saturating_mul(2).min(MOST_LOAN_BLOCKS);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,7 +147,7 @@ struct Part {
     index: Bloom,
     asked: u32,
     missing: u32,
-    /// Blocks that it could not take since they were written.
+    /// Blocks that it could not take because they were written.
     unsent: u32,
 }
 
@@ -189,9 +182,8 @@ pub struct Borrower {
 impl Borrower {
     /// Makes the borrower of a disk.
     pub fn new(settings: BorrowerSettings) -> Borrower {
-        let lender =
-            |host: &HostId| Lender { host: *host, breaker: Breaker::new(), ask_from_us: 0, in_flight: 0 };
-        let seen_blocks = settings.disk_blocks.clamp(LEAST_LOAN_BLOCKS, MOST_SEEN_BLOCKS) as u32;
+        let lender = |host: &HostId| Lender::new(*host);
+        let seen_blocks = settings.disk_blocks.clamp(LEAST_LOAN_BLOCKS.into(), MOST_SEEN_BLOCKS) as u32;
         let seen = Bloom::new(seen_blocks, SEEN_PROBES);
         Borrower {
             lenders: settings.lenders.iter().map(lender).collect(),
@@ -374,7 +366,7 @@ impl Borrower {
         self.parts.iter_mut().for_each(|part| part.state = State::Closed);
         self.newest += 1;
         let loan = Loan { epoch: self.settings.epoch, number: self.newest };
-        let blocks = loan_blocks(self.settings.disk_blocks);
+        let blocks = loan_blocks(self.settings.disk_blocks).min(self.lenders[lender].most_blocks);
         self.parts.push_back(Part {
             loan,
             lender,
@@ -406,14 +398,19 @@ impl Borrower {
                 Some(at) => {
                     if let State::Asked(_) = self.parts[at].state {
                         self.parts[at].state = State::Open;
+                        self.lenders[lender].granted();
                     }
                 }
                 None => self.outcomes.push_back(Outcome::Send(from, Message::Close { loan })),
             },
             Message::Ended { .. } => {
                 if let Some(at) = at {
-                    if let State::Asked(_) = self.parts[at].state {
-                        self.lenders[lender].ask_from_us = now + REFUSED_US;
+                    let (state, blocks) = (self.parts[at].state, self.parts[at].index.most());
+                    match state {
+                        State::Asked(_) => self.lenders[lender].refused(now, blocks),
+                        State::Open => self.lenders[lender].ask_from_us = now + REFUSED_US,
+                        // It has to go for the next one, or is one of the oldest.
+                        State::Closed => {}
                     }
                     self.parts.remove(at);
                 }
@@ -438,7 +435,7 @@ impl Borrower {
     ) {
         let Some((first_question, reading)) = self.reads.range(..=question).next_back() else { return };
         let (first_question, at) = (*first_question, (question - first_question) as usize);
-        let is_it = loan.epoch == self.settings.epoch && block == reading.first + at as u64;
+        let is_it = loan.epoch == self.settings.epoch && Some(block) == reading.first.checked_add(at as u64);
         let asked = reading.blocks.get(at);
         let asked = asked
             .filter(|(number, of, data)| is_it && *number == loan.number && *of == lender && data.is_none());
@@ -533,9 +530,11 @@ impl Borrower {
         let late: Vec<u64> = self.reads.iter().filter_map(late).collect();
         for question in late {
             self.figures.late_reads += 1;
-            let open = self.reads[&question].blocks.iter().find(|(_, _, data)| data.is_none());
+            let reading = &self.reads[&question];
+            let waited_us = now.saturating_sub(reading.began_us);
+            let open = reading.blocks.iter().find(|(_, _, data)| data.is_none());
             if let Some((_, lender, _)) = open {
-                self.lenders[*lender].breaker.failed(now);
+                self.lenders[*lender].breaker.late(now, waited_us, &self.origin);
             }
             self.fall_back(now, question, false);
         }
@@ -595,5 +594,5 @@ impl Borrower {
 
 /// Returns the blocks of a loan for a disk.
 fn loan_blocks(disk_blocks: u64) -> u32 {
-    (disk_blocks / 8).clamp(LEAST_LOAN_BLOCKS, MOST_LOAN_BLOCKS) as u32
+    (disk_blocks / 8).clamp(LEAST_LOAN_BLOCKS.into(), MOST_LOAN_BLOCKS.into()) as u32
 }

@@ -1,10 +1,13 @@
 //! Whether a lender is worth asking: one that does not answer, or is slower than the origin, is left alone for a while.
+//!
+//! Invariant
+//! - What comes in while it is left alone belongs to questions of before. It does not make the pause longer.
 
 use haversack_model::Micros;
 
 use crate::times::Times;
 
-/// This many failures one after the other stop the questions.
+/// After this many consecutive failures, the lender is not asked.
 const FAILURES: u32 = 4;
 const FIRST_PAUSE_US: Micros = 1_000_000;
 const LONGEST_PAUSE_US: Micros = 64_000_000;
@@ -32,7 +35,21 @@ impl Breaker {
 
     /// Notes an answer.
     pub fn answered(&mut self, now: Micros, took_us: Micros, origin: &Times) {
-        self.failures = 0;
+        if self.is_closed(now) {
+            self.failures = 0;
+            self.count(now, took_us, origin);
+        }
+    }
+
+    /// Notes that an answer has not come after this time. The read takes that long, and then what the origin takes.
+    pub fn late(&mut self, now: Micros, waited_us: Micros, origin: &Times) {
+        if self.is_closed(now) {
+            self.count(now, waited_us + origin.mean_us() as Micros, origin);
+            self.failed(now);
+        }
+    }
+
+    fn count(&mut self, now: Micros, took_us: Micros, origin: &Times) {
         self.times.add(took_us);
         let is_known = self.times.samples() >= ENOUGH && origin.samples() >= ENOUGH;
         if is_known && self.times.mean_us() > origin.mean_us() {
@@ -42,8 +59,11 @@ impl Breaker {
         }
     }
 
-    /// Notes a question that was not answered in time, or wrongly.
+    /// Notes a question that was answered wrongly, or not in time.
     pub fn failed(&mut self, now: Micros) {
+        if !self.is_closed(now) {
+            return;
+        }
         self.failures += 1;
         if self.failures >= FAILURES {
             self.open(now);
@@ -51,7 +71,7 @@ impl Breaker {
     }
 
     /// Leaves it alone for a while. Then its speed is measured from the beginning.
-    pub fn open(&mut self, now: Micros) {
+    fn open(&mut self, now: Micros) {
         self.until_us = now + self.pause_us;
         self.pause_us = (self.pause_us * 2).min(LONGEST_PAUSE_US);
         self.failures = 0;
@@ -72,6 +92,32 @@ mod tests {
         assert!(breaker.is_closed(10));
         (0..500).for_each(|_| breaker.answered(10, 1400, &origin));
         assert!(!breaker.is_closed(10) && breaker.is_closed(10 + LONGEST_PAUSE_US));
+    }
+
+    #[test]
+    fn what_is_late_at_one_moment_makes_one_pause() {
+        let mut breaker = Breaker::new();
+        (0..32).for_each(|_| breaker.late(10, 20_000, &Times::new()));
+        (0..32).for_each(|_| breaker.failed(11));
+        assert!(!breaker.is_closed(10 + FIRST_PAUSE_US - 1) && breaker.is_closed(10 + FIRST_PAUSE_US));
+        (0..200).for_each(|_| breaker.answered(20, 1, &Times::new()));
+        assert_eq!(breaker.times.samples(), 0, "answers to questions of before the pause");
+    }
+
+    #[test]
+    fn a_lender_that_is_often_late_is_left_alone() {
+        let mut origin = Times::new();
+        (0..100).for_each(|_| origin.add(1000));
+        let late_of_four = |late: u32| {
+            let mut breaker = Breaker::new();
+            (0..400u32).for_each(|at| match at % 4 < late {
+                true => breaker.late(10, 1024, &origin),
+                false => breaker.answered(10, 100, &origin),
+            });
+            !breaker.is_closed(10)
+        };
+        assert!(late_of_four(3), "most reads take longer than without it");
+        assert!(!late_of_four(1), "most reads take a tenth");
     }
 
     #[test]

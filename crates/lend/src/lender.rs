@@ -4,21 +4,26 @@
 //! - All loans together have at most the configured number of blocks, and at most as many blocks are stored as the caller says
 //!   are spare.
 //! - When space is short, the host that has most loses its oldest loan first: the hosts' parts tend to equal ones (max-min).
-//! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send.
+//! - A loan that is refused costs no other loan.
+//! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send. The caller takes only hosts that may borrow.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use haversack_model::{DiskId, HostId};
+use haversack_model::{DiskId, HostId, Micros};
 
 use crate::BLOCK_BYTES;
-use crate::message::{Loan, Message, checksum};
+use crate::figures::LenderFigures;
+use crate::message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 
-/// The most loans.
-const MOST_LOANS: usize = 512;
+/// The most loans. Those that are being freed need a place in the pool's table of disks too, as do the host's own disks.
+const MOST_LOANS: usize = 224;
+/// This many loans fit into the capacity at least.
+const LEAST_LOANS: u64 = 4;
+/// How often a host may open a loan in the long run, and how many more at once.
+const OPEN_EVERY_US: Micros = 50_000;
+const OPENS_AT_ONCE: u64 = 32;
 /// The most reads at a time.
 const MOST_READS: usize = 512;
-/// The most blocks of a loan.
-const MOST_LOAN_BLOCKS: u32 = 1 << 16;
 /// The most blocks of a disk: 1 PiB.
 const MOST_DISK_BLOCKS: u64 = 1 << 38;
 
@@ -60,25 +65,6 @@ pub enum LenderOutput {
     },
 }
 
-/// What has happened since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LenderFigures {
-    /// Loans that there are.
-    pub loans: u64,
-    /// Blocks that were stored in them.
-    pub blocks: u64,
-    /// Blocks that were asked for.
-    pub asked_blocks: u64,
-    /// Blocks that were there.
-    pub hit_blocks: u64,
-    /// Blocks that were taken in.
-    pub stored_blocks: u64,
-    /// Blocks with a wrong checksum.
-    pub bad_blocks: u64,
-    /// Loans that were given back because the space was needed.
-    pub given_back: u64,
-}
-
 /// A loan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoanStatus {
@@ -115,6 +101,8 @@ pub struct Lender {
     next_no: u64,
     reads: HashMap<u64, Read>,
     next_ticket: u64,
+    /// From when on a host may open its next loan in the long run.
+    opens: HashMap<HostId, Micros>,
     outputs: VecDeque<LenderOutput>,
     figures: LenderFigures,
 }
@@ -129,6 +117,7 @@ impl Lender {
             next_no: 0,
             reads: HashMap::new(),
             next_ticket: 0,
+            opens: HashMap::new(),
             outputs: VecDeque::new(),
             figures: LenderFigures::default(),
         }
@@ -144,15 +133,19 @@ impl Lender {
     }
 
     /// Takes in a message of a host that may borrow. `spare_blocks` can be stored without taking space from anyone.
-    pub fn heard(&mut self, from: HostId, disk: DiskId, message: Message, spare_blocks: u64) {
+    pub fn heard(&mut self, now: Micros, from: HostId, disk: DiskId, message: Message, spare_blocks: u64) {
         let loan = message.loan();
         let no = self.numbers.get(&(from, disk, loan)).copied();
         match (message, no) {
             (Message::Open { .. }, Some(_)) => self.send(from, disk, Message::Opened { loan }),
             (Message::Open { blocks, disk_blocks, .. }, None) => {
-                let is_valid =
-                    (1..=MOST_LOAN_BLOCKS).contains(&blocks) && (1..=MOST_DISK_BLOCKS).contains(&disk_blocks);
-                if is_valid && spare_blocks > 0 && self.has_room(from, blocks) {
+                let is_valid = (LEAST_LOAN_BLOCKS..=MOST_LOAN_BLOCKS).contains(&blocks)
+                    && (1..=MOST_DISK_BLOCKS).contains(&disk_blocks);
+                let may_open = is_valid && self.may_open(now, from);
+                if may_open {
+                    self.end_earlier(from, disk, loan.epoch);
+                }
+                if may_open && spare_blocks > 0 && self.make_room(from, blocks) {
                     self.grant(from, disk, loan, blocks, disk_blocks);
                 } else {
                     self.send(from, disk, Message::Ended { loan });
@@ -182,24 +175,58 @@ impl Lender {
     }
 
     /// Makes room for a loan of a host, if that is fair. Returns whether there is room.
-    fn has_room(&mut self, host: HostId, blocks: u32) -> bool {
-        loop {
-            let promised: u64 = self.loans.values().map(|held| u64::from(held.most_blocks)).sum();
-            if promised + u64::from(blocks) <= self.capacity_blocks && self.loans.len() < MOST_LOANS {
-                return true;
-            }
-            let Some((most, no)) = self.richest() else { return false };
-            let of_host = |held: &&Held| held.status.host == host;
-            let mine = self.loans.values().filter(of_host).count();
-            let its = self.loans.values().filter(|held| held.status.host == most).count();
-            if most != host && its <= mine + 1 {
-                // Its own oldest loan goes, if it has one.
-                let Some(no) = self.oldest_of(host) else { return false };
-                self.end(no);
-            } else {
-                self.end(no);
-            }
+    fn make_room(&mut self, host: HostId, blocks: u32) -> bool {
+        let Some(victims) = self.victims(host, blocks) else { return false };
+        victims.into_iter().for_each(|no| self.end(no));
+        true
+    }
+
+    /// Returns the loans that must end for a loan of a host; `None` if it would not be fair, or not enough.
+    fn victims(&self, host: HostId, blocks: u32) -> Option<Vec<LoanNo>> {
+        let blocks = u64::from(blocks);
+        // So that a disk does not lose all that it has for its next loan, and the first host leaves room for others.
+        if blocks > (self.capacity_blocks / LEAST_LOANS).max(LEAST_LOAN_BLOCKS.into()) {
+            return None;
         }
+        // Oldest first.
+        let mut left: BTreeMap<HostId, VecDeque<(LoanNo, u64)>> = BTreeMap::from([(host, VecDeque::new())]);
+        for (no, held) in &self.loans {
+            left.entry(held.status.host).or_default().push_back((*no, held.most_blocks.into()));
+        }
+        let (mut loans, mut promised) = (self.loans.len(), self.promised_blocks());
+        let mut victims = Vec::new();
+        while promised + blocks > self.capacity_blocks || loans >= MOST_LOANS {
+            let (most, its) =
+                left.iter().map(|(of, its)| (*of, its.len())).max_by_key(|(_, count)| *count)?;
+            // If another host would then have less than this one, its own oldest loan goes, if it has one.
+            let loser = if its <= left[&host].len() + 1 { host } else { most };
+            let (no, freed_blocks) = left.get_mut(&loser)?.pop_front()?;
+            victims.push(no);
+            (loans, promised) = (loans - 1, promised - freed_blocks);
+        }
+        Some(victims)
+    }
+
+    fn promised_blocks(&self) -> u64 {
+        self.loans.values().map(|held| u64::from(held.most_blocks)).sum()
+    }
+
+    /// Frees what a borrower had before its daemon ended, or the disk was attached again.
+    fn end_earlier(&mut self, host: HostId, disk: DiskId, epoch: u64) {
+        let is_earlier =
+            |status: &LoanStatus| status.host == host && status.disk == disk && status.loan.epoch != epoch;
+        let earlier = self.loans.iter().filter(|(_, held)| is_earlier(&held.status));
+        let earlier: Vec<LoanNo> = earlier.map(|(no, _)| *no).collect();
+        earlier.into_iter().for_each(|no| self.end(no));
+    }
+
+    /// Returns whether a host may open a loan now: making and freeing one is work.
+    fn may_open(&mut self, now: Micros, host: HostId) -> bool {
+        let next_us = self.opens.entry(host).or_default();
+        *next_us = now.max(*next_us);
+        let may_open = *next_us <= now + OPEN_EVERY_US * OPENS_AT_ONCE;
+        *next_us += if may_open { OPEN_EVERY_US } else { 0 };
+        may_open
     }
 
     fn oldest_of(&self, host: HostId) -> Option<LoanNo> {
@@ -252,7 +279,7 @@ impl Lender {
         self.send(host, disk, Message::Got { loan, block, question, found });
     }
 
-    /// Notes that there can be no space for a loan.
+    /// Notes that no space could be made for a loan.
     pub fn failed(&mut self, no: LoanNo) {
         if let Some(held) = self.take(no) {
             let LoanStatus { host, disk, loan, .. } = held.status;
@@ -295,5 +322,81 @@ impl Lender {
     pub fn figures(&self) -> LenderFigures {
         let blocks = self.loans.values().map(|held| u64::from(held.status.blocks)).sum();
         LenderFigures { loans: self.loans.len() as u64, blocks, ..self.figures }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: DiskId = DiskId([7; 16]);
+    const LEAST: u32 = LEAST_LOAN_BLOCKS;
+
+    /// Opens a loan. Returns whether it was granted.
+    fn opens(lender: &mut Lender, now: Micros, host: u64, loan: Loan, blocks: u32) -> bool {
+        lender.heard(now, HostId(host), DISK, Message::Open { loan, blocks, disk_blocks: 1 << 20 }, 1000);
+        let answers: Vec<LenderOutput> = std::iter::from_fn(|| lender.poll()).collect();
+        let has = |message| answers.contains(&LenderOutput::Send(HostId(host), DISK, message));
+        assert!(has(Message::Opened { loan }) != has(Message::Ended { loan }));
+        has(Message::Opened { loan })
+    }
+
+    fn loan(epoch: u64, number: u64) -> Loan {
+        Loan { epoch, number }
+    }
+
+    fn held(lender: &Lender) -> Vec<(u64, Loan)> {
+        lender.loans().map(|status| (status.host.0, status.loan)).collect()
+    }
+
+    #[test]
+    fn a_loan_that_is_refused_costs_no_other_loan() {
+        let mut lender = Lender::new(5 * u64::from(LEAST));
+        (1..=4).for_each(|number| assert!(opens(&mut lender, 0, 1, loan(1, number), LEAST)));
+        assert!(opens(&mut lender, 0, 2, loan(1, 1), LEAST));
+        let before = held(&lender);
+        for blocks in [MOST_LOAN_BLOCKS, 2 * LEAST, LEAST - 1, 1, 0] {
+            assert!(!opens(&mut lender, 0, 1, loan(1, 5), blocks), "{blocks}");
+            assert_eq!(held(&lender), before);
+        }
+        assert!(opens(&mut lender, 0, 1, loan(1, 5), LEAST));
+        assert!(!held(&lender).contains(&(1, loan(1, 1))), "its oldest loan has to go");
+    }
+
+    #[test]
+    fn a_loan_for_which_not_enough_would_be_freed_costs_no_other_loan() {
+        let mut lender = Lender::new(8 * u64::from(LEAST));
+        (1..=2).for_each(|number| assert!(opens(&mut lender, 0, 1, loan(1, number), LEAST)));
+        (2..=4).for_each(|host| assert!(opens(&mut lender, 0, host, loan(1, 1), 2 * LEAST)));
+        let before = held(&lender);
+        // The first host could lose one of its two loans; that is not enough.
+        assert!(!opens(&mut lender, 0, 5, loan(1, 1), 2 * LEAST));
+        assert_eq!(held(&lender), before);
+        assert!(opens(&mut lender, 0, 5, loan(1, 1), LEAST));
+        assert_eq!(held(&lender).iter().filter(|(host, _)| *host == 1).count(), 1);
+    }
+
+    #[test]
+    fn loans_of_an_earlier_epoch_end() {
+        let mut lender = Lender::new(64 * u64::from(LEAST));
+        assert!(opens(&mut lender, 0, 1, loan(1, 1), LEAST) && opens(&mut lender, 0, 1, loan(1, 2), LEAST));
+        assert!(opens(&mut lender, 0, 2, loan(1, 1), LEAST));
+        assert!(opens(&mut lender, 0, 1, loan(2, 1), LEAST));
+        assert_eq!(held(&lender), [(2, loan(1, 1)), (1, loan(2, 1))]);
+    }
+
+    #[test]
+    fn a_host_that_opens_loans_without_end_is_slowed_down() {
+        let mut lender = Lender::new(1 << 30);
+        let mut granted = 0;
+        for number in 1..=1000 {
+            // One each millisecond.
+            let loan = loan(1, number);
+            granted += u64::from(opens(&mut lender, number * 1000, 1, loan, LEAST));
+            lender.heard(number * 1000, HostId(1), DISK, Message::Close { loan }, 1000);
+            while lender.poll().is_some() {}
+        }
+        assert!((40..=1_000_000 / OPEN_EVERY_US + OPENS_AT_ONCE + 2).contains(&granted), "{granted}");
+        assert!(opens(&mut lender, 1_000_000, 2, loan(1, 1), LEAST), "another host");
     }
 }

@@ -15,15 +15,17 @@
 mod bloom;
 mod borrower;
 mod breaker;
+mod figures;
 mod lender;
 mod message;
 mod times;
 mod voids;
 
 pub use bloom::Bloom;
-pub use borrower::{Borrower, BorrowerFigures, BorrowerSettings, Outcome, ReadTicket};
-pub use lender::{Lender, LenderFigures, LenderOutput, LoanNo, LoanStatus};
-pub use message::{Loan, Message, checksum};
+pub use borrower::{Borrower, BorrowerSettings, Outcome, ReadTicket};
+pub use figures::{BorrowerFigures, LenderFigures};
+pub use lender::{Lender, LenderOutput, LoanNo, LoanStatus};
+pub use message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 
 /// The bytes of a block.
 pub const BLOCK_BYTES: usize = haversack_model::BLOCK_BYTES;

@@ -2,6 +2,11 @@
 
 use haversack_model::DiskId;
 
+/// The least blocks of a loan: 4 MiB. Each loan has segments of its own.
+pub const LEAST_LOAN_BLOCKS: u32 = 1 << 10;
+/// The most blocks of a loan: 256 MiB.
+pub const MOST_LOAN_BLOCKS: u32 = 1 << 16;
+
 /// Names a loan among all of one disk, also across restarts of the borrower.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Loan {

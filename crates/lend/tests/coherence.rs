@@ -214,7 +214,7 @@ impl World {
         {
             data[100] ^= 1;
         }
-        self.lender.heard(host, disk, message, self.spare);
+        self.lender.heard(self.now, host, disk, message, self.spare);
     }
 
     fn deliver_to_disk(&mut self) {
@@ -353,7 +353,7 @@ impl Disk {
 
 #[test]
 fn a_lent_read_is_what_the_origin_has() {
-    let (worlds, steps) = (400, 6_000);
+    let (worlds, steps) = (1_000, 6_000);
     let mut totals = Totals::default();
     for seed in 0..worlds {
         let mut world = World::new(seed);

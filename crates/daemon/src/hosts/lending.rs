@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use haversack_api::Size;
 use haversack_engine::LendingSettings;
+use haversack_lend::LEAST_LOAN_BLOCKS;
 use haversack_link::{Frame, host_id};
 use haversack_model::{BLOCK_BYTES, DiskId, HostId};
 use serde::Deserialize;
@@ -21,20 +22,20 @@ use super::{Hosts, frame, watch};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 
-/// How often is looked whether a lender is connected.
+/// How often to check whether a lender is connected.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A host that does not lend is asked again after this time.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// The least that can be lent: the smallest loan.
-const LEAST_BYTES: u64 = 4 << 20;
+/// The least that can be lent: the smallest loan. The pool knows how many arenas it has, each of which needs as much.
+const LEAST_BYTES: u64 = LEAST_LOAN_BLOCKS as u64 * BLOCK_BYTES as u64;
 
 /// What this host lends.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LendConfig {
-    /// The pool of which free space is lent.
+    /// The pool whose free space is lent.
     pub pool: String,
     /// The most that is lent.
     pub capacity: Size,
@@ -77,7 +78,9 @@ impl LendConfig {
             return Err(format!("pool '{}' has share_spare = false, so nothing of it is spare", self.pool));
         }
         if self.capacity.0 < LEAST_BYTES {
-            return Err("capacity is too small to lend anything: give 4MiB or more".into());
+            return Err(
+                "capacity is too small to lend anything: give 4MiB or more for each arena of the pool".into(),
+            );
         }
         check_names(self.to.iter().flatten(), hosts)
     }
@@ -147,7 +150,7 @@ impl Hosts {
             let frame = frame(disk, message);
             let is_for_lender = matches!(&frame, Frame::Lend { message, .. } if message.is_for_lender());
             if !is_for_lender || may_send(to) {
-                // What is lost is missed by nobody.
+                // A lost message does no harm.
                 let _ = sender.send(to, frame);
             }
         };
@@ -201,7 +204,7 @@ impl Hosts {
 /// Keeps asking lenders until the daemon ends.
 ///
 /// # Errors
-/// There can be no thread.
+/// The thread cannot be started.
 pub fn watch_lenders(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let borrows = daemon.hosts().is_some_and(|hosts| !hosts.lending.lenders.is_empty());
     if borrows { watch(daemon, "lenders", LOOK_EVERY, |_, hosts| hosts.ask_lenders()) } else { Ok(()) }

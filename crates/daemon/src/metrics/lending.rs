@@ -41,7 +41,7 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
         (
             "haversack_lent_given_back_total",
             "counter",
-            "Loans that were ended since the space was needed.",
+            "Loans that were ended because the space was needed.",
             |s| s.lent.given_back,
         ),
     ];
@@ -91,7 +91,7 @@ fn borrowed(out: &mut Text, all: &[(String, LendingStatus)]) {
         (
             "haversack_borrowed_overtaken_reads_total",
             "counter",
-            "Reads that went to the origin since a block was being written.",
+            "Reads that went to the origin because a block was being written.",
             |f| f.overtaken_reads,
         ),
     ];
@@ -105,7 +105,7 @@ fn borrowed(out: &mut Text, all: &[(String, LendingStatus)]) {
     let times: [Time; 2] = [
         (
             "haversack_borrowed_lender_seconds",
-            "Mean time of the latest answers of the fastest lender.",
+            "Mean time of the latest reads from the fastest lender; a late one with the origin's time.",
             |f| f.lender_us,
         ),
         ("haversack_borrowed_origin_seconds", "Mean time of the latest reads of the origin.", |f| {

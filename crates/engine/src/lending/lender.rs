@@ -6,18 +6,22 @@ use haversack_core::{Copied, DiskConfig, ManageError, RequestError};
 use haversack_lend::{Lender, LenderOutput, LoanNo, Message};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId, Micros, SECTORS_PER_BLOCK};
 
-use super::{LENT, LendingSettings};
+use super::{LENT, LendingSettings, is_lent};
 use crate::moving::HostMessage;
 use crate::moving::copies::Purpose;
 use crate::pool::random_id;
 use crate::reactor::Reactor;
 
-/// One of this many blocks of the pool stays free; when only half of them are, loans are given back.
+/// Nothing more is lent when less than one of this many blocks is free; when less than half of them are, loans are given back.
 const KEPT_SHARE: u64 = 32;
 /// At least this many: eight segments.
 const LEAST_KEPT_BLOCKS: u64 = 8 * 253;
-/// How long the space of a loan takes to become free, at most, before the next one is given back.
+/// The next loan is given back after this time, and when the space of those before is free.
 const GIVE_BACK_EVERY_US: Micros = 20_000;
+/// How long that is waited for.
+const FREE_WITHIN_US: Micros = 1_000_000;
+/// The most disks of loans, with those that are being forgotten: the rest of the table is for the host's own disks.
+const MOST_LENT_DISKS: usize = 256;
 
 /// See the module.
 pub(crate) struct Lending {
@@ -47,7 +51,7 @@ impl Reactor {
         let (spare_blocks, _) = self.spare_blocks();
         let Some(lending) = &mut self.lending else { return };
         if lending.settings.borrowers.contains(&from) && lending.settings.lent_blocks > 0 {
-            lending.lender.heard(from, disk, message, spare_blocks);
+            lending.lender.heard(self.now, from, disk, message, spare_blocks);
             self.drive_lending();
         }
     }
@@ -72,8 +76,16 @@ impl Reactor {
         }
     }
 
+    /// Returns the disks of loans that the core has, with those that are being forgotten.
+    fn lent_disks(&self) -> usize {
+        let is_loan = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| is_lent(&info));
+        self.core.disk_numbers().filter(is_loan).count()
+    }
+
     fn make_loan(&mut self, no: LoanNo, disk_blocks: u64) {
-        let made = random_id().ok().and_then(|random| {
+        let has_place = self.lent_disks() < MOST_LENT_DISKS;
+        let random = has_place.then(random_id).and_then(Result::ok);
+        let made = random.and_then(|random| {
             let mut id = DiskId(random.0);
             id.0[..LENT.len()].copy_from_slice(&LENT);
             let config = DiskConfig::new(id, disk_blocks * SECTORS_PER_BLOCK);
@@ -112,9 +124,14 @@ impl Reactor {
         let started = number.and_then(|number| {
             self.core.with(&mut self.memory).read_copy(now, tag, number, BlockNo(block), ticket).ok()?
         });
-        if started.is_none() {
-            self.memory.payloads.copies.drop_buffer(tag);
-            self.lent_read(ticket, None);
+        match started {
+            Some(Copied { mask: u8::MAX, .. }) => {}
+            // Part of the block is there. What the core reads now is not used.
+            Some(_) => self.lent_read(ticket, None),
+            None => {
+                self.memory.payloads.copies.drop_buffer(tag);
+                self.lent_read(ticket, None);
+            }
         }
     }
 
@@ -134,19 +151,28 @@ impl Reactor {
     pub(crate) fn tick_lending(&mut self) -> bool {
         let Some(lending) = &mut self.lending else { return false };
         let ending = std::mem::take(&mut lending.ending);
-        let mut any = !ending.is_empty();
+        let any = !ending.is_empty();
         ending.into_iter().for_each(|number| self.end_loan(number));
+        any | self.give_back()
+    }
+
+    /// Gives a loan back if space is short. Returns whether it did.
+    fn give_back(&mut self) -> bool {
         let (_, is_short) = self.spare_blocks();
-        let now = self.now;
-        if let Some(lending) = &mut self.lending
-            && is_short
-            && now >= lending.given_back_us + GIVE_BACK_EVERY_US
-            && lending.lender.give_back()
-        {
-            lending.given_back_us = now;
-            self.drive_lending();
-            any = true;
+        let (now, Some(lending)) = (self.now, &self.lending) else { return false };
+        let (since_us, used) = (now.saturating_sub(lending.given_back_us), lending.disks.len());
+        if !is_short || used == 0 || since_us < GIVE_BACK_EVERY_US {
+            return false;
         }
-        any
+        // What is being forgotten frees space soon.
+        if since_us < FREE_WITHIN_US && self.lent_disks() > used {
+            return false;
+        }
+        let given_back = self.lending.as_mut().is_some_and(|lending| {
+            lending.given_back_us = now;
+            lending.lender.give_back()
+        });
+        self.drive_lending();
+        given_back
     }
 }

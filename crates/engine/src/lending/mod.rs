@@ -5,7 +5,7 @@
 //! ([`haversack_core::Call::lend_space`]).
 //!
 //! Invariants
-//! - Only free segments are lent, and a part of the pool stays free. When less is free, loans are given back.
+//! - Only free segments are lent, and nothing more when few are left. When they become fewer, loans are given back.
 //! - What a crash has left of loans is forgotten before the first one is granted.
 
 mod lender;

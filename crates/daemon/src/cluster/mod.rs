@@ -119,7 +119,7 @@ pub fn start(
         let (mut next, mut next_window) = (Instant::now(), Instant::now() + window);
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
-            let mut guard = |part: &mut Part, act: &mut dyn FnMut()| {
+            let guard = |part: &mut Part, act: &mut dyn FnMut()| {
                 if let Some(what) = part.run(Instant::now(), act) {
                     daemon.events.add("cluster-failed", "daemon", what);
                 }

@@ -147,6 +147,7 @@ impl<M: Memory> Call<'_, M> {
             | self.drive_purge()
             | self.drive_prepare()
             | self.drive_record()
+            | self.drive_gathering()
             | self.drive_reclaim()
             | self.drive_pool_job()
             | self.drive_mark()

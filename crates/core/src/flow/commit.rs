@@ -59,7 +59,7 @@ impl Core {
                 || d.commit_all()
                 || self.pool.is_stopping()
                 || self.devices.leave_waits_for(disk)
-                || restaged && (self.rebuilding() || self.jobs.empties().is_some())
+                || restaged && (self.rebuilding() || self.jobs.empties().is_some() || self.gathers(disk))
                 || full())
     }
 }

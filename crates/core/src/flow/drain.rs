@@ -74,12 +74,12 @@ impl<M: Memory> Call<'_, M> {
         self.store.segments[segment].state
     }
 
-    fn has_dirty_copy(&self, number: SlotNo) -> bool {
+    pub(super) fn has_dirty_copy(&self, number: SlotNo) -> bool {
         self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
     /// Requests restages of a segment's dirty blocks; returns how many.
-    fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
+    pub(super) fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
         let disk = DiskNo(self.store.segments[segment].owner);
         let mut asked = 0;
         for number in self.store.slots_of(segment) {

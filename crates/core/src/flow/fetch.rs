@@ -147,6 +147,9 @@ impl<M: Memory> Call<'_, M> {
         if peer.waits_for_commits() {
             self.settle_fetched(disk);
         }
+        if self.peer(disk).is_some_and(PeerBlocks::waits_for_commits) {
+            self.gather_for(disk);
+        }
         if self.peer(disk).is_some_and(|peer| peer.len() < before) {
             // The peer is given up. Only then do blocks leave the list here.
             self.wake_around(disk);

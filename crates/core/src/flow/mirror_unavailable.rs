@@ -46,7 +46,7 @@ impl Core {
     }
 
     /// Whether any segment of the device is free or could become free.
-    fn has_place(&self, device: DeviceNo) -> bool {
+    pub(super) fn has_place(&self, device: DeviceNo) -> bool {
         self.store.numbers_on(device).any(|number| {
             let segment = &self.store.segments[number];
             let owner = self.disks.get(DiskNo(segment.owner));

@@ -13,6 +13,7 @@ pub mod export;
 mod fetch;
 pub mod flush;
 mod forget;
+pub mod gather;
 pub mod handover;
 mod incoming;
 pub mod intent;

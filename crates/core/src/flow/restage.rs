@@ -1,5 +1,5 @@
 //! Restaging: a dirty block is read from flash and staged again, to get the copies that it should have. This
-//! rebuilds mirrored copies, empties devices and repairs damaged first copies.
+//! rebuilds mirrored copies, empties devices and segments and repairs damaged first copies.
 //!
 //! Invariants
 //! - A block is staged again only if it was verified, is still dirty in the same version, and has no staged
@@ -110,7 +110,9 @@ impl<M: Memory> Call<'_, M> {
             if self.store.owner_of(number) != disk || self.resolve(disk, slot.block()).staged.is_some() {
                 continue;
             }
-            let room = self.staging.free() > self.staging.capacity() / 8;
+            // What is gathered makes room for what the other frames have.
+            let spared = if self.gathers(disk) { 0 } else { self.staging.capacity() / 8 };
+            let room = self.staging.free() > spared;
             if room && slot.mask() == 0 {
                 let frame = self.staging.allocate().expect("there is room");
                 self.stage(disk, slot.block(), frame, 0, true);

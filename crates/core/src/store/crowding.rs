@@ -66,6 +66,7 @@ impl Store {
         self.oldest_of_crowded(disk, block, other_than, |number| {
             let segment = &self.segments[self.segment_of(number)];
             segment.state == SegmentState::Owned
+                && self.closed != Some(self.segment_of(number))
                 && u64::from(segment.free) >= room
                 && self.usable_devices().any(|device| device == DeviceNo(segment.device))
         })

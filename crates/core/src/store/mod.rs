@@ -155,6 +155,8 @@ pub struct Store {
     pub free_changed: bool,
     /// Segments that are being emptied for a new owner.
     reclaim: Reclaim,
+    /// A segment that takes no new blocks.
+    closed: Option<SegmentNo>,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
     /// The slot of the mirrored copy, by the slot of the first.
@@ -191,6 +193,7 @@ impl Store {
             devices: Table::new(),
             free_changed: false,
             reclaim: Reclaim::default(),
+            closed: None,
             flushed_seq: 0,
             mirrors: HashMap::default(),
             superseded: VecDeque::new(),
@@ -391,7 +394,8 @@ impl Store {
         let segment = &self.segments[number];
         let draining = self.devices[DeviceNo(segment.device)].as_ref().is_none_or(|d| d.draining || !d.alive);
         let ready = segment.page_ready(self.flushed_seq);
-        let eligible = segment.state == SegmentState::Owned && ready && !draining;
+        let is_open = segment.state == SegmentState::Owned && self.closed != Some(number);
+        let eligible = is_open && ready && !draining;
         let disk = &mut self.disks[DiskNo(segment.owner)];
         disk.free_lists.place(&mut self.segments, number, was_free, eligible);
     }

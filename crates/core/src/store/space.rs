@@ -404,6 +404,17 @@ impl Store {
             .find(|number| Some(DeviceNo(self.segments[*number].device)) != other_than)
     }
 
+    /// Sends no new blocks to a segment from now on, and again to the one for which this was called before.
+    pub fn close(&mut self, segment: Option<SegmentNo>) {
+        let before = std::mem::replace(&mut self.closed, segment);
+        for number in before.into_iter().chain(segment) {
+            let (owner, free) = (self.segments[number].owner, self.segments[number].free);
+            if owner != NO_OWNER {
+                self.relist(number, free);
+            }
+        }
+    }
+
     /// Stops sending new blocks to the device.
     pub fn drain_device(&mut self, device: DeviceNo) {
         self.set_draining(device, true);

@@ -9,6 +9,7 @@ mod common;
 mod cut_commit;
 mod damage;
 mod devices;
+mod gather;
 mod handover;
 mod jobs;
 mod late;

@@ -1,0 +1,125 @@
+//! Dirty blocks of a disk that was handed over keep no other disk out that has to take blocks over from another host.
+
+use haversack_core::{CoreConfig, DiskConfig, RequestTag, Target};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+
+use crate::common::*;
+
+const SECTORS: u64 = 8 * 900;
+const THERE: HostId = HostId(9);
+
+fn config() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn lazy(number: u8) -> DiskConfig {
+    DiskConfig { cleaner: LAZY, target: Target::Blocks(900), ..DiskConfig::new(disk_id(number), SECTORS) }
+}
+
+fn value(block: u64) -> u8 {
+    (block % 200) as u8 + 10
+}
+
+/// A pool whose segments, on one device at least, all have dirty blocks of a disk that was handed over. Returns how many.
+fn filled(devices: &[u32], redundancy: bool, segments: u64) -> (Rig, DiskNo, u64) {
+    let mut rig = Rig::new(devices, redundancy, config());
+    let disk = rig.attach(&lazy(0), 1);
+    let mut blocks = 0;
+    while rig.usage(disk).segments < segments {
+        rig.write(disk, blocks * 8, 8, value(blocks));
+        blocks += 1;
+    }
+    rig.flush(disk);
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk is attached");
+    rig.finish(job);
+    let now = rig.now;
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+    assert_eq!(held(&mut rig, disk) as u64, blocks);
+    (rig, disk, blocks)
+}
+
+fn held(rig: &mut Rig, disk: DiskNo) -> usize {
+    rig.core().held_blocks(disk, BlockNo(0), 10_000).len()
+}
+
+/// A disk comes here that needs a block of the host before.
+fn begin_to_take_over(rig: &mut Rig) -> DiskNo {
+    let now = rig.now;
+    let disk = rig.core().expect_disk(now, &lazy(1)).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    rig.core().list_peer_blocks(now, disk, THERE, &[(BlockNo(5), 255)], true).expect("the disk is expected");
+    rig.peer.insert(BlockNo(5), 3);
+    let job = rig.core().claim(now, disk, 2).expect("the disk is expected");
+    rig.finish(job);
+    rig.log.clear();
+    let now = rig.now;
+    rig.core().set_fetch_window(now, disk, 1);
+    disk
+}
+
+/// Returns whether the host before may forget the block in the end.
+fn is_taken_over(rig: &mut Rig) -> bool {
+    let disk = begin_to_take_over(rig);
+    rig.wait(3_000_000);
+    assert_eq!(rig.origins[&disk].writes, 0, "the host before may still list it");
+    rig.running().ready_to_forget(disk, 10) == [BlockNo(5)]
+}
+
+/// Reads what the new owner of the disk reads.
+fn assert_held(rig: &mut Rig, disk: DiskNo, blocks: u64) {
+    for block in 0..blocks {
+        let (now, tag) = (rig.now, RequestTag(1 << 32 | block));
+        rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+        let copied = rig.core().read_copy(now, tag, disk, BlockNo(block), block + 1).expect("it is held");
+        assert_eq!(copied.map(|copied| copied.mask), Some(255), "block {block}");
+        rig.answered(tag);
+        assert_eq!(rig.buffer(tag), vec![value(block); BLOCK_BYTES], "block {block}");
+    }
+}
+
+fn a_full_pool_makes_room(devices: &[u32], redundancy: bool, segments: u64) {
+    let (mut rig, disk, blocks) = filled(devices, redundancy, segments);
+    let before = rig.stats(disk).flash_write_blocks;
+    assert!(is_taken_over(&mut rig));
+    let moved = rig.stats(disk).flash_write_blocks - before;
+    assert!(
+        (1..100).contains(&moved),
+        "{moved} blocks were moved: there was room anyway, or too much effort"
+    );
+    assert_held(&mut rig, disk, blocks);
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(held(&mut rig, disk) as u64, blocks);
+    assert_held(&mut rig, disk, blocks);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_disk_that_came_while_there_was_no_space() {
+    let (mut rig, disk, blocks) = filled(&[4], false, 4);
+    begin_to_take_over(&mut rig);
+    let mut rig = Rig::open(rig.shutdown(), memory(), config());
+    assert_eq!(held(&mut rig, disk) as u64, blocks);
+    assert_held(&mut rig, disk, blocks);
+}
+
+#[test]
+fn a_disk_that_was_handed_over_makes_room_for_one_that_comes() {
+    a_full_pool_makes_room(&[4], false, 4);
+}
+
+#[test]
+fn a_disk_that_was_handed_over_makes_room_for_second_copies() {
+    a_full_pool_makes_room(&[4, 2], true, 4);
+}
+
+#[test]
+fn a_power_cut_while_blocks_are_gathered_loses_none() {
+    let (mut rig, disk, blocks) = filled(&[4], false, 4);
+    begin_to_take_over(&mut rig);
+    rig.run_without(is_device_flush);
+    assert!(rig.log.iter().any(is_segment_write), "nothing is gathered yet");
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(held(&mut rig, disk) as u64, blocks);
+    assert_held(&mut rig, disk, blocks);
+}

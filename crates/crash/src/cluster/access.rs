@@ -64,7 +64,8 @@ pub struct Access {
     base: Instant,
     times: Times,
     pub view: View,
-    cluster: Option<u64>,
+    /// The etcd that the view is of.
+    pub cluster: Option<u64>,
     pub is_connected: bool,
     retry_at: Micros,
     /// Its lease, and until when etcd keeps that at least.

@@ -178,8 +178,9 @@ impl Judge {
     }
 
     /// Notes which daemons have heard of which moves.
-    pub fn look_at_views(&mut self, daemons: &[Option<Daemon>], cluster: u64, now: Micros) {
+    pub fn look_at_views(&mut self, daemons: &[Option<Daemon>], now: Micros) {
         for daemon in daemons.iter().flatten().filter(|daemon| daemon.has_looked) {
+            let Some(cluster) = daemon.access.cluster else { continue };
             let view = &daemon.access.view;
             let revision = view.balance.as_ref().map_or(0, |seen| seen.revision);
             let seen = self.seen.insert(daemon.instance, (cluster, revision));
@@ -193,8 +194,12 @@ impl Judge {
                 let is_it = |known: &MoveRecord| {
                     // Not an earlier one of the same kind.
                     let age_us = record.clock_us.saturating_sub(known.at_us);
+                    let is_no_earlier = begun.at + age_us <= now + self.times.call_us;
+                    // Nor, in an etcd that may have no record of it, a later one. What others hand on may seem somewhat younger.
+                    let is_no_later = begun.cluster == cluster || 2 * age_us >= now - begun.at;
                     (&known.vm.0, &known.from.0, &known.to.0) == (&begun.vm, &begun.from, &begun.to)
-                        && begun.at + age_us <= now + self.times.call_us
+                        && is_no_earlier
+                        && is_no_later
                 };
                 if moves.iter().any(is_it) {
                     begun.known_by.insert(daemon.instance);

@@ -191,7 +191,7 @@ impl Cluster {
             daemon.tick(&self.machines, &self.demands, self.plan.capacity_blocks, now);
             let (instance, wishes) = (daemon.instance, std::mem::take(&mut daemon.wishes));
             self.judge.look_at_etcd(&mut self.etcd, &self.daemons, now)?;
-            self.judge.look_at_views(&self.daemons, self.etcd.cluster, now);
+            self.judge.look_at_views(&self.daemons, now);
             for wish in wishes {
                 self.grant(at, instance, wish)?;
             }

@@ -15,7 +15,7 @@ const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin | --cluster] [--learned] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin [--replicas] | --cluster] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
@@ -24,6 +24,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake (needs the feature bug-zoo)
   --twin        two hosts between which a disk moves
+  --replicas    some disks have a replica of their dirty blocks at the other host
   --cluster     five hosts, whose VMs the balancer moves, and an etcd that fails
   --learned     every admission filter is the one that learns
   --verbose     a line for every run
@@ -38,6 +39,7 @@ struct Arguments {
     bug: Option<String>,
     learned: bool,
     twin: bool,
+    replicas: bool,
     cluster: bool,
     verbose: bool,
     demo: bool,
@@ -52,6 +54,7 @@ fn arguments() -> Result<Arguments, String> {
         bug: None,
         learned: false,
         twin: false,
+        replicas: false,
         cluster: false,
         verbose: false,
         demo: false,
@@ -68,6 +71,7 @@ fn arguments() -> Result<Arguments, String> {
             "--bug" => parsed.bug = Some(value()?),
             "--verbose" => parsed.verbose = true,
             "--twin" => parsed.twin = true,
+            "--replicas" => parsed.replicas = true,
             "--cluster" => parsed.cluster = true,
             "--learned" => parsed.learned = true,
             "--trace" => haversack_crash::trace(),
@@ -133,6 +137,7 @@ fn many(arguments: &Arguments) -> RunReport {
             let seed = arguments.seed.wrapping_add(run);
             let report = match (arguments.cluster, arguments.twin) {
                 (true, _) => cluster::run_seed(seed),
+                (_, true) if arguments.replicas => twin::run_seed_with_replicas(seed),
                 (_, true) => twin::run_seed(seed),
                 _ => run_seed(seed, &options),
             };

@@ -69,7 +69,7 @@ fn hunts() -> Vec<(Bug, Run)> {
     let run = |bug: Bug| match bug {
         Bug::Core(bug) if OF_SOME_RUNS.contains(&bug) => any,
         Bug::Core(_) => plain,
-        Bug::Migration(_) => twin::run_seed,
+        Bug::Migration(_) => twin::run_seed_with_replicas,
         Bug::Cluster(_) => cluster::run_seed,
     };
     let all = all().map(|bug| (bug, run(bug)));

@@ -118,7 +118,9 @@ impl Migration {
         let Moved::Replica { of, is_complete } = info.moved else { return None };
         let keeping = self.keeping.as_ref().filter(|keeping| keeping.is_complete);
         let until_us = keeping.and_then(|keeping| keeping.certain_until_us);
-        let is_complete = is_complete && info.damage == Damage::None;
+        // What is only about to be on record does not outlive a crash.
+        let is_recorded = !matches!(self.recorded, Some((_, Recorded::Completed)));
+        let is_complete = is_complete && is_recorded && info.damage == Damage::None;
         Some(ReplicaStatus {
             of,
             epoch: info.epoch,

@@ -6,4 +6,4 @@ mod force;
 mod replica;
 mod run;
 
-pub use run::{most_points_of_a_run, run_seed};
+pub use run::{most_points_of_a_run, run_seed, run_seed_with_replicas};

@@ -28,7 +28,7 @@ const RUNS_WITH_FORCE: u64 = 3;
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// One run in this many has a disk that shares blocks with its base.
 const RUNS_WITH_A_BASE: u64 = 5;
-/// One run in this many has a replica of the disk's dirty blocks at the other host.
+/// One run in this many has a replica of the disk's dirty blocks at the other host, if replicas are simulated.
 const RUNS_WITH_A_REPLICA: u64 = 4;
 /// One run in this many has hosts that are stopped in order, and leave checkpoints.
 const RUNS_WITH_STOPS: u64 = 2;
@@ -46,10 +46,19 @@ pub(super) struct Twin {
     operator: Random,
 }
 
-/// Runs everything that one seed determines.
+/// Runs everything that one seed determines. No disk has a replica.
 pub fn run_seed(seed: u64) -> RunReport {
+    run(seed, "--twin", false)
+}
+
+/// The same; in one run of four, the disk's dirty blocks have a replica.
+pub fn run_seed_with_replicas(seed: u64) -> RunReport {
+    run(seed, "--twin --replicas", true)
+}
+
+fn run(seed: u64, options: &str, has_replicas: bool) -> RunReport {
     let mut report = RunReport::default();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, &mut report)));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, has_replicas, &mut report)));
     let failure = match outcome {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(what),
@@ -58,14 +67,14 @@ pub fn run_seed(seed: u64) -> RunReport {
     if let Some(what) = failure {
         report.points += 1;
         report.violations.push(format!(
-            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --twin --seed {seed} --runs 1",
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- {options} --seed {seed} --runs 1",
             report.points
         ));
     }
     report
 }
 
-fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
+fn one_run(seed: u64, has_replicas: bool, report: &mut RunReport) -> Result<(), String> {
     let mut rng = Random::scrambled(seed);
     let mut plan = Plan::random(&mut rng);
     let mut apart = Random::scrambled(seed.rotate_left(48));
@@ -79,7 +88,7 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
         plan.timing.pace = Some(PaceLimits::default());
     }
     let mut apart = Random::scrambled(seed.rotate_left(56));
-    let mut heir = apart.one_in(RUNS_WITH_A_REPLICA).then(|| {
+    let mut heir = (apart.one_in(RUNS_WITH_A_REPLICA) && has_replicas).then(|| {
         plan.replicating(&mut apart);
         apart
     });

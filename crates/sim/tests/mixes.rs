@@ -265,7 +265,11 @@ fn mixes_in_the_documentation_are_taken() {
         checked += 1;
     };
     for text in documented("compare-migration.md") {
-        take("compare-migration.md", format!("title = \"t\"\n{text}{}", disks(&["vm"])));
+        let named = "[[disk]]\nname = \"vm\"\n";
+        take(
+            "compare-migration.md",
+            format!("title = \"t\"\n{}", text.replace(named, &format!("{named}{LOAD}\n"))),
+        );
     }
     for text in documented("policies.md") {
         let title = if text.starts_with("title") { "" } else { "title = \"t\"\n" };

@@ -16,7 +16,6 @@ use haversack_model::DiskNo;
 
 use super::aging::Aging;
 use super::dirty::DirtyTimes;
-use super::ghost::SET_BYTES;
 use super::segment::{NONE, SAVED_BYTES, SegmentNo, SegmentState};
 use super::slot::{Slot, SlotNo, Status};
 use super::stay::{Stay, USE_BYTES, Use};
@@ -28,6 +27,7 @@ use crate::format::page::NO_OWNER;
 
 const SLOT_BYTES: usize = 16;
 const LINE_BYTES: usize = 16;
+const GHOST_BYTES: usize = 2;
 
 /// What was read of a store besides its tables.
 #[derive(Default)]
@@ -83,7 +83,7 @@ impl Store {
         pieces.table(Section::Uses, self.last_uses.all().1, None, Use::bytes)?;
         pieces.table(Section::Slots, self.slots.all(), Some(&[0; 2]), slot_bytes)?;
         pieces.table(Section::Index, self.index.all(), Some(&[0; 4]), line_bytes)?;
-        pieces.table(Section::Ghosts, self.ghosts.all(), Some(&[0; SET_BYTES]), |set| *set)
+        pieces.table(Section::Ghosts, self.ghosts.all(), Some(&0), |ghost| ghost.to_le_bytes())
     }
 
     fn state(&self) -> Vec<u8> {
@@ -120,9 +120,9 @@ impl Store {
                 self.index.fill(at, items, self.slots.len() as u32).then_some(())?;
             }
             Section::Ghosts => {
-                let (at, items) = items::<SET_BYTES>(piece)?;
+                let (at, items) = items::<GHOST_BYTES>(piece)?;
                 let to = part(self.ghosts.all_mut(), at, items.len())?;
-                to.copy_from_slice(items);
+                to.iter_mut().zip(items).for_each(|(to, bytes)| *to = u16::from_le_bytes(*bytes));
             }
             Section::Head | Section::End => return None,
         }

@@ -2,53 +2,35 @@
 //! address is remembered is protected at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
 //!
 //! Each segment that a disk owns has a chunk of 256 fingerprints. So a disk remembers about as many addresses
-//! as it has blocks, no disk can displace the addresses of another, and the cost is 1.5 bytes a block. A
+//! as it has blocks, no disk can displace the addresses of another, and the cost is 2 bytes a block. A
 //! block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that few addresses are
 //! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
-//! out. A fingerprint has 12 bits: of 256 blocks that are not remembered, one is taken for one that is.
+//! out. A fingerprint has 16 bits: of 4,096 blocks that are not remembered, one is taken for one that is.
 
 use super::segment::SegmentNo;
 
 const SETS: usize = 16;
 const WAYS: usize = 16;
-/// Bytes of a set: 12 bits a fingerprint.
-pub(super) const SET_BYTES: usize = WAYS * 12 / 8;
 
-/// Fingerprints, the newest first; 0 stands for none. Two are three bytes, little-endian.
-pub(super) type Set = [u8; SET_BYTES];
 /// The addresses that the owner of one segment remembers in it.
-type Chunk = [Set; SETS];
+type Chunk = [[u16; WAYS]; SETS];
 
 /// The chunks of all segments. Those that were never written to take no memory.
 #[derive(Default)]
 pub struct Ghosts(Vec<Chunk>);
 
 fn fingerprint(hash: u64) -> u16 {
-    ((hash >> 52) as u16).max(1)
+    ((hash >> 48) as u16).max(1)
 }
 
 fn set_of(hash: u64) -> usize {
     (hash >> 8) as usize % SETS
 }
 
-fn unpacked(set: &Set) -> [u16; WAYS] {
-    let pair = |at: usize| u32::from_le_bytes([set[3 * at], set[3 * at + 1], set[3 * at + 2], 0]);
-    std::array::from_fn(|way| (pair(way / 2) >> (12 * (way % 2))) as u16 & 0xfff)
-}
-
-fn packed(fingerprints: &[u16; WAYS]) -> Set {
-    let mut set = [0; SET_BYTES];
-    for (bytes, pair) in set.as_chunks_mut::<3>().0.iter_mut().zip(fingerprints.as_chunks::<2>().0) {
-        let bits = u32::from(pair[0]) | u32::from(pair[1]) << 12;
-        bytes.copy_from_slice(&bits.to_le_bytes()[..3]);
-    }
-    set
-}
-
 impl Ghosts {
     /// Returns the chunks of this many segments, all empty.
     pub fn new(segments: usize) -> Ghosts {
-        Ghosts(vec![[[0; SET_BYTES]; SETS]; segments])
+        Ghosts(vec![[[0; WAYS]; SETS]; segments])
     }
 
     /// Copies the chunk of a segment from another table.
@@ -60,19 +42,19 @@ impl Ghosts {
     pub fn clear(&mut self, segment: SegmentNo) {
         let chunk = &mut self.0[segment.0 as usize];
         // A chunk that is empty already is left alone: it may take no memory yet.
-        if chunk.as_flattened().iter().any(|byte| *byte != 0) {
-            *chunk = [[0; SET_BYTES]; SETS];
+        if chunk.as_flattened().iter().any(|fingerprint| *fingerprint != 0) {
+            *chunk = [[0; WAYS]; SETS];
         }
     }
 
-    /// Returns the sets of all chunks, one after the other.
-    pub(super) fn all(&self) -> &[Set] {
-        self.0.as_flattened()
+    /// Returns the addresses of all chunks, one after the other; 0 where there is none.
+    pub fn all(&self) -> &[u16] {
+        self.0.as_flattened().as_flattened()
     }
 
-    /// Returns the sets of all chunks, to change.
-    pub(super) fn all_mut(&mut self) -> &mut [Set] {
-        self.0.as_flattened_mut()
+    /// Returns the addresses of all chunks, to change.
+    pub fn all_mut(&mut self) -> &mut [u16] {
+        self.0.as_flattened_mut().as_flattened_mut()
     }
 
     /// Returns the bytes of memory that the chunks take once all have been used.
@@ -83,12 +65,10 @@ impl Ghosts {
     /// Whether the address is remembered in the chunk of a segment. Asking removes it.
     pub fn take(&mut self, segment: SegmentNo, hash: u64) -> bool {
         let set = &mut self.0[segment.0 as usize][set_of(hash)];
-        let mut all = unpacked(set);
-        match all.iter().position(|f| *f == fingerprint(hash)) {
+        match set.iter().position(|f| *f == fingerprint(hash)) {
             Some(way) => {
-                all[way..].rotate_left(1);
-                all[WAYS - 1] = 0;
-                *set = packed(&all);
+                set[way..].rotate_left(1);
+                set[WAYS - 1] = 0;
                 true
             }
             None => false,
@@ -98,10 +78,8 @@ impl Ghosts {
     /// Remembers an address in the chunk of a segment.
     pub fn insert(&mut self, segment: SegmentNo, hash: u64) {
         let set = &mut self.0[segment.0 as usize][set_of(hash)];
-        let mut all = unpacked(set);
-        all.rotate_right(1);
-        all[0] = fingerprint(hash);
-        *set = packed(&all);
+        set.rotate_right(1);
+        set[0] = fingerprint(hash);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::checksum::{crc32c, stop_seed};
 use crate::config::MAX_DEVICES;
 
 /// Version of the checkpoint. A program reads only its own: any other means an ordinary start.
-pub const CHECKPOINT_VERSION: u32 = 2;
+pub const CHECKPOINT_VERSION: u32 = 1;
 /// Bytes of a piece's header.
 pub const HEADER_BYTES: usize = 32;
 /// The most bytes of a piece after its header.

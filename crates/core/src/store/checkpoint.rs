@@ -27,7 +27,7 @@ use crate::format::page::NO_OWNER;
 
 const SLOT_BYTES: usize = 16;
 const LINE_BYTES: usize = 16;
-const GHOST_BYTES: usize = 2;
+const GHOST_BYTES: usize = 4;
 
 /// What was read of a store besides its tables.
 #[derive(Default)]
@@ -122,7 +122,7 @@ impl Store {
             Section::Ghosts => {
                 let (at, items) = items::<GHOST_BYTES>(piece)?;
                 let to = part(self.ghosts.all_mut(), at, items.len())?;
-                to.iter_mut().zip(items).for_each(|(to, bytes)| *to = u16::from_le_bytes(*bytes));
+                to.iter_mut().zip(items).for_each(|(to, bytes)| *to = u32::from_le_bytes(*bytes));
             }
             Section::Head | Section::End => return None,
         }

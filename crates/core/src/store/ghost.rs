@@ -2,10 +2,10 @@
 //! address is remembered is protected at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
 //!
 //! Each segment that a disk owns has a chunk of 256 fingerprints. So a disk remembers about as many addresses
-//! as it has blocks, no disk can displace the addresses of another, and the cost is 2 bytes a block. A
+//! as it has blocks, no disk can displace the addresses of another, and the cost is 4 bytes a block. A
 //! block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that few addresses are
 //! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
-//! out. A fingerprint has 16 bits: of 4,096 blocks that are not remembered, one is taken for one that is.
+//! out.
 
 use super::segment::SegmentNo;
 
@@ -13,14 +13,14 @@ const SETS: usize = 16;
 const WAYS: usize = 16;
 
 /// The addresses that the owner of one segment remembers in it.
-type Chunk = [[u16; WAYS]; SETS];
+type Chunk = [[u32; WAYS]; SETS];
 
 /// The chunks of all segments. Those that were never written to take no memory.
 #[derive(Default)]
 pub struct Ghosts(Vec<Chunk>);
 
-fn fingerprint(hash: u64) -> u16 {
-    ((hash >> 48) as u16).max(1)
+fn fingerprint(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
 }
 
 fn set_of(hash: u64) -> usize {
@@ -48,12 +48,12 @@ impl Ghosts {
     }
 
     /// Returns the addresses of all chunks, one after the other; 0 where there is none.
-    pub fn all(&self) -> &[u16] {
+    pub fn all(&self) -> &[u32] {
         self.0.as_flattened().as_flattened()
     }
 
     /// Returns the addresses of all chunks, to change.
-    pub fn all_mut(&mut self) -> &mut [u16] {
+    pub fn all_mut(&mut self) -> &mut [u32] {
         self.0.as_flattened_mut().as_flattened_mut()
     }
 

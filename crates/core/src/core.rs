@@ -16,7 +16,6 @@ use crate::disk::Disk;
 use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
-use crate::flow::gather::Gathering;
 use crate::flow::request::state::{Park, RequestState};
 use crate::io::{Ios, Purpose};
 use crate::jobs::Jobs;
@@ -73,8 +72,6 @@ pub struct Core {
     pub(crate) ios: Ios,
     /// Commits in flight.
     pub(crate) batches: Batches,
-    /// The segment that is being emptied for a disk that other disks leave no space.
-    pub(crate) gathering: Option<Gathering>,
     pub(crate) locks: Locks,
     pub(crate) jobs: Jobs,
     /// Memory for data in transit.

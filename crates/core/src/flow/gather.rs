@@ -33,7 +33,7 @@ pub(crate) struct Gathering {
 impl Core {
     /// Whether dirty blocks of the disk are moved to fewer segments.
     pub(crate) fn gathers(&self, disk: DiskNo) -> bool {
-        self.gathering.is_some_and(|gathering| gathering.disk == disk)
+        self.devices.gathering.is_some_and(|gathering| gathering.disk == disk)
     }
 
     /// Returns the segment that is emptied with the least effort, of those that keep other disks out.
@@ -72,7 +72,7 @@ impl Core {
     }
 
     fn end_gathering(&mut self) {
-        self.gathering = None;
+        self.devices.gathering = None;
         self.store.close(None);
     }
 }
@@ -81,13 +81,13 @@ impl<M: Memory> Call<'_, M> {
     /// Starts to empty a segment for a disk whose blocks have to become durable here, if other disks leave it no space.
     pub(crate) fn gather_for(&mut self, asker: DiskNo) {
         let is_kept_out = self.store.disks[asker].segments.is_empty() && !self.has_space(asker);
-        let is_busy = self.gathering.is_some() || self.store.is_reclaiming();
+        let is_busy = self.devices.gathering.is_some() || self.store.is_reclaiming();
         if !is_kept_out || is_busy || !self.store.all_usable() {
             return;
         }
         let Some(segment) = self.sparsest_segment() else { return };
         let disk = DiskNo(self.store.segments[segment].owner);
-        self.gathering = Some(Gathering { segment, disk, asker });
+        self.devices.gathering = Some(Gathering { segment, disk, asker });
         self.store.close(Some(segment));
         self.store.evict_clean(segment);
         self.move_dirty(segment);
@@ -95,7 +95,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Goes on to empty a segment. Returns true when it is given up.
     pub(crate) fn drive_gathering(&mut self) -> bool {
-        let Some(Gathering { segment, disk, asker }) = self.gathering else { return false };
+        let Some(Gathering { segment, disk, asker }) = self.devices.gathering else { return false };
         let s = &self.store.segments[segment];
         let is_its = s.state == SegmentState::Owned && s.owner == disk.0;
         if !is_its || !self.store.all_usable() || self.pool.rests() {

@@ -424,7 +424,6 @@ fn without_disks<M: Memory>(pool: &Pool, store: Store, memory: &M, config: CoreC
         jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
-        gathering: None,
         store,
     }
 }

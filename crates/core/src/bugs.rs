@@ -183,10 +183,6 @@ pub enum Bug {
     SealUnflushed,
     /// A replica is used although the owner may have gone on without it.
     UseUncertain,
-    /// The owner goes on without its replica before it is certain that the replica is not used.
-    EndUnagreed,
-    /// A copy for a replica that was overtaken by a newer one is stored.
-    KeepReordered,
 }
 
 /// All bugs that the simulator must catch.

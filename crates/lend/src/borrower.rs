@@ -50,7 +50,7 @@ const LONGEST_DEADLINE_US: Micros = 200_000;
 const LEAST_DEADLINE_US: Micros = 1_000;
 /// Reads of the origin after which it is known.
 const ENOUGH: u32 = 64;
-/// A loan is given up if more than half of so many questions found nothing.
+/// The number of questions after which a loan is given up if more than half of them found nothing.
 const QUESTIONS: u32 = 128;
 /// Blocks that may not be sent under a loan, because they were written, before the next one is asked for.
 const MOST_UNSENT: u32 = 64;
@@ -380,7 +380,7 @@ impl Borrower {
         self.outcomes.push_back(Outcome::Send(self.lenders[lender].host, open));
     }
 
-    /// Gives a loan back.
+    /// Returns a loan to its lender.
     fn give_up(&mut self, at: usize) {
         let part = self.parts.remove(at).expect("it is there");
         let host = self.lenders[part.lender].host;

@@ -287,7 +287,7 @@ impl Lender {
         }
     }
 
-    /// Gives a loan back, because the space is needed. Returns false if there is none.
+    /// Takes a loan back, because the space is needed. Returns false if there is none.
     pub fn give_back(&mut self) -> bool {
         let Some((_, no)) = self.richest() else { return false };
         self.figures.given_back += 1;

@@ -224,7 +224,7 @@ impl Migration {
         let lease_us = self.timing.lease_us;
         let Some(keeping) = self.kept(from, session, taker) else { return };
         keeping.heard(echo, now, lease_us);
-        if !keeping.receiving.would_take(at) && !planted(Bug::KeepReordered) {
+        if !keeping.receiving.would_take(at) {
             return;
         }
         if mask == 0 {

@@ -12,7 +12,6 @@
 
 use std::collections::BTreeSet;
 
-use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Call, JobError, JobId, Memory, Moved, ToReplicate};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
@@ -202,7 +201,7 @@ impl Migration {
         let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
         let guards = call.replication(disk).is_some_and(|one| one.guards);
         replicating.told_us = None;
-        if guards && !planted(Bug::EndUnagreed) {
+        if guards {
             let until_us = replicating.beat_us + wait_us(lease_us);
             replicating.stage = Stage::Ending { is_dropped: false, until_us };
             return;

@@ -19,7 +19,7 @@ pub struct Waiter {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Copies are sent ahead, in so many more portions.
+    /// Copies are being sent ahead. The number of portions that are left.
     Copying(u64),
     /// The VM is to stop.
     Stopping,

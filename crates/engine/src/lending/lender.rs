@@ -156,7 +156,7 @@ impl Reactor {
         any | self.give_back()
     }
 
-    /// Gives a loan back if space is short. Returns whether it did.
+    /// Takes a loan back if space is short. Returns whether it did.
     fn give_back(&mut self) -> bool {
         let (_, is_short) = self.spare_blocks();
         let (now, Some(lending)) = (self.now, &self.lending) else { return false };

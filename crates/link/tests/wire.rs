@@ -364,3 +364,13 @@ fn a_frames_bytes_are_those_of_the_documentation() {
         "200000002300000099742b27abababababababababababababababab22110000000000000300000000000000"
     );
 }
+
+proptest! {
+    #[test]
+    fn what_is_about_a_replica_is_told_from_the_rest(message in of_replica(), epoch in any::<u64>()) {
+        let disk = DISK;
+        prop_assert!(Frame::Migrate { disk, message }.is_of_replica());
+        prop_assert!(!Frame::Migrate { disk, message: Message::Enough { epoch } }.is_of_replica());
+        prop_assert!(!Frame::Note { disk, text: String::new() }.is_of_replica());
+    }
+}

@@ -323,6 +323,11 @@ fn read_refusal(why: ObserveError) -> ReadRefusal {
 
 impl Daemon {
     fn host_said(self: &Arc<Self>, from: HostId, frame: Frame, receipt: Receipt) {
+        // No setting lets a disk have a replica, so a host that asks for one is not this version's daemon.
+        if frame.is_of_replica() {
+            tracing::debug!(from = self.host_name(from), "a message about a replica is not taken");
+            return;
+        }
         let (disk, message) = match frame {
             Frame::Note { disk, text } => {
                 if let Some(hosts) = self.hosts() {

@@ -105,6 +105,11 @@ impl Frame {
         }
     }
 
+    /// Whether it is about a replica of the disk's dirty blocks.
+    pub fn is_of_replica(&self) -> bool {
+        (message::REPLICA_OPEN..=message::REPLICA_DROPPED).contains(&self.kind())
+    }
+
     /// Checks that the frame can be sent.
     ///
     /// # Errors

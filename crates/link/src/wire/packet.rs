@@ -3,7 +3,6 @@
 use haversack_migrate::Message;
 
 use super::fields::{Reader, Writer};
-use super::message::{REPLICA_DROPPED, REPLICA_OPEN};
 use super::{
     Frame, HEADER_BYTES, MOST_BODY_BYTES, PACKED_SINCE, REPLICAS_AND_LOANS_SINCE, WireError, crc32c,
 };
@@ -137,9 +136,7 @@ impl Packet {
 
     /// Whether a peer with this version knows the kind of this packet.
     pub fn suits(&self, version: u32) -> bool {
-        let is_new = |frame: &Frame| {
-            (REPLICA_OPEN..=REPLICA_DROPPED).contains(&frame.kind()) || matches!(frame, Frame::Lend { .. })
-        };
+        let is_new = |frame: &Frame| frame.is_of_replica() || matches!(frame, Frame::Lend { .. });
         version >= REPLICAS_AND_LOANS_SINCE || !matches!(self, Packet::Frame(frame) if is_new(frame))
     }
 

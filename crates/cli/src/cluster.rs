@@ -50,7 +50,7 @@ pub enum TenantCommand {
     },
 }
 
-/// What a tenant may use.
+/// All of what a tenant may use: what is not given has its default.
 #[derive(Args)]
 pub struct SetTenant {
     /// Tenant.
@@ -93,7 +93,8 @@ pub fn tenant(client: &Client, command: &TenantCommand, style: Style) -> Result<
         TenantCommand::Set(SetTenant { name, weight, reservation, limit }) => {
             let body = TenantSettings { weight: *weight, reservation: *reservation, limit: *limit };
             client.send(Method::PUT, &path(name)?, Some(&body))?;
-            style.tell(&format!("{name}: set"))
+            let limit = limit.map_or("no limit".into(), |limit| format!("limit {limit}"));
+            style.tell(&format!("{name}: weight {weight}, reservation {reservation}, {limit}"))
         }
         TenantCommand::Show { name } => {
             let mut tenants: Vec<TenantStatus> = client.get("/v1/cluster/tenants")?;

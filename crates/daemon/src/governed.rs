@@ -4,7 +4,7 @@
 //! - After each call of the policy its orders are carried out, while nothing is locked.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_api::{JobKind, PolicySettings};
 use haversack_control::settings;
@@ -12,6 +12,7 @@ use haversack_model::WriteMode;
 
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
+use crate::part::Part;
 use crate::policy::{Order, Policy};
 
 /// The longest sleep of the policy's thread, after which it checks whether the daemon is stopping.
@@ -107,8 +108,13 @@ impl Daemon {
 pub fn start(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let daemon = daemon.clone();
     let serve = move || {
+        let mut part = Part::new("serving the policy");
         while !daemon.is_stopping() {
-            let idle = daemon.with_policy(|policy| policy.serve(LONGEST_SLEEP));
+            let mut idle = LONGEST_SLEEP;
+            let mut serve = || idle = daemon.with_policy(|policy| policy.serve(LONGEST_SLEEP));
+            if let Some(what) = part.run(Instant::now(), &mut serve) {
+                daemon.events.add("policy-failed", "daemon", what);
+            }
             daemon.policy.sleep(idle);
         }
     };

@@ -33,6 +33,7 @@ pub mod nbd_listener;
 pub mod origin;
 mod origin_checks;
 mod overview;
+mod part;
 pub mod policy;
 pub mod pool;
 pub mod program;

@@ -185,14 +185,17 @@ impl Mover {
         let Some(moved) = plan.moves.into_iter().find(|moved| self.may_begin(moved, view)) else {
             return self.hand_on(observed, now);
         };
-        let check = |name: &String| (self.check_name)(name).err();
-        let refused = [&moved.vm.0, &moved.from.0, &moved.to.0].into_iter().find_map(check);
+        let beginning = self.beginning(moved, view);
+        let Order { vm, from, to, disks, .. } = &beginning.order;
+        let names = [vm, from, to].into_iter().chain(disks.iter().map(|disk| &disk.name));
+        let refused = names.into_iter().find_map(|name| (self.check_name)(name).err());
         if let Some(why) = refused {
-            self.rest(moved.vm.clone(), self.rests.after_failure, now);
-            return Some(Act::Refuse { vm: moved.vm.0, why });
+            let vm = beginning.moved.vm;
+            self.rest(vm.clone(), self.rests.after_failure, now);
+            return Some(Act::Refuse { vm: vm.0, why });
         }
         self.report_every_s = view.hosts.values().map(|host| host.record.report_every_s).fold(0.0, f64::max);
-        self.beginning = Some(self.beginning(moved, view));
+        self.beginning = Some(beginning);
         self.begin_next(observed, now)
     }
 

@@ -4,7 +4,6 @@
 //! each disk of the VM. The program is called as `PROGRAM VM FROM TO`, with the same, the disks and the reason as one JSON object on
 //! its standard input. docs/cluster.md is its contract.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +11,12 @@ use std::time::{Duration, Instant};
 use haversack_directory::DirectoryError;
 use haversack_moves::{Act, Mover, Order, Rests};
 
+use super::Cluster;
 use super::config::ClusterConfig;
 use super::moves::Driven;
-use super::{AFTER_PANIC, Cluster, panicked};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
+use crate::part::Part;
 use crate::program;
 use crate::settings::check_name;
 
@@ -38,23 +38,19 @@ pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), Directo
     let hook = Hook { path, time: config.hook_time.0 };
     let (name, instance) = (cluster.directory.name().to_owned(), cluster.directory.instance());
     let new = move || Mover::new(&name, instance, Rests::default(), check_name);
-    let mut mover = new();
+    let (mut mover, mut part) = (new(), Part::new("balancing"));
     let (weak, every) = (Arc::downgrade(daemon), config.report_every.0);
     let run = move || {
         let mut next = Instant::now() + every;
         while let Some(daemon) = weak.upgrade().filter(|daemon| !daemon.is_stopping()) {
             let Some(cluster) = daemon.cluster() else { return };
             if Instant::now() >= next {
-                let pause =
-                    match catch_unwind(AssertUnwindSafe(|| round(&mut mover, &hook, &daemon, cluster))) {
-                        Ok(()) => every,
-                        Err(panic) => {
-                            mover = new();
-                            daemon.events.add("balance-failed", "daemon", panicked(&*panic, "balancing"));
-                            AFTER_PANIC
-                        }
-                    };
-                next = Instant::now() + pause;
+                let told = part.run(Instant::now(), &mut || round(&mut mover, &hook, &daemon, cluster));
+                if let Some(what) = told {
+                    mover = new();
+                    daemon.events.add("balance-failed", "daemon", what);
+                }
+                next = Instant::now() + every;
             }
             drop(daemon);
             std::thread::sleep(LOOK_EVERY.min(every));

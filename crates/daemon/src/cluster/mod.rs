@@ -15,8 +15,6 @@ mod size;
 mod tenants;
 mod watch;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -33,46 +31,10 @@ use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::hosts::config::MigrationConfig;
 use crate::locked::Locked;
+use crate::part::Part;
 
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// How long something is not done after a panic.
-const AFTER_PANIC: Duration = Duration::from_secs(60);
-
-/// Says that something has panicked.
-fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
-    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    tracing::error!("{what} has failed: {text}");
-    format!(
-        "an error of the daemon's own in {what}: {text}. It is tried again in {} s",
-        AFTER_PANIC.as_secs()
-    )
-}
-
-/// A part of what is done for the cluster. The others go on if it panics.
-struct Part {
-    what: &'static str,
-    rests_until: Option<Instant>,
-}
-
-impl Part {
-    fn new(what: &'static str) -> Part {
-        Part { what, rests_until: None }
-    }
-
-    /// Does it, unless it has panicked a short time ago. Returns what to tell the operator if it panics.
-    fn run(&mut self, now: Instant, act: &mut dyn FnMut()) -> Option<String> {
-        if self.rests_until.is_some_and(|until| now < until) {
-            return None;
-        }
-        self.rests_until = None;
-        let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
-        self.rests_until = Some(now + AFTER_PANIC);
-        Some(panicked(&*panic, self.what))
-    }
-}
 
 /// See the module.
 pub struct Cluster {
@@ -191,37 +153,5 @@ impl Daemon {
         self.cluster().ok_or_else(|| {
             DaemonError::conflict("this host is in no cluster", "configure [cluster], see cluster.md")
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_told() {
-        let acts: [fn(); 2] = [|| panic!("plain"), || panic!("{} words", 2)];
-        for act in acts {
-            let panic = catch_unwind(act).unwrap_err();
-            let text = panicked(&*panic, "balancing");
-            assert!(text.contains("in balancing: plain") || text.contains("in balancing: 2 words"), "{text}");
-            assert!(text.contains("again in 60 s"), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_panics_rests_and_nothing_else_does() {
-        let (mut bad, mut good, now) = (Part::new("this"), Part::new("that"), Instant::now());
-        let (mut tried, mut done) = (0, 0);
-        for half_seconds in 0..240 {
-            let at = now + LOOK_EVERY * half_seconds;
-            let told = bad.run(at, &mut || {
-                tried += 1;
-                panic!("again");
-            });
-            assert_eq!(told.is_some(), half_seconds % 120 == 0, "{half_seconds}");
-            assert_eq!(good.run(at, &mut || done += 1), None);
-        }
-        assert_eq!((tried, done), (2, 240));
     }
 }

@@ -100,10 +100,9 @@ impl Tenants {
         }
         let mut now = self.computed.clone();
         clip(&mut now, &view, me);
-        if self.told.as_ref() != Some(&now) {
-            tell(daemon, &now);
-            self.told = Some(now);
-        }
+        // Each time: a pool that opens later has the bounds of its decision log. What is no change costs nothing.
+        tell(daemon, &now);
+        self.told = Some(now);
     }
 
     /// Returns the most that tenants have, in bytes, by pool and tenant.

@@ -150,6 +150,7 @@ impl Core {
             .numbered()
             .filter_map(|(disk, d)| self.disk_wakeup(disk, d))
             .chain(self.durability.mark_due_us())
+            .chain(self.devices.gather.due_us().filter(|at| *at > self.now))
             .filter(|_| works)
             .chain(self.devices.has_lost_segments().then_some(self.now + 1))
             .chain(self.devices.waits_to_leave_until_us().filter(|at| *at > self.now))

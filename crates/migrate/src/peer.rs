@@ -1,7 +1,7 @@
 //! After a claim: the new owner fetches blocks from the old one, and tells it what it may forget.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{Call, Copied, IoId, Memory};
+use haversack_core::{Call, Copied, IoId, Memory, Moved};
 use haversack_model::{BLOCK_BYTES, BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -170,6 +170,10 @@ impl Migration {
         let is_owner = self.is_released_to(from, epoch) || planted(Bug::ForgetForAnyEpoch);
         // While the disk is being taken back, what is held is needed here.
         let Some(disk) = self.disk.filter(|_| is_owner && self.task == Task::Idle) else { return };
+        // A replica has the epoch of the disk that was here before: a late message must not empty it.
+        if call.disk_info(disk).is_some_and(|info| matches!(info.moved, Moved::Replica { .. })) {
+            return;
+        }
         // An error means that this host has nothing left to forget.
         let _ = call.forget_held(now, disk, &blocks);
         self.forgetting.push((from, epoch, blocks));

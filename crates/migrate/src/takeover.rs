@@ -80,14 +80,14 @@ impl Migration {
         if drops_dirty || !self.uses_replica(call, now) {
             self.discard_held(call, now)?;
         }
-        self.keeping = None;
         if self.holds_blocks(call) {
-            self.receiving = None;
             let (disk, job) = call.retake(now, &self.config, epoch, loss)?;
+            (self.keeping, self.receiving) = (None, None);
             (self.disk, self.task) = (Some(disk), Task::Recording(job));
             return Ok(());
         }
         self.expect(call, now)?;
+        self.keeping = None;
         self.claim(call, now, epoch)
     }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use haversack_model::{DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::config::MAX_DEVICES;
-use crate::flow::gather::Gathering;
+use crate::flow::gather::Gather;
 use crate::format::record::{DeviceRecord, DeviceState};
 use crate::read_errors::ReadErrors;
 use crate::store::Store;
@@ -63,8 +63,8 @@ pub(crate) struct Devices {
     pub purge: Purge,
     /// Segments that are being prepared for use.
     pub preparation: Preparation,
-    /// The segment that is being emptied for a disk that other disks leave no space.
-    pub gathering: Option<Gathering>,
+    /// The segment that is being emptied for a disk that finds no space because of other disks' dirty blocks.
+    pub gather: Gather,
 }
 
 impl Devices {
@@ -81,7 +81,7 @@ impl Devices {
             drain: Drain::default(),
             purge: Purge::default(),
             preparation: Preparation::default(),
-            gathering: None,
+            gather: Gather::default(),
         }
     }
 

@@ -1,24 +1,27 @@
 //! Gathering: dirty blocks of a disk that is not in use here move to fewer segments, so that another disk gets one.
 //!
 //! Dirty blocks of a disk that was handed over stay until its new owner has them, and those of a detached one until it
-//! is attached again. A few of them in each segment keep all other disks out. These work without the cache
-//! (`mirror_unavailable.rs`), except for a disk that needs dirty blocks of another host: its blocks have to be durable here
-//! before they may be written to the origin. Two hosts that have handed over a disk to each other would wait for each other
-//! for ever. So the dirty blocks of one segment are staged again, and committed to others. Then the segment is given up.
+//! is attached again. If every segment has a few of them, no other disk gets space. Other disks then work without the
+//! cache (`mirror_unavailable.rs`), except for one that needs dirty blocks of another host: its blocks have to be durable
+//! here before they may be written to the origin. Two hosts that have handed over a disk to each other would wait for each
+//! other for ever. So the dirty blocks of one segment are staged again, and committed to others of their disk. Then the
+//! segment is given up. That needs a disk with two segments on the device.
 //!
 //! Invariants
 //! - One segment is emptied at a time. No block is committed to it meanwhile.
-//! - Nothing is gathered while a device is leaving or being emptied: that moves blocks, too.
+//! - Nothing is gathered while a device leaves or the pool has a job other than its stop: these move blocks, too.
+//! - A gathering ends: with the segment given up, or after a time, when its disk is used again, or when a block of the
+//!   segment cannot be read. Then there is a pause before the next.
 
-use haversack_model::{DeviceNo, DiskNo};
+use haversack_model::{DeviceNo, DiskNo, Micros};
 
 use crate::core::{Call, Core};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::memory::Memory;
-use crate::store::segment::{Segment, SegmentNo, SegmentState};
+use crate::store::segment::{SegmentNo, SegmentState};
 
-/// Segments of a disk, on each device, that are searched for the one with the fewest dirty blocks.
-const SEGMENTS_TRIED: usize = 64;
+/// The longest time in which a segment is emptied.
+const LONGEST_US: Micros = 60_000_000;
 
 /// A segment that is being emptied.
 #[derive(Clone, Copy)]
@@ -28,66 +31,118 @@ pub(crate) struct Gathering {
     disk: DiskNo,
     /// The disk that needs it.
     asker: DiskNo,
+    until_us: Micros,
+}
+
+/// The gathering of a pool.
+#[derive(Default)]
+pub(crate) struct Gather {
+    now: Option<Gathering>,
+    /// Nothing is gathered before.
+    again_us: Micros,
+}
+
+impl Gather {
+    /// Returns when the one in progress ends, or the next may begin.
+    pub fn due_us(&self) -> Option<Micros> {
+        self.now.map(|gathering| gathering.until_us).or(Some(self.again_us))
+    }
 }
 
 impl Core {
     /// Whether dirty blocks of the disk are moved to fewer segments.
     pub(crate) fn gathers(&self, disk: DiskNo) -> bool {
-        self.devices.gathering.is_some_and(|gathering| gathering.disk == disk)
+        self.devices.gather.now.is_some_and(|gathering| gathering.disk == disk)
+    }
+
+    /// Whether something else moves blocks or is about to. A stop of the pool waits for what is gathered.
+    fn is_pool_changing(&self) -> bool {
+        let has_job = self.jobs.is_pool_busy() && !self.pool.is_stopping();
+        has_job || self.devices.leaves_any() || self.devices.has_gone()
+    }
+
+    /// Whether the disk's dirty blocks only wait here.
+    fn is_waiting(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        d.life.is_detached() || d.life.is_peer()
     }
 
     /// Returns the segment that is emptied with the least effort, of those that keep other disks out.
     fn sparsest_segment(&self) -> Option<SegmentNo> {
-        let devices: Vec<DeviceNo> = self.store.usable_devices().filter(|at| !self.has_place(*at)).collect();
-        let stays = |disk: &DiskNo| {
-            let d = self.disk(*disk);
-            (d.life.is_detached() || d.life.is_peer()) && d.job.is_none()
-        };
-        let disks = self.disks.numbers().filter(stays);
-        let segments =
-            disks.flat_map(|disk| devices.iter().filter_map(move |at| self.sparsest_of(disk, *at)));
+        let usable: Vec<DeviceNo> = self.store.usable_devices().collect();
+        let full: Vec<DeviceNo> = usable.iter().copied().filter(|at| !self.has_place(*at)).collect();
+        let disks =
+            self.disks.numbers().filter(|disk| self.is_waiting(*disk) && self.disk(*disk).job.is_none());
+        let segments = disks.flat_map(|disk| {
+            full.iter().filter_map(|at| self.sparsest_of(disk, *at, &usable)).collect::<Vec<_>>()
+        });
         segments.min_by_key(|segment| self.store.segments[*segment].dirty)
     }
 
     /// Returns the disk's segment on a device with the fewest dirty blocks, if its other segments have room for them.
-    fn sparsest_of(&self, disk: DiskNo, device: DeviceNo) -> Option<SegmentNo> {
-        let segment = |number: &SegmentNo| &self.store.segments[*number];
-        let room_in = |s: &Segment| SLOTS_PER_SEGMENT - u32::from(s.dirty);
-        let owned = self.store.disks[disk].segments.iter().filter(|number| {
-            let s = segment(number);
-            s.state == SegmentState::Owned && self.store.usable_devices().any(|at| at.0 == s.device)
-        });
-        let (here, elsewhere): (Vec<&SegmentNo>, Vec<&SegmentNo>) =
-            owned.partition(|number| segment(number).device == device.0);
-        let here = &here[..here.len().min(SEGMENTS_TRIED)];
-        let sparsest = here.iter().min_by_key(|number| segment(number).dirty)?;
-        let dirty = u32::from(segment(sparsest).dirty);
-        let others = here.iter().filter(|number| *number != sparsest);
-        let room_here: u32 = others.map(|number| room_in(segment(number))).sum();
+    fn sparsest_of(&self, disk: DiskNo, device: DeviceNo, usable: &[DeviceNo]) -> Option<SegmentNo> {
+        let (mut sparsest, mut room_here, mut room_elsewhere) = (None, 0, 0);
+        for number in &self.store.disks[disk].segments {
+            let segment = &self.store.segments[*number];
+            if segment.state != SegmentState::Owned || !usable.contains(&DeviceNo(segment.device)) {
+                continue;
+            }
+            let dirty = u64::from(segment.dirty);
+            let room = u64::from(SLOTS_PER_SEGMENT) - dirty;
+            if segment.device != device.0 {
+                room_elsewhere += room;
+                continue;
+            }
+            room_here += room;
+            if sparsest.is_none_or(|(least, _)| dirty < least) {
+                sparsest = Some((dirty, *number));
+            }
+        }
+        let (dirty, number) = sparsest?;
+        let room_here = room_here - (u64::from(SLOTS_PER_SEGMENT) - dirty);
         // The other copies of blocks that are on two devices get new places as well.
-        let elsewhere = elsewhere.iter().take(SEGMENTS_TRIED);
-        let room_elsewhere: u32 = elsewhere.map(|number| room_in(segment(number))).sum();
         let is_room = room_here >= dirty && (self.dirty_copies() == 1 || room_elsewhere >= dirty);
-        is_room.then_some(**sparsest)
+        is_room.then_some(number)
     }
 
     fn end_gathering(&mut self) {
-        self.devices.gathering = None;
+        self.devices.gather.now = None;
         self.store.close(None);
+    }
+
+    /// Ends a gathering without a segment.
+    fn stop_gathering(&mut self) {
+        self.end_gathering();
+        self.devices.gather.again_us = self.now + self.config.clean_retry_us;
+    }
+
+    /// A dirty block cannot be read. Returns whether it was to be moved out of this segment, which is given up then.
+    pub(crate) fn cannot_gather(&mut self, from: SegmentNo) -> bool {
+        let is_from = self.devices.gather.now.is_some_and(|gathering| gathering.segment == from);
+        if is_from {
+            self.stop_gathering();
+        }
+        is_from
     }
 }
 
 impl<M: Memory> Call<'_, M> {
     /// Starts to empty a segment for a disk whose blocks have to become durable here, if other disks leave it no space.
     pub(crate) fn gather_for(&mut self, asker: DiskNo) {
-        let is_kept_out = self.store.disks[asker].segments.is_empty() && !self.has_space(asker);
-        let is_busy = self.devices.gathering.is_some() || self.store.is_reclaiming();
-        if !is_kept_out || is_busy || !self.store.all_usable() {
+        let is_busy = self.devices.gather.now.is_some() || self.store.is_reclaiming();
+        if is_busy || self.now < self.devices.gather.again_us || self.is_pool_changing() {
             return;
         }
-        let Some(segment) = self.sparsest_segment() else { return };
+        if !self.store.disks[asker].segments.is_empty() || self.has_space(asker) {
+            return;
+        }
+        let Some(segment) = self.sparsest_segment() else {
+            self.devices.gather.again_us = self.now + self.config.clean_retry_us;
+            return;
+        };
         let disk = DiskNo(self.store.segments[segment].owner);
-        self.devices.gathering = Some(Gathering { segment, disk, asker });
+        let until_us = self.now + LONGEST_US;
+        self.devices.gather.now = Some(Gathering { segment, disk, asker, until_us });
         self.store.close(Some(segment));
         self.store.evict_clean(segment);
         self.move_dirty(segment);
@@ -95,11 +150,13 @@ impl<M: Memory> Call<'_, M> {
 
     /// Goes on to empty a segment. Returns true when it is given up.
     pub(crate) fn drive_gathering(&mut self) -> bool {
-        let Some(Gathering { segment, disk, asker }) = self.devices.gathering else { return false };
+        let Some(Gathering { segment, disk, asker, until_us }) = self.devices.gather.now else {
+            return false;
+        };
         let s = &self.store.segments[segment];
-        let is_its = s.state == SegmentState::Owned && s.owner == disk.0;
-        if !is_its || !self.store.all_usable() || self.pool.rests() {
-            self.end_gathering();
+        let is_its = s.state == SegmentState::Owned && s.owner == disk.0 && self.is_waiting(disk);
+        if !is_its || self.is_pool_changing() || self.pool.rests() || self.now >= until_us {
+            self.stop_gathering();
             return false;
         }
         self.drive_restage(disk);

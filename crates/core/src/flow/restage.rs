@@ -143,7 +143,9 @@ impl<M: Memory> Call<'_, M> {
             if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
                 self.restage(disk, number, part, from);
             } else if number != part.slot || result.is_err() {
-                self.disk_mut(disk).restage.push_back(number);
+                if number != part.slot || !self.cannot_gather(number.segment()) {
+                    self.disk_mut(disk).restage.push_back(number);
+                }
             } else if let Some(mirror) = self.store.fail_over(number) {
                 self.disk_mut(disk).restage.push_back(mirror);
             } else {

@@ -199,7 +199,8 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn drive_retake(&mut self, disk: DiskNo, epoch: u64) {
-        if !self.may_serve(disk) {
+        // What a durable page still lists would come back after a crash, though the origin has overtaken it.
+        if !self.may_serve(disk) || self.forgetting(disk) > 0 {
             return;
         }
         let d = self.disk_mut(disk);

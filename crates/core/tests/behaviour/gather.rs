@@ -1,7 +1,7 @@
 //! Dirty blocks of a disk that was handed over keep no other disk out that has to take blocks over from another host.
 
-use haversack_core::{CoreConfig, DiskConfig, RequestTag, Target};
-use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+use haversack_core::{CoreConfig, DiskConfig, IoFailure, RequestTag, Target};
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
 
 use crate::common::*;
 
@@ -22,7 +22,10 @@ fn value(block: u64) -> u8 {
 
 /// A pool whose segments, on one device at least, all have dirty blocks of a disk that was handed over. Returns how many.
 fn filled(devices: &[u32], redundancy: bool, segments: u64) -> (Rig, DiskNo, u64) {
-    let mut rig = Rig::new(devices, redundancy, config());
+    fill(Rig::new(devices, redundancy, config()), segments)
+}
+
+fn fill(mut rig: Rig, segments: u64) -> (Rig, DiskNo, u64) {
     let disk = rig.attach(&lazy(0), 1);
     let mut blocks = 0;
     while rig.usage(disk).segments < segments {
@@ -121,5 +124,32 @@ fn a_power_cut_while_blocks_are_gathered_loses_none() {
     assert!(rig.log.iter().any(is_segment_write), "nothing is gathered yet");
     let mut rig = rig.after_power_cut(config());
     assert_eq!(held(&mut rig, disk) as u64, blocks);
+    assert_held(&mut rig, disk, blocks);
+}
+
+#[test]
+fn a_device_that_was_removed_is_no_obstacle() {
+    let mut rig = Rig::new(&[4, 2], false, config());
+    let now = rig.now;
+    let job = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    rig.finish(job);
+    let (mut rig, disk, blocks) = fill(rig, 4);
+    assert!(is_taken_over(&mut rig));
+    assert_held(&mut rig, disk, blocks);
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_not_tried_for_ever() {
+    let (mut rig, disk, blocks) = filled(&[4], false, 4);
+    begin_to_take_over(&mut rig);
+    let fail = |asked: &Requested| match is_device_read(asked) {
+        true => Fate::Fail(IoFailure::Error),
+        false => Fate::Done,
+    };
+    rig.wait_with(3_500_000, fail);
+    let tried = rig.log.iter().filter(|asked| is_device_read(asked)).count();
+    assert!((1..100).contains(&tried), "{tried} reads in some seconds");
+    // The device is well again: it goes on after a pause.
+    rig.wait(3_000_000);
     assert_held(&mut rig, disk, blocks);
 }

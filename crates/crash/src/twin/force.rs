@@ -253,7 +253,7 @@ impl Twin {
 
     /// A question that the dead host had sent may still be answered with a release, before the guest is here. The operator
     /// sees that, and takes the disk over once more: nothing has changed here since.
-    fn wait_until_retaken(&mut self, heir: usize) -> Flow {
+    pub(super) fn wait_until_retaken(&mut self, heir: usize) -> Flow {
         for _ in 0..MOST_STEPS {
             if self.machines.is_served(0) {
                 return Ok(());

@@ -119,7 +119,7 @@ impl Twin {
         // The operator knows that the owner had not gone on without its replica, if that is so.
         self.take_over_replica(heir, guards, apart)?;
         self.machines.arrive(0, heir)?;
-        self.wait_for_guest()?;
+        self.wait_until_retaken(heir)?;
         self.read_each_block()?;
         self.live_on(heir, apart)?;
         self.come_back(dead, heir, apart)?;
@@ -154,15 +154,5 @@ impl Twin {
             self.step(false)?;
         }
         violation!("hang: host {heir} does not take the disk over: {:?}", self.record(heir))
-    }
-
-    fn wait_for_guest(&mut self) -> Flow {
-        for _ in 0..MOST_STEPS {
-            if self.machines.is_served(0) {
-                return Ok(());
-            }
-            self.step(false)?;
-        }
-        violation!("hang: the guest is not served after a take-over")
     }
 }

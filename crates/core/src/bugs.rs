@@ -281,37 +281,4 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::UseUncertain,
 ];
 
-#[cfg(feature = "bug-zoo")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Plants a bug in this thread, or removes it.
-    pub fn plant(bug: Option<Bug>) {
-        PLANTED.set(bug);
-    }
-
-    /// Whether the bug is planted in this thread.
-    pub fn planted(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
-}
-
-#[cfg(not(feature = "bug-zoo"))]
-mod switch {
-    use super::Bug;
-
-    /// Whether the bug is planted: never.
-    #[inline(always)]
-    pub fn planted(_: Bug) -> bool {
-        false
-    }
-}
-
-#[cfg(feature = "bug-zoo")]
-pub use switch::plant;
-pub use switch::planted;
+haversack_model::bug_switch!(Bug);

@@ -31,37 +31,4 @@ pub const ALL: &[Bug] = &[
     Bug::HandOnLate,
 ];
 
-#[cfg(feature = "bug-zoo")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Plants a mistake in this thread, or removes it.
-    pub fn plant(bug: Option<Bug>) {
-        PLANTED.set(bug);
-    }
-
-    /// Whether the mistake is planted in this thread.
-    pub fn planted(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
-}
-
-#[cfg(not(feature = "bug-zoo"))]
-mod switch {
-    use super::Bug;
-
-    /// Whether the mistake is planted: never.
-    #[inline(always)]
-    pub fn planted(_: Bug) -> bool {
-        false
-    }
-}
-
-#[cfg(feature = "bug-zoo")]
-pub use switch::plant;
-pub use switch::planted;
+haversack_model::bug_switch!(Bug);

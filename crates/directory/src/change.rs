@@ -1,5 +1,5 @@
-//! Changes that a caller needs the result of: what they write, and on what they depend. Without I/O: [`crate::Directory`] has etcd
-//! carry them out, the crash simulator a model of it.
+//! Changes that a caller needs the result of: what they write, and on what they depend. Etcd carries them out
+//! for a host, and a model of it in the crash simulator.
 //!
 //! Invariants
 //! - A move begins only if the disk still has the owner and epoch that its mover has seen, and no other move of it is there. A move
@@ -11,9 +11,9 @@ use crate::bugs::{Bug, planted};
 use crate::error::DirectoryError;
 use crate::key::Key;
 use crate::leadership::Leadership;
-use crate::record::{BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, encode};
+use crate::record::{BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, TenantRecord, encode};
 use crate::view::{Seen, View};
-use crate::write::{At, Condition, Write};
+use crate::write::{At, Condition, MOST_WRITES, Write};
 
 /// Writes that are made together or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,6 +81,36 @@ impl Change {
             Some(drain) => Write::put(key, encode(drain)),
             None => Write::delete(key),
         })
+    }
+
+    /// Sets a tenant, or removes it.
+    pub fn tenant(name: &str, tenant: Option<&TenantRecord>) -> Change {
+        let key = Key::Tenant(name.into());
+        Change::of(match tenant {
+            Some(tenant) => Write::put(key, encode(tenant)),
+            None => Write::delete(key),
+        })
+    }
+
+    /// Removes what the directory has of a host that is gone for good. Nothing is removed once it is alive, or of what others
+    /// have changed since.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Changed`] of the host's key: it is alive, as far as the view shows.
+    pub fn forget_host(view: &View, host: &str) -> Result<Vec<Change>, DirectoryError> {
+        let key = Key::Host(host.into());
+        if view.hosts.contains_key(host) {
+            return Err(DirectoryError::Changed { key });
+        }
+        let writes: Vec<Write> =
+            view.entries_of(host).map(|(key, at)| Write::delete(key).if_at(at)).collect();
+        let is_gone = Condition { key, at: At::Changed(0) };
+        let change = |writes: &[Write]| Change {
+            writes: writes.to_vec(),
+            conditions: vec![is_gone.clone()],
+            is_leased: false,
+        };
+        Ok(writes.chunks(MOST_WRITES).map(change).collect())
     }
 }
 

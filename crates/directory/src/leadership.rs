@@ -6,7 +6,7 @@ use crate::write::{At, Condition};
 
 /// A host's right to balance, which ends with its lease.
 ///
-/// A change that is made under it ([`crate::Directory::begin_move`]) is refused by etcd itself if another host has become
+/// A change that is made under it ([`crate::Change::begin_move`]) is refused by etcd itself if another host has become
 /// the leader meanwhile, however late the host learns of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leadership {

@@ -262,7 +262,7 @@ mod tests {
             // What fills an empty directory is not counted.
             if number > 0 {
                 keys += writes.len();
-                transactions += writes.len().div_ceil(crate::transaction::MOST_WRITES);
+                transactions += writes.len().div_ceil(crate::MOST_WRITES);
             }
             for write in writes {
                 let revision = i64::from(number) + 1;

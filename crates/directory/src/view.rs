@@ -36,7 +36,8 @@ pub struct Unreadable {
     pub(crate) owner: Option<Owner>,
 }
 
-/// What the directory contained when this host heard of it last. [`crate::Status::age`] says how long ago that was.
+/// What the directory contained when this host heard of it last. It does not say how long ago
+/// that was.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct View {
     /// Etcd's revision up to which every change is included.
@@ -76,9 +77,8 @@ impl View {
 
     /// Returns what there is of a host that does not go with its lease, and at which revisions: its pools, the disks that it owns,
     /// and that it is draining.
-    pub(crate) fn entries_of(&self, host: &str) -> impl Iterator<Item = (Key, i64)> {
-        let pools = self.pools.iter().filter(move |((of, _), _)| of == host);
-        let pools = pools.map(|((host, pool), seen)| {
+    pub(crate) fn entries_of<'a>(&'a self, host: &'a str) -> impl Iterator<Item = (Key, i64)> {
+        let pools = self.pools_of(host).map(|((host, pool), seen)| {
             (Key::Pool { host: host.clone(), pool: pool.clone() }, seen.revision)
         });
         let disks = self.disks.iter().filter(move |(_, seen)| seen.record.host == host);

@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::key::Key;
 
+/// The most writes of a transaction: etcd takes 128 operations.
+pub const MOST_WRITES: usize = 100;
+
 /// A change of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {

@@ -2,6 +2,7 @@
 //!
 //! There is no logic here, only names and the arithmetic that defines them.
 
+mod bug_switch;
 pub mod place;
 pub mod random;
 

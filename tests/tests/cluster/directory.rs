@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_directory::{
-    Config, Directory, DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load,
-    PoolRecord, Progress, Report, TenantRecord, TlsFiles, VmNeeds, Worth,
+    DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load, PoolRecord, Progress, Report, TenantRecord, VmNeeds, Worth,
 };
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
 use haversack_e2e::etcd::Etcd;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Result, test};
+use haversack_etcd::{Config, Directory, TlsFiles};
 
 use super::raw::Raw;
 
@@ -626,7 +626,7 @@ fn etcd_may_ask_for_a_user_and_a_password() {
 #[test]
 fn the_directory_does_not_look_at_the_time_of_day() {
     let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
-    for name in ["directory", "moves"] {
+    for name in ["directory", "etcd", "moves"] {
         for entry in std::fs::read_dir(format!("{crates}/{name}/src")).unwrap() {
             let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
             assert!(!text.contains("SystemTime"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use haversack_api::{Size, Span};
 use haversack_cluster::{Rule, Settings};
-use haversack_directory::{Config, TlsFiles, VmNeeds};
+use haversack_directory::VmNeeds;
+use haversack_etcd::{Config, TlsFiles};
 use serde::Deserialize;
 
 use crate::hosts::config::MigrationConfig;

@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_cluster::{Balancer, ClusterError, Plan};
-use haversack_directory::{Directory, DirectoryError, View};
+use haversack_directory::{DirectoryError, View};
+use haversack_etcd::Directory;
 use haversack_moves::{ABANDONED, Intents, Observed, snapshot};
 
 use self::config::ClusterConfig;

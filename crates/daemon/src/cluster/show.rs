@@ -8,7 +8,7 @@ use haversack_api::{
     ForgetHost, HostState, PlannedMove, Size, TenantSettings, TenantStatus,
 };
 use haversack_cluster::{Move, Plan, TenantTotal, WEIGHTS};
-use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, Status, TenantRecord, View};
+use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
 use haversack_moves::snapshot;
 
@@ -386,7 +386,7 @@ fn tenants(view: &View) -> Vec<TenantStatus> {
 
 impl Cluster {
     /// Returns the directory's figures for metrics.
-    pub(crate) fn figures(&self) -> (Status, std::sync::Arc<View>) {
+    pub(crate) fn figures(&self) -> (haversack_etcd::Status, std::sync::Arc<View>) {
         (self.directory.status(), self.directory.view())
     }
 }

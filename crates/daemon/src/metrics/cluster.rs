@@ -1,6 +1,6 @@
 //! Metrics of the directory of the cluster. There are none if this host is in no cluster.
 
-use haversack_directory::Status;
+use haversack_etcd::Status;
 
 use super::Metric;
 use super::text::Text;

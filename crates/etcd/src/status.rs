@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use haversack_directory::{Conflict, Report, View};
 use crate::config::Config;
 use crate::lease::Lease;
-use crate::report::{Conflict, Report};
-use crate::view::View;
 
 /// How the directory is.
 #[derive(Clone, PartialEq, Debug)]
@@ -49,7 +48,7 @@ pub struct Status {
 /// What the thread and its callers share. Its locks are held for a moment only.
 pub(crate) struct Shared {
     pub config: Config,
-    /// This daemon's number, see [`crate::HostRecord::instance`].
+    /// This daemon's number, see [`haversack_directory::HostRecord::instance`].
     pub instance: u64,
     /// Something is to be written.
     pub wake: Notify,

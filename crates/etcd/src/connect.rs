@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 
+use haversack_directory::DirectoryError;
 use crate::config::{Config, TlsFiles};
-use crate::error::DirectoryError;
+use crate::error::failed;
 
 /// How long a connection may take.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
@@ -68,7 +69,7 @@ pub(crate) async fn in_time<T>(
     call: impl Future<Output = Result<T, etcd_client::Error>>,
 ) -> Result<T, DirectoryError> {
     match tokio::time::timeout(CALL_TIME, call).await {
-        Ok(result) => result.map_err(|error| DirectoryError::call(endpoint, what, &error)),
+        Ok(result) => result.map_err(|error| failed(endpoint, what, &error)),
         Err(_) => Err(DirectoryError::Time {
             endpoint: endpoint.into(),
             what: what.into(),

@@ -7,20 +7,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use haversack_directory::{
+    BalanceRecord, Change, DirectoryError, DrainRecord, IntentRecord, Key, Lead, Leadership, Report,
+    TenantRecord, View,
+};
 use crate::backoff::{Backoff, random};
 use crate::call::{Call, MOST_CALLS};
-use crate::change::{Change, Lead};
 use crate::config::Config;
-use crate::error::DirectoryError;
-use crate::key::Key;
-use crate::leadership::Leadership;
-use crate::record::{BalanceRecord, DrainRecord, IntentRecord, TenantRecord, encode};
-use crate::report::Report;
 use crate::session::Session;
 use crate::status::{Shared, Status};
-use crate::transaction::MOST_WRITES;
-use crate::view::View;
-use crate::write::{At, Condition, Write};
 
 /// How long a connection must have lasted for the next attempt to follow at once.
 const LASTING: Duration = Duration::from_secs(10);
@@ -147,25 +142,9 @@ impl Directory {
     /// Etcd is away or does not answer; or the host is alive, which is [`DirectoryError::Changed`] of its key.
     pub fn forget_host(&self, host: &str) -> Result<(), DirectoryError> {
         let key = Key::Host(host.into());
-        let is_gone = Condition { key: key.clone(), at: At::Changed(0) };
         for attempt in 1.. {
-            let view = self.view();
-            if view.hosts.contains_key(host) {
-                return Err(DirectoryError::Changed { key });
-            }
-            let writes: Vec<Write> =
-                view.entries_of(host).map(|(key, at)| Write::delete(key).if_at(at)).collect();
-            drop(view);
-            let mut result = Ok(());
-            for writes in writes.chunks(MOST_WRITES) {
-                let change =
-                    Change { writes: writes.to_vec(), conditions: vec![is_gone.clone()], is_leased: false };
-                result = self.call(change).map(drop);
-                if result.is_err() {
-                    break;
-                }
-            }
-            match result {
+            let mut changes = Change::forget_host(&self.view(), host)?.into_iter();
+            match changes.try_for_each(|change| self.call(change).map(drop)) {
                 Err(DirectoryError::Changed { key: changed })
                     if changed != key && attempt < MOST_ATTEMPTS =>
                 {
@@ -182,12 +161,7 @@ impl Directory {
     /// # Errors
     /// Etcd is away or does not answer.
     pub fn set_tenant(&self, name: &str, tenant: Option<&TenantRecord>) -> Result<(), DirectoryError> {
-        let key = Key::Tenant(name.into());
-        let write = match tenant {
-            Some(tenant) => Write::put(key, encode(tenant)),
-            None => Write::delete(key),
-        };
-        self.call(Change::of(write)).map(drop)
+        self.call(Change::tenant(name, tenant)).map(drop)
     }
 
     /// Becomes the host that balances, unless another one is, or goes on to be it. It ends with this host's lease.
@@ -204,7 +178,7 @@ impl Directory {
             Lead::Is(leadership) => Ok(Some(leadership)),
             Lead::Other => Ok(None),
             Lead::Ask(change) => match self.call(change) {
-                Ok(created) => Ok(Some(Leadership { created })),
+                Ok(created) => Ok(Some(Leadership::since(created))),
                 Err(DirectoryError::Changed { .. }) => Ok(None),
                 Err(error) => Err(error),
             },

@@ -3,12 +3,8 @@
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use haversack_directory::{At, Condition, Key, Write};
 
-use crate::key::Key;
-use crate::write::{At, Condition, Write};
-
-/// The most writes of a transaction: etcd takes 128 operations.
-pub(crate) const MOST_WRITES: usize = 100;
 
 /// Returns a transaction in which each write is carried out if its own key is as expected, whatever becomes of the others.
 pub(crate) fn each(writes: &[Write]) -> Txn {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
+use haversack_directory::DirectoryError;
 
-use crate::error::DirectoryError;
 
 /// The shortest lease: etcd does not grant shorter ones than about its election time-out.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);

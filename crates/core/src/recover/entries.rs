@@ -288,6 +288,10 @@ impl Recovered {
         } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
+            if (slot.poisoned(), slot.mask()) != (o.poisoned(), o.mask()) {
+                // Both copies were found damaged, and a crash kept one of the pages from saying so.
+                self.store.poison(other);
+            }
         } else {
             self.store.adopt_dead(number, slot);
         }

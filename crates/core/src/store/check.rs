@@ -58,6 +58,10 @@ impl Store {
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);
         }
+        for (first, second) in &self.mirrors {
+            let copy = |number| self.live(number).map(|slot| (slot.seq(), slot.mask(), slot.poisoned()));
+            assert_eq!(copy(*first), copy(*second), "the copies of a block say the same of it");
+        }
         self.check_common();
     }
 }

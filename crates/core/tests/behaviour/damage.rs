@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::common::*;
 use haversack_core::offline::{self, OfflineError};
 use haversack_core::{
-    Action, CoreConfig, Damage, DiskConfig, Event, IoPurpose, JobError, JobId, RequestError,
+    Action, CleanOrder, CleanerConfig, CoreConfig, Damage, DiskConfig, Event, IoPurpose, JobError, JobId,
+    RequestError,
 };
 use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -203,6 +204,38 @@ fn damaged_blocks_do_not_keep_the_cleaner_from_the_others() {
     let job = start_clean(&mut rig, disk);
     assert_eq!(rig.outcome(job), Err(JobError::DataLost));
     assert_eq!(at_origin(&rig, disk, 180_000, 8), [3; 8]);
+}
+
+/// A crash comes between the two pages that say that a block is damaged.
+#[test]
+fn a_block_that_only_one_of_two_pages_calls_damaged_holds_up_no_other() {
+    let ordered = CleanerConfig { order: CleanOrder::Flush, ..LAZY };
+    let config = DiskConfig { cleaner: ordered, ..config() };
+    let mut rig = Rig::new(&[4, 4], true, one_by_one());
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    for asked in std::mem::take(&mut rig.log) {
+        if let Action::WriteDevice { device, offset_bytes, .. } = asked.action
+            && asked.purpose == Some(IoPurpose::Commit)
+            && !is_page(&asked)
+        {
+            rig.device(device).rot(offset_bytes + 5);
+        }
+    }
+    lost(&mut rig, disk, 0, 8);
+    rig.start_write(disk, 80, 8, 2);
+    rig.run_without(|asked| asked.written_device() == Some(DeviceNo(1)));
+    let mut rig = rig.after_kill(one_by_one());
+    let disk = rig.attach(&config, 1);
+    rig.running().check();
+    rig.write(disk, 160, 8, 3);
+    rig.flush(disk);
+    let job = start_clean(&mut rig, disk);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    assert_eq!(at_origin(&rig, disk, 80, 8), [2; 8]);
+    assert_eq!(at_origin(&rig, disk, 160, 8), [3; 8]);
+    lost(&mut rig, disk, 0, 8);
 }
 
 #[test]

@@ -27,9 +27,10 @@ impl Core {
             return false;
         }
         let segments = &self.store.disks[disk].segments;
-        let mut devices = segments.iter().take(FIRST_LOOK).map(|s| self.store.segments[*s].device);
+        let devices = segments.iter().take(FIRST_LOOK).map(|s| DeviceNo(self.store.segments[*s].device));
+        let mut devices = devices.filter(|device| self.store.is_usable(*device));
         let first = devices.next();
-        if devices.any(|device| Some(device) != first) && self.store.all_usable() {
+        if devices.any(|device| Some(device) != first) {
             return false;
         }
         let leaves_dirt = |disk: DiskNo| {

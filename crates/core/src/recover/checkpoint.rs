@@ -149,7 +149,7 @@ impl Core {
             return Err("a job is not done");
         }
         if !self.durability.is_durable(self.durability.last()) || !self.store.is_at_rest() {
-            return Err("not all writes are durable, or a device is not in use");
+            return Err("not all writes are durable, or a device has left since the pool was opened");
         }
         let is_whole =
             !self.pool.is_degraded() && !self.pool.distrusts_clean() && self.devices.purge.is_over();

@@ -67,11 +67,12 @@ fn part<T>(table: &mut [T], at: usize, count: usize) -> Option<&mut [T]> {
 }
 
 impl Store {
-    /// Whether nothing is in progress, and every device is in use.
+    /// Whether nothing is in progress, and no device has left since the pool was opened: the segments of one that has still
+    /// have numbers here, and none after the next start.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.superseded.is_empty()
             && self.written_pages.is_empty()
-            && self.all_usable()
+            && self.devices.iter().flatten().all(|d| d.alive && !d.draining)
             && self.segments.iter().all(|s| !s.page_writing && s.state != SegmentState::Dead)
     }
 

@@ -35,9 +35,9 @@ impl Store {
         self.devices.numbered().filter(move |(_, d)| d.as_ref().is_some_and(usable)).map(|(number, _)| number)
     }
 
-    /// Whether new blocks may go to all devices.
-    pub fn all_usable(&self) -> bool {
-        self.devices.iter().flatten().all(|d| d.alive && !d.draining)
+    /// Whether new blocks may go to a device.
+    pub fn is_usable(&self, device: DeviceNo) -> bool {
+        self.devices.get(device).and_then(Option::as_ref).is_some_and(|d| d.alive && !d.draining)
     }
 
     /// Returns the numbers of the segments of a device.

@@ -175,6 +175,8 @@ pub enum Bug {
     AssumeNothing,
     /// A disk that is taken back from a dead host keeps its clean blocks.
     RetakeClean,
+    /// A disk is served after a take-over while a part of its replica is only staged.
+    RetakeStaged,
     /// A flush does not wait for the replica.
     FlushUnreplicated,
     /// A replica keeps blocks that the origin has overtaken.
@@ -275,6 +277,7 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::LoseSilently,
     Bug::AssumeNothing,
     Bug::RetakeClean,
+    Bug::RetakeStaged,
     Bug::FlushUnreplicated,
     Bug::KeepReplicated,
     Bug::SealUnflushed,

@@ -84,7 +84,7 @@ impl State {
     fn after(self, event: Event) -> Option<State> {
         match (self, event) {
             (State::Detached | State::Released, Event::Attach) => Some(State::Attaching),
-            (State::Detached | State::Released, Event::Forget) => Some(State::Forgetting),
+            (State::Detached | State::Released | State::Replica, Event::Forget) => Some(State::Forgetting),
             (State::Attaching, Event::Attached) => Some(State::Active),
             (State::Active, Event::Detach) => Some(State::Detaching),
             (State::Active | State::Detached, Event::Release) => Some(State::Releasing),

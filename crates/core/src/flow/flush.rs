@@ -73,10 +73,6 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn drive_flush(&mut self, disk: DiskNo) {
-        if self.must_stay_staged(disk) {
-            self.fail_flushes(disk);
-            return;
-        }
         loop {
             if self.disk(disk).flush.closing.is_none() {
                 let flush = &mut self.disk_mut(disk).flush;
@@ -94,6 +90,10 @@ impl<M: Memory> Call<'_, M> {
                 d.flush.heals = d.damage == Damage::Lost && is_whole && !d.life.is_replica();
                 d.flush.replicated_until = d.moving.as_ref().map_or(0, |moving| moving.changes());
                 self.drive_commit(disk);
+            }
+            if self.must_stay_staged(disk) {
+                self.fail_flushes(disk);
+                return;
             }
             if !self.group_durable(disk) || !self.origin_durable(disk) || !self.is_replicated(disk) {
                 return;
@@ -135,7 +135,8 @@ impl<M: Memory> Call<'_, M> {
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {
-        if self.disk(disk).life.is_replica() {
+        // A seal is no flush of a guest, and needs no origin.
+        if self.disk(disk).flush.waiting.is_empty() {
             return true;
         }
         match self.disk(disk).flush.origin {

@@ -496,10 +496,7 @@ impl<M: Memory> Call<'_, M> {
         holder: Option<HostId>,
     ) -> Result<JobId, ManageError> {
         self.now = now;
-        let disk = match self.disks.find(config.id) {
-            Some(disk) => disk,
-            None => self.new_disk(config, 0, false)?,
-        };
+        let disk = self.known_or_new(config)?;
         self.idle(disk)?;
         let dirty_blocks = self.dirty_blocks(disk);
         let d = self.disk_mut(disk);

@@ -23,7 +23,7 @@ use crate::flow::moving::peer::PeerBlocks;
 use crate::format::record::Moved;
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
-use crate::memory::{Memory, RequestTag};
+use crate::memory::{FrameNo, Memory, RequestTag};
 
 impl<M: Memory> Call<'_, M> {
     /// Prepares for a disk that may move here. All its cached blocks become void. A disk that was already
@@ -36,10 +36,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
         self.running()?;
-        let disk = match self.disks.find(config.id) {
-            Some(disk) => disk,
-            None => self.new_disk(config, 0, false)?,
-        };
+        let disk = self.known_or_new(config)?;
         self.idle(disk)?;
         self.not_overtaken(disk)?;
         let d = self.disk_mut(disk);
@@ -106,25 +103,32 @@ impl<M: Memory> Call<'_, M> {
             self.drop_copy(disk, block);
         }
         let mask = copied.mask & self.disk(disk).inside(block);
-        let usable = self.store.usable_devices().next().is_some();
-        let room = self.staging.free() > self.spare_frames() && usable && mask != 0;
-        let frame = if room { self.staging.allocate() } else { None };
+        let frame = if mask == 0 { None } else { self.take_in(tag, mask) };
         let Some(frame) = frame else {
             self.queue(disk);
             self.settle();
             return Ok(false);
         };
-        for (first, count) in runs(mask) {
-            let at = first as usize * SECTOR_BYTES;
-            if !self.memory.take(tag, at, frame, at, count as usize * SECTOR_BYTES) {
-                self.staging.give_back(frame);
-                return Ok(false);
-            }
-        }
         self.stage_as(disk, block, frame, mask, false, copied.reused);
         self.queue_if_due(disk);
         self.settle();
         Ok(true)
+    }
+
+    /// Takes sectors of a block from the buffer of `tag`, which another host has filled, into a staging frame. `None` if there
+    /// is no space now.
+    pub(crate) fn take_in(&mut self, tag: RequestTag, mask: u8) -> Option<FrameNo> {
+        let is_usable = self.store.usable_devices().next().is_some();
+        let has_room = self.staging.free() > self.spare_frames() && is_usable;
+        let frame = has_room.then(|| self.staging.allocate()).flatten()?;
+        for (first, count) in runs(mask) {
+            let at = first as usize * SECTOR_BYTES;
+            if !self.memory.take(tag, at, frame, at, count as usize * SECTOR_BYTES) {
+                self.staging.give_back(frame);
+                return None;
+            }
+        }
+        Some(frame)
     }
 
     /// Drops the copy of a block, if there is one, and makes sure that no crash brings it back.

@@ -155,12 +155,15 @@ impl<M: Memory> Call<'_, M> {
         Ok(void)
     }
 
-    pub(crate) fn new_disk(
-        &mut self,
-        config: &DiskConfig,
-        epoch: u64,
-        owned: bool,
-    ) -> Result<DiskNo, ManageError> {
+    /// Returns the number of a disk that another host owns. One that the pool does not know is added.
+    pub(crate) fn known_or_new(&mut self, config: &DiskConfig) -> Result<DiskNo, ManageError> {
+        match self.disks.find(config.id) {
+            Some(disk) => Ok(disk),
+            None => self.new_disk(config, 0, false),
+        }
+    }
+
+    fn new_disk(&mut self, config: &DiskConfig, epoch: u64, owned: bool) -> Result<DiskNo, ManageError> {
         let disk = self.disks.free_number().ok_or(ManageError::DiskTableFull)?;
         let record = DiskRecord {
             id: config.id,

@@ -6,13 +6,12 @@
 //! - What is sealed survives any crash of this host: it is durable on flash.
 //! - A new replica starts empty, and not complete. The record says so before the first copy is stored.
 
-use haversack_model::{BlockNo, DiskNo, HostId, Micros, SECTOR_BYTES};
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 
 use crate::action::JobId;
 use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::{Call, Core};
-use crate::disk::runs;
 use crate::error::ManageError;
 use crate::format::record::Moved;
 use crate::jobs::JobKind;
@@ -33,7 +32,8 @@ impl Core {
 
     fn replica(&self, disk: DiskNo) -> Result<(), ManageError> {
         let d = self.known(disk)?;
-        if d.life.is_replica() { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
+        let is_taken = d.job.as_ref().is_some_and(|job| matches!(job.kind, JobKind::Retake { .. }));
+        if d.life.is_replica() && !is_taken { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
     }
 }
 
@@ -54,10 +54,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
         self.running()?;
-        let disk = match self.disks.find(config.id) {
-            Some(disk) => disk,
-            None => self.new_disk(config, 0, false)?,
-        };
+        let disk = self.known_or_new(config)?;
         self.idle(disk)?;
         self.not_overtaken(disk)?;
         let d = self.disk_mut(disk);
@@ -88,7 +85,7 @@ impl<M: Memory> Call<'_, M> {
     /// false if there is no space now.
     ///
     /// # Errors
-    /// There is no replica of the disk here, or it has a job.
+    /// There is no replica of the disk here, or it is being taken over.
     pub fn keep_copy(
         &mut self,
         now: Micros,
@@ -105,20 +102,11 @@ impl<M: Memory> Call<'_, M> {
         if mask == 0 {
             return Ok(true);
         }
-        let usable = self.store.usable_devices().next().is_some();
-        let has_room = self.staging.free() > self.spare_frames() && usable;
-        let Some(frame) = has_room.then(|| self.staging.allocate()).flatten() else {
+        let Some(frame) = self.take_in(tag, mask) else {
             self.queue(disk);
             self.settle();
             return Ok(false);
         };
-        for (first, count) in runs(mask) {
-            let at = first as usize * SECTOR_BYTES;
-            if !self.memory.take(tag, at, frame, at, count as usize * SECTOR_BYTES) {
-                self.staging.give_back(frame);
-                return Ok(false);
-            }
-        }
         self.stage(disk, block, frame, mask, true);
         if let Some(moving) = &mut self.disk_mut(disk).moving
             && let Some(held) = &mut moving.held
@@ -133,7 +121,7 @@ impl<M: Memory> Call<'_, M> {
     /// Starts to make durable what the replica has. It is done when [`Core::sealed`] is at least the number returned.
     ///
     /// # Errors
-    /// There is no replica of the disk here.
+    /// There is no replica of the disk here, or it is being taken over.
     pub fn seal(&mut self, now: Micros, disk: DiskNo) -> Result<u64, ManageError> {
         self.now = now;
         self.replica(disk)?;

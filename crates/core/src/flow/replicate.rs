@@ -40,8 +40,6 @@ pub struct Replication {
     pub guards: bool,
     /// Blocks that it lacks, or must not keep.
     pub lacking: usize,
-    /// Blocks that it may have.
-    pub kept: usize,
     /// The number of the last change.
     pub changes: u64,
 }
@@ -57,7 +55,6 @@ impl Core {
         Some(Replication {
             guards: replicating.guards,
             lacking: replicating.lacking(),
-            kept: replicating.kept(),
             changes: replicating.changes(),
         })
     }

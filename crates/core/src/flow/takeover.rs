@@ -6,12 +6,14 @@
 //! - Sectors that only the dead host had are read from the origin, which has older ones, only if that was
 //!   accepted. Otherwise they count as lost, and the record says so before it says that this host needs no
 //!   other host.
+//! - Nothing is served that a power cut could still take back: what is staged of a replica when it is taken over is made
+//!   durable first.
 //! - A disk that was taken over by another host is never served or cleaned here again, and its dirty blocks stay
 //!   until it is forgotten by name.
 
 use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 
-use crate::action::JobId;
+use crate::action::{JobError, JobId};
 use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::{Call, Core};
@@ -159,7 +161,7 @@ impl<M: Memory> Call<'_, M> {
     /// origin's, and are dropped. Losses of this host itself must be accepted.
     ///
     /// # Errors
-    /// Blocks of the disk are not held for another host, or as for [`Call::regain`].
+    /// Blocks of the disk are not held for another host, the pool has no device left, or as for [`Call::regain`].
     pub fn retake(
         &mut self,
         now: Micros,
@@ -169,11 +171,17 @@ impl<M: Memory> Call<'_, M> {
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
         let disk = self.check_regain(config, epoch, loss == PeerLoss::Accepted)?;
+        if self.alive_devices().next().is_none() {
+            return Err(ManageError::NoDevice(config.id));
+        }
         if !planted(Bug::RetakeClean) {
             self.drop_clean(disk);
         }
         self.settings(disk, config);
         self.disk_mut(disk).intents.mark_all_durably();
+        if !planted(Bug::RetakeStaged) {
+            self.disk_mut(disk).flush.request_seal(false);
+        }
         Ok((disk, self.start_job(disk, JobKind::Retake { epoch }, None)))
     }
 
@@ -199,8 +207,12 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn drive_retake(&mut self, disk: DiskNo, epoch: u64) {
+        if self.alive_devices().next().is_none() {
+            self.end_job(disk, Err(JobError::NoDevice));
+            return;
+        }
         // What a durable page still lists would come back after a crash, though the origin has overtaken it.
-        if !self.may_serve(disk) || self.forgetting(disk) > 0 {
+        if !self.may_serve(disk) || self.forgetting(disk) > 0 || self.disk(disk).flush.is_sealing() {
             return;
         }
         let d = self.disk_mut(disk);

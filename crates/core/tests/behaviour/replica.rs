@@ -1,7 +1,7 @@
 //! A replica of a disk's dirty blocks: what the owner waits for, and what the other host keeps.
 
 use haversack_core::{
-    Copied, CoreConfig, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, RequestTag, ToReplicate,
+    Action, Copied, CoreConfig, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, RequestTag, ToReplicate,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode};
 
@@ -180,6 +180,30 @@ fn what_is_sealed_survives_a_power_cut_and_is_dirty_after_a_take_over() {
 }
 
 #[test]
+fn what_is_served_after_a_take_over_survives_a_power_cut() {
+    let (rig, _) = keeping();
+    let mut rig = rig.after_kill(config());
+    let disk = take(&mut rig);
+    assert_eq!(rig.read(disk, 16, 8), [4; 8], "it was staged");
+    let mut rig = rig.after_power_cut(config());
+    let disk = rig.attach(&lazy(), 1_000);
+    assert_eq!(rig.read(disk, 8, 16), [[3; 8], [4; 8]].concat());
+}
+
+#[test]
+fn copies_that_come_late_change_nothing_of_a_disk_that_is_taken_over() {
+    let (mut rig, disk) = keeping();
+    let now = rig.now;
+    let (_, job) = rig.core().retake(now, &lazy(), 1_000, PeerLoss::Accepted).expect("blocks are here");
+    let tag = RequestTag(1 << 41);
+    rig.give_buffer(tag, vec![9; BLOCK_BYTES]);
+    let late = rig.core().keep_copy(now, tag, disk, BlockNo(1), 255);
+    assert_eq!(late, Err(ManageError::NotAttached(disk_id(0))));
+    rig.finish(job);
+    assert_eq!(rig.read(disk, 8, 8), [3; 8]);
+}
+
+#[test]
 fn what_was_removed_does_not_come_back() {
     let (mut rig, disk) = keeping();
     let now = rig.now;
@@ -200,6 +224,32 @@ fn a_replica_is_not_written_to_the_origin_and_serves_nothing() {
     let moved = rig.running().disk_info(disk).map(|info| info.moved);
     assert_eq!(moved, Some(Moved::Replica { of: OWNER, is_complete: false }));
     assert_eq!(rig.running().replica_blocks(disk), 2);
+}
+
+#[test]
+fn a_replica_is_forgotten_by_name_and_stays_away() {
+    let (mut rig, disk) = keeping();
+    let (now, id) = (rig.now, disk_id(0));
+    assert_eq!(rig.core().forget(now, disk, None), Err(ManageError::Dirty { disk: id, dirty_blocks: 2 }));
+    let job = rig.core().forget(now, disk, Some(id)).expect("it is named");
+    rig.finish(job);
+    assert!(rig.running().disk_info(disk).is_none());
+    let mut rig = rig.after_power_cut(config());
+    assert!(rig.running().disk_info(disk).is_none());
+    let disk = rig.attach(&lazy(), 9);
+    assert_eq!(rig.read(disk, 8, 16), [OF_ORIGIN; 16]);
+}
+
+#[test]
+fn a_seal_flushes_no_origin() {
+    let (mut rig, disk) = keeping();
+    let now = rig.now;
+    rig.core().seal(now, disk).expect("it is a replica");
+    rig.run_without(is_device_flush);
+    let job = rig.core().end_replica(now, disk).expect("it is a replica");
+    rig.finish(job);
+    rig.wait(1_000_000);
+    assert!(!rig.log.iter().any(|asked| matches!(asked.action, Action::FlushOrigin { .. })));
 }
 
 #[test]

@@ -77,6 +77,11 @@ impl DiskFlush {
         self.seals.done
     }
 
+    /// Whether a seal is not done yet.
+    pub fn is_sealing(&self) -> bool {
+        self.seals.done < self.seals.requested
+    }
+
     /// Whether a flush waits for blocks that are still staged.
     pub fn must_commit(&self) -> bool {
         self.closing_count > 0

@@ -111,6 +111,15 @@ pub enum EngineError {
         /// Other devices that were found.
         seen: String,
     },
+    /// A disk that does not move may have a replica from when it did.
+    #[error(
+        "disk {disk}: another host may have a replica of its dirty blocks, from when it could move between hosts; with [migration] \
+         on, that is ended within seconds of the start: then attach it again"
+    )]
+    HasReplica {
+        /// The disk's name.
+        disk: String,
+    },
     /// Another process uses the origin.
     #[error(
         "origin {path}: in use by {by}; an image has one writer; stop it, or give the disk its own image"

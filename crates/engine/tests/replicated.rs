@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{MoveStatus, OriginSpec};
+use haversack_engine::{EngineError, MoveStatus, OriginSpec};
 use haversack_migrate::{OnLoss, ReplicaPolicy, ReplicationState};
 use haversack_model::{DiskHandle, DiskId};
 use haversack_ownership::Record;
@@ -175,4 +175,28 @@ fn a_restarted_owner_serves_the_disk_again() {
     let mut guest = Client::new(&a.handle(), at_a, BYTES);
     assert!(guest.read(0, SECTORS / 4) == patterns(0, SECTORS / 4, 2));
     wait_until("the replica is complete", || is_complete(&a));
+}
+
+/// The disk is not attached any more, or as one that does not move: its replica ends nevertheless.
+#[test]
+fn a_replica_is_ended_although_its_disk_moves_no_more() {
+    let network = Network::new(false, 0);
+    let (shared, _places, mut a, b, _, mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 4, 2);
+    guest.flush();
+    drop(guest);
+    a.kill();
+    network.cut(true);
+    a.start();
+    let attach = || a.handle().attach(spec(1, DISK_MIB, origin(&shared)));
+    assert!(matches!(attach(), Err(EngineError::HasReplica { .. })), "its flushes would wait for ever");
+    network.cut(false);
+    wait_until("the replica is gone", || status(&b).replica.is_none());
+    wait_until("that is on record", || a.handle().migration_status(DISK).unwrap().is_none());
+    let (disk, job) = attach().unwrap();
+    job.wait().unwrap();
+    let mut guest = Client::new(&a.handle(), disk, BYTES);
+    assert!(guest.read(0, SECTORS / 4) == patterns(0, SECTORS / 4, 2));
+    guest.write(0, 8, 3);
+    guest.flush();
 }

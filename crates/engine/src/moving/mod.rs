@@ -154,8 +154,9 @@ impl Reactor {
         self.moving.host = Some(host);
         let known: Vec<_> =
             self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();
-        let is_away = |moved| !matches!(moved, Moved::No | Moved::Depends { .. } | Moved::Replicates { .. });
-        for info in known.into_iter().filter(|info| is_away(info.moved)) {
+        // A disk that needs blocks of another host waits until it is attached. A replica is ended even if that never happens.
+        let has_work = |moved| !matches!(moved, Moved::No | Moved::Depends { .. });
+        for info in known.into_iter().filter(|info| has_work(info.moved) && !info.attached) {
             if self.moving.place(info.id).is_none() {
                 let config = DiskConfig::new(info.id, info.sectors);
                 self.add_mover(config, None, None);
@@ -297,6 +298,11 @@ impl Reactor {
         origin: OpenOrigin,
     ) -> Result<(DiskHandle, JobId)> {
         let id = spec.config.id;
+        let mut infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
+        if infos.any(|info| info.id == id && matches!(info.moved, Moved::Replicates { .. })) {
+            // Nobody would end the replica, and no flush would succeed.
+            return Err(EngineError::HasReplica { disk: spec.name });
+        }
         let attached = self.attach(spec, origin)?;
         self.moving.movers.retain(|mover| mover.id != id || !mover.stands_by());
         Ok(attached)
@@ -424,6 +430,9 @@ impl Reactor {
                     mover.migration.message(call, now, from, message);
                 });
                 self.look_at_serving(at);
+                if self.moving.movers[at].handle.is_none() {
+                    self.drop_movers_without_work();
+                }
             }
         }
     }
@@ -453,7 +462,20 @@ impl Reactor {
                 any = true;
             }
         }
+        if any {
+            self.drop_movers_without_work();
+        }
         any
+    }
+
+    /// Drops the state of disks that are not attached, and of which only a replica had to end.
+    fn drop_movers_without_work(&mut self) {
+        let Reactor { core, moving, .. } = self;
+        moving.movers.retain(|mover| {
+            let info = mover.migration.disk().and_then(|disk| core.disk_info(disk));
+            let has_work = mover.migration.replication().is_some() || mover.migration.is_leaving();
+            !mover.stands_by() || has_work || info.is_some_and(|info| info.left_clean)
+        });
     }
 }
 

@@ -64,6 +64,7 @@ test: setup
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000
 	cargo run --release -p haversack-crash -- --twin --points 50000
+	cargo run --release -p haversack-crash -- --twin --replicas --points 50000
 	cargo run --release -p haversack-crash -- --cluster --points 5000
 	cargo deny check licenses bans sources
 	@if [ -n "$(TRACES)" ]; then $(MAKE) test-traces; \

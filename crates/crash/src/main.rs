@@ -24,7 +24,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake (needs the feature bug-zoo)
   --twin        two hosts between which a disk moves
-  --replicas    some disks have a replica of their dirty blocks at the other host
+  --replicas    with --twin: some disks have a replica of their dirty blocks at the other host
   --cluster     five hosts, whose VMs the balancer moves, and an etcd that fails
   --learned     every admission filter is the one that learns
   --verbose     a line for every run
@@ -79,6 +79,9 @@ fn arguments() -> Result<Arguments, String> {
             "--help" | "-h" => return Err(String::new()),
             other => return Err(format!("unknown option '{other}'")),
         }
+    }
+    if parsed.replicas && (!parsed.twin || parsed.cluster) {
+        return Err("--replicas goes with --twin: only these two hosts have replicas".into());
     }
     Ok(parsed)
 }

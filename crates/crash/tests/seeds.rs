@@ -208,6 +208,11 @@ const BUGS: &[Bug] = &[
             (CUT_COMMIT, "it_is_not_corrupt_after_a_clean_stop_either"),
         ],
     },
+    Bug {
+        name: "a damaged block that only one of its two pages calls damaged keeps the cleaner from newer ones",
+        seeds: &[4000404],
+        replays: &[(DAMAGE, "a_block_that_only_one_of_two_pages_calls_damaged_holds_up_no_other")],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.
@@ -265,6 +270,21 @@ const TWIN: &[(u64, &str)] = &[
 fn no_seed_of_two_hosts_that_once_failed_fails_again() {
     for (seed, name) in TWIN {
         let violations = twin::run_seed(*seed).violations;
+        assert!(violations.is_empty(), "this seed once showed: {name}\n{}", violations.join("\n"));
+    }
+}
+
+/// Seeds of the simulator of two hosts with replicas, and what they showed.
+const REPLICAS: &[(u64, &str)] = &[
+    (753, "what was only staged of a replica is served after a take-over, and lost in a power cut"),
+    (19430, "what was only staged of a replica is served after a take-over, and lost in a power cut"),
+    (1576, "a host that takes a disk over with its replica waits for the dead one"),
+];
+
+#[test]
+fn no_seed_with_replicas_that_once_failed_fails_again() {
+    for (seed, name) in REPLICAS {
+        let violations = twin::run_seed_with_replicas(*seed).violations;
         assert!(violations.is_empty(), "this seed once showed: {name}\n{}", violations.join("\n"));
     }
 }

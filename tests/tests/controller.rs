@@ -14,7 +14,7 @@ use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::{self, Output, PATIENCE, number_from, wait_until};
 use haversack_e2e::{Attachment, Error, Guest, MIB, Place, Result, image, test};
 use haversack_model::random::Random;
-use haversack_qmp::{Capability, Monitor, Phase};
+use haversack_qmp::{Capability, Monitor, Phase, QmpError};
 use serde_json::json;
 
 const NAMES: [&str; 2] = ["alpha", "beta"];
@@ -166,6 +166,80 @@ fn a_vm_moves_by_one_command_and_back() {
         pair.here().command(&["disk", "flush", "vm1"])?;
         scenario::same_digest(&file, &digest)
     });
+}
+
+/// A daemon is killed while QEMU stops the VM, and comes back at once or later: QEMU does not know which requests are completed, so
+/// the VM stays. So does one that the destination's QEMU refuses.
+#[test]
+fn a_vm_that_cannot_be_moved_as_it_is_goes_on_where_it_was() {
+    test("moves that must not go on", |place| {
+        let (file, origins) = origins(place)?;
+        let places = [place.host("a")?, place.host("b")?];
+        let mut pair = Pair::start(place, &places, &origins, "")?;
+        let mut guest = pair.boot()?;
+        let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
+        for is_back_at_once in [true, false] {
+            load.advance(100)?;
+            killed_while_the_vm_stops(&mut pair, &mut load, &origins[0], is_back_at_once)?;
+        }
+        refused_by_the_destination(&mut pair, &mut load)?;
+        let there = pair.expect(&[])?;
+        let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
+        ended(&output, 0, "The VM runs on host")?;
+        pair.has_moved(&mut load, there)?;
+        load.stop()?;
+        let digest = scenario::verify(place, &mut guest, "vda")?;
+        guest.no_complaints()?;
+        guest.off()?;
+        pair.here().command(&["disk", "flush", "vm1"])?;
+        scenario::same_digest(&file, &digest)
+    });
+}
+
+fn killed_while_the_vm_stops(
+    pair: &mut Pair<'_>,
+    load: &mut Load<'_>,
+    origin: &Nbdkit,
+    is_back_at_once: bool,
+) -> Result<()> {
+    origin.process().pause()?;
+    // Until the guest waits for the origin: QEMU stops a queue only when nothing is in flight.
+    std::thread::sleep(Duration::from_secs(1));
+    let there = pair.expect(&[])?;
+    let source = load.guest().qemu();
+    let hold = if is_back_at_once { "300s" } else { "2s" };
+    let name = format!("stops-{hold}");
+    let mut process = pair.start_command(&name, source, &there, &["--at-once", "--hold", hold])?;
+    let mut watch = source.watch()?;
+    watch.set_patience(Duration::from_millis(500));
+    wait_until("QEMU to wait for the disk", PATIENCE, || {
+        Ok(matches!(watch.run_state(), Err(QmpError::Silent { .. })))
+    })?;
+    drop(watch);
+    let from = pair.from;
+    pair.daemons[from].kill()?;
+    origin.process().resume()?;
+    if is_back_at_once {
+        pair.daemons[from].start_again()?;
+    }
+    check(process.wait(PATIENCE)?.code() == Some(1), "the end of a move whose daemon was killed")?;
+    process.wait_for_text("while QEMU stopped the VM")?;
+    if !is_back_at_once {
+        pair.daemons[from].start_again()?;
+    }
+    check(is_running(load.guest().qemu()), "the VM does not run where it was")?;
+    drop(there);
+    load.advance(100)
+}
+
+/// It lacks a disk that the VM has.
+fn refused_by_the_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
+    let there = Qemu::expect(pair.place, "lacking", &pair.attachments(1 - pair.from)[..1], &[])?;
+    let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
+    pair.place.say(&ended(&output, 1, "has refused it")?);
+    wait_until("the end of a QEMU that is of no use", PATIENCE, || Ok(there.watch().is_err()))?;
+    check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
+    load.advance(100)
 }
 
 /// The VM never stays stopped, and can be moved by another run of the command. One guest goes through all of it.

@@ -83,6 +83,10 @@ pub struct MigrationStatus {
     pub method: Method,
     /// The guest uses it here.
     pub guest_is_here: bool,
+    /// Number of its vhost-user queues that run here. Missing if none has run since this daemon has the disk: its guest
+    /// uses NBD, or has not connected again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_user_queues: Option<u64>,
     /// Requests are served here.
     pub is_serving: bool,
     /// Bytes that were sent ahead, or have arrived ahead.

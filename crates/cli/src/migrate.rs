@@ -4,6 +4,7 @@ mod controller;
 mod destination;
 mod filling;
 mod guard;
+mod refusal;
 mod source;
 
 use std::path::PathBuf;

@@ -258,6 +258,33 @@ fn a_migration_that_is_called_off_changes_nothing() {
     assert_eq!(moved.read(8, SECTORS - 8), patterns(8, SECTORS - 8, 2));
 }
 
+/// A hypervisor looks at a disk on hosts that only know where it was two moves ago: they are told where it is.
+#[test]
+fn a_read_finds_a_disk_that_has_moved_on() {
+    let places: Vec<Place> =
+        ["a", "b", "c", "d"].iter().map(|name| Place::new(&format!("moving-{name}"))).collect();
+    let (shared, network) = (Place::new("moving"), Network::new(false, 0));
+    let hosts: Vec<Host> =
+        places.iter().zip(1..).map(|(place, number)| Host::new(place, number, &network)).collect();
+    let [a, b, c, d] = &hosts[..] else { panic!("four hosts") };
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, 8, 1);
+    for (number, (from, to)) in [(a, b), (b, c)].into_iter().enumerate() {
+        let at = to.attach(DISK_MIB, origin(&shared), Some(from.id));
+        drop(guest);
+        guest = Client::new(&to.handle(), at, BYTES);
+        guest.write(0, 8, number as u64 + 2);
+        wait_until("the move ends", || !status(from).progress.is_peer && owns(to));
+    }
+    let at_d = d.attach(DISK_MIB, origin(&shared), Some(a.id));
+    for (host, at) in [(a, at_a), (d, at_d)] {
+        let mut looks = Client::new(&host.handle(), at, BYTES);
+        assert_eq!(looks.read(0, 8), patterns(0, 8, 3));
+        assert!(owns(c) && !owns(host));
+    }
+}
+
 /// A read that nobody can answer ends when the disk is detached, and so does a guest that waits; nothing stays behind.
 #[test]
 fn a_disk_that_waits_can_be_detached() {

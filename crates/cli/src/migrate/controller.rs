@@ -10,10 +10,11 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::destination::{self, Arrival};
 use super::filling::{Fill, Filling};
 use super::guard::Guard;
 use super::source::{self, Stage};
-use super::{Migrate, destination, table};
+use super::{Migrate, refusal, table};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::output::{Style, say};
@@ -26,6 +27,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same while the VM is stopped.
 const HOLD_EVERY: Duration = Duration::from_millis(10);
+/// How long a stopped VM's queues may be seen to run: what a daemon says may be a moment old.
+const STOPPED_WITHIN: Duration = Duration::from_secs(1);
 /// How long it takes to see whether Ctrl-C was pressed.
 const MOMENT: Duration = Duration::from_millis(1);
 /// How long the destination may take at least to show that it lives, and the daemon to say how far the caches are, however
@@ -131,7 +134,10 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
         // An earlier run has moved the VM, and its QEMU here has ended since.
         (Err(error), Ok(mut destination)) if error.is_gone() => {
             match destination.migration() {
-                Ok(Migration { phase: Phase::Completed, .. }) => destination::arrive(&mut destination, true)?,
+                Ok(Migration { phase: Phase::Completed, .. }) => match destination::arrive(&mut destination, true)? {
+                    Arrival::Arrived => {}
+                    Arrival::Refused(_) => return Err(unknown(&error)),
+                },
                 _ => return Err(unknown(&error)),
             }
             (None, Duration::ZERO)
@@ -225,8 +231,14 @@ impl<'a> Controller<'a> {
             }
         };
         let migration = self.source.migration().unwrap_or_default();
-        destination::arrive(&mut self.destination, is_running)?;
-        Ok(migration)
+        match destination::arrive(&mut self.destination, is_running)? {
+            Arrival::Arrived => Ok(migration),
+            Arrival::Refused(why) => {
+                let error = refusal::bring_back(&mut self.source, &mut self.destination, &why, is_running);
+                self.stop_filling(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Moves a VM that is here.
@@ -280,6 +292,9 @@ impl<'a> Controller<'a> {
             done @ (Ok(()) | Err(CliError::NotMoved { .. })) => {
                 source::dont_pause(&mut self.source);
                 guard.dismiss();
+                if done.is_err() {
+                    refusal::discard(&mut self.destination);
+                }
                 done
             }
             Err(attention @ CliError::Attention(_)) => Err(attention),
@@ -394,21 +409,31 @@ impl<'a> Controller<'a> {
     }
 
     /// As [`Controller::hold`], while time is `left`.
+    ///
+    /// It is not continued either if a daemon was restarted since the VM ran. If the connection breaks while QEMU stops a vhost-user
+    /// queue, QEMU takes the requests that were not completed for those at the end of the queue, which need not be so; and when it
+    /// has connected again, it starts the queue although the VM is stopped, and sends an index that is out of date.
     fn hold_while(&mut self, left: impl Fn() -> Duration) -> Result<()> {
-        let mut known = None;
+        let (mut known, start): (Option<Fill>, _) = (None, Instant::now());
         loop {
             // A destination that has died is not noticed by the source.
             self.destination.set_patience(left().clamp(LEAST_PATIENCE, PATIENCE));
             self.destination.run_state()?;
+            let mut is_down = false;
             match self.look(left()) {
-                Ok(Some(fill)) if fill.is_ready => return Ok(()),
+                Ok(Some(fill)) if fill.is_ready && fill.running.is_none() => return Ok(()),
                 Ok(fill) => known = fill.or(known),
                 Err(why @ CliError::NotMoved { .. }) => return Err(why),
+                Err(CliError::Unreachable { .. }) => is_down = true,
                 // What a daemon does not send now, it sends later.
                 Err(_) => {}
             }
+            let running = known.as_ref().and_then(|fill| fill.running.as_deref());
+            if let Some(disk) = running.filter(|_| start.elapsed() >= STOPPED_WITHIN) {
+                return Err(restarted(&format!("disk '{disk}' is in use although the VM is stopped")));
+            }
             if left().is_zero() {
-                return self.give_up(known);
+                return if is_down { Err(restarted("the daemon is down")) } else { self.give_up(known) };
             }
             if self.is_interrupted(HOLD_EVERY) {
                 return Err(cancelled("Ctrl-C"));
@@ -433,7 +458,10 @@ impl<'a> Controller<'a> {
         while start.elapsed() < PATIENCE {
             match self.destination.migration() {
                 Ok(Migration { phase: Phase::Completed, .. }) => return Ok(()),
-                Ok(Migration { phase: Phase::Failed, .. }) => break,
+                Ok(Migration { phase: Phase::Failed, .. }) => {
+                    refusal::discard(&mut self.destination);
+                    break;
+                }
                 Err(error) if error.is_gone() => break,
                 _ => std::thread::sleep(LOOK_EVERY),
             }
@@ -471,6 +499,14 @@ impl<'a> Controller<'a> {
 
 fn cancelled(why: &str) -> CliError {
     CliError::NotMoved { why: why.into(), is_cancelled: true }
+}
+
+fn restarted(what: &str) -> CliError {
+    let why = format!(
+        "{what}: the daemon has ended or was restarted while QEMU stopped the VM, and QEMU does not know which of its requests are \
+         completed. Run the command again when the daemon runs"
+    );
+    CliError::NotMoved { why, is_cancelled: false }
 }
 
 fn post_copy() -> CliError {

@@ -12,8 +12,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What has become of a VM that was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Arrival {
+    /// It runs at the destination, or is paused there as it was before.
+    Arrived,
+    /// QEMU has refused it, and will never run it.
+    Refused(String),
+}
+
 /// Refuses a QEMU that does not wait for a VM.
 pub fn check_waits(destination: &mut Monitor) -> Result<()> {
+    if destination.migration()?.phase == Phase::Failed {
+        let what = "restart the QEMU at --qmp-destination: a migration to it has failed, and it accepts no other";
+        return Err(CliError::Usage(what.into()));
+    }
     match destination.run_state()?.as_str() {
         "inmigrate" => Ok(()),
         state => Err(CliError::Usage(format!(
@@ -29,7 +43,7 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
         // Without events it is only looked at less promptly.
         let _ = destination.set(Capability::Events, true);
         let wanted = uri.map_or_else(|| format!("tcp:{host}:0"), str::to_owned);
-        let told = destination.execute("migrate-incoming", &json!({ "uri": wanted }));
+        let told = accept(destination, &wanted);
         // It may have been started with a channel that has no address, and --uri says which.
         if let Err(error) = told
             && (before.phase == Phase::None || uri.is_none())
@@ -52,8 +66,20 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
     }
 }
 
-/// Waits until a VM that was sent runs here. `runs` tells whether it ran before it was sent: a paused one stays paused.
-pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<()> {
+/// Has QEMU listen, and stay if the migration fails, so that it can be asked whether the VM has run there.
+fn accept(destination: &mut Monitor, uri: &str) -> std::result::Result<(), QmpError> {
+    let told = destination.execute("migrate-incoming", &json!({ "uri": uri, "exit-on-error": false }));
+    match told {
+        // Before version 9.1, QEMU always ends.
+        Err(QmpError::Refused { why, .. }) if why.contains("exit-on-error") => {
+            destination.execute("migrate-incoming", &json!({ "uri": uri })).map(drop)
+        }
+        told => told.map(drop),
+    }
+}
+
+/// Waits until a VM that was sent runs here, or is refused. `runs` tells whether it ran before it was sent: a paused one stays paused.
+pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<Arrival> {
     let lost = |why: String| {
         CliError::Attention(format!(
             "the source has sent the VM, and it does not run at the destination: {why}; do not continue it at the source, \
@@ -69,13 +95,17 @@ pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<()> {
             told => told.map_err(|error| lost(error.to_string()))?,
         };
         match (migration.phase, state.as_str()) {
+            (Phase::Failed, "inmigrate") => {
+                let why = migration.error.unwrap_or_else(|| "it gives no reason".into());
+                return Ok(Arrival::Refused(why));
+            }
             (Phase::Failed, _) => {
                 return Err(lost(migration.error.unwrap_or_else(|| "the migration has failed there".into())));
             }
             // QEMU runs the VM a moment before it calls the migration completed.
-            (Phase::Completed | Phase::None, "running") => return Ok(()),
+            (Phase::Completed | Phase::None, "running") => return Ok(Arrival::Arrived),
             (Phase::Completed, "inmigrate") => {}
-            (Phase::Completed, _) if !runs => return Ok(()),
+            (Phase::Completed, _) if !runs => return Ok(Arrival::Arrived),
             // It was started with -S.
             (Phase::Completed, "paused" | "prelaunch") if !is_continued => {
                 if let Err(error @ QmpError::Refused { .. }) = destination.execute("cont", &json!({})) {

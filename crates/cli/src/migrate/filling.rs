@@ -1,6 +1,6 @@
 //! The daemons' part of a move: the caches of the VM's disks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_api::{
@@ -23,10 +23,12 @@ pub struct Filling<'a> {
     method: Option<Travels>,
     /// The daemon's jobs that send them; those of an earlier run of this command are not among them.
     jobs: BTreeMap<&'a str, u64>,
+    /// Disks that the VM has been seen to use over vhost-user.
+    vhost_user: BTreeSet<&'a str>,
 }
 
 /// How far they are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Fill {
     /// Bytes sent ahead.
     pub sent_bytes: u64,
@@ -34,6 +36,8 @@ pub struct Fill {
     pub left_bytes: u64,
     /// A switchover now leaves little to fetch, for any of the disks.
     pub is_ready: bool,
+    /// A disk whose vhost-user queues run, or are not known to have stopped.
+    pub running: Option<String>,
 }
 
 impl std::fmt::Display for Fill {
@@ -49,13 +53,14 @@ impl std::fmt::Display for Fill {
 
 impl<'a> Filling<'a> {
     pub fn new(client: &'a Client, disks: &'a [String], to: &'a str, method: Option<Travels>) -> Filling<'a> {
-        Filling { client, disks, to, method, jobs: BTreeMap::new() }
+        Filling { client, disks, to, method, jobs: BTreeMap::new(), vhost_user: BTreeSet::new() }
     }
 
     /// Starts to send the caches that are not on their way yet.
     pub fn start(&mut self) -> Result<()> {
         for disk in self.disks {
             let status = status(self.client, disk)?;
+            self.may_run(disk, &status);
             if !self.is_on_its_way(&status) {
                 let client = self.client;
                 client.block_on(self.start_disk(disk))?;
@@ -86,12 +91,25 @@ impl<'a> Filling<'a> {
             if !self.is_on_its_way(&status) && !self.is_starting(disk).await? {
                 self.start_disk(disk).await?;
             }
+            if self.may_run(disk, &status) {
+                all.running.get_or_insert_with(|| disk.clone());
+            }
             all.sent_bytes += status.sent_bytes;
             all.left_bytes += status.left_bytes;
             let is_there = matches!(status.state, MigrationState::Leaving | MigrationState::Away);
             all.is_ready &= status.is_ready || is_there;
         }
         Ok(all)
+    }
+
+    /// Returns whether a disk's vhost-user queues run, or are not known to have stopped: a daemon that was restarted does not
+    /// know it before QEMU has connected again.
+    fn may_run(&mut self, disk: &'a str, status: &MigrationStatus) -> bool {
+        let is_known = status.vhost_user_queues.is_some();
+        if is_known {
+            self.vhost_user.insert(disk);
+        }
+        status.vhost_user_queues != Some(0) && self.vhost_user.contains(disk)
     }
 
     /// Returns whether a disk's job runs. An error if it has failed.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use haversack_qmp::{Address, Monitor};
 
 use super::controller::PATIENCE;
-use super::destination;
-use super::source;
+use super::destination::{self, Arrival};
+use super::{refusal, source};
 use crate::error::{CliError, Result};
 use crate::output;
 
@@ -66,10 +66,16 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
             is_sent => is_sent?,
         };
     if !is_sent {
+        // It may have ended.
+        if let Ok(mut there) = Monitor::connect(qmp_destination, PATIENCE) {
+            refusal::discard(&mut there);
+        }
         return Ok(());
     }
     let mut there = until_known("the VM runs", || Ok(Monitor::connect(qmp_destination, PATIENCE)?))?;
-    destination::arrive(&mut there, true)
+    let Arrival::Refused(why) = destination::arrive(&mut there, true)? else { return Ok(()) };
+    let mut here = until_known("the VM goes on where it was", || Ok(Monitor::connect(qmp, PATIENCE)?))?;
+    Err(refusal::bring_back(&mut here, &mut there, &why, true))
 }
 
 /// Does something until it succeeds or QEMU is gone: nobody else would have the VM go on.

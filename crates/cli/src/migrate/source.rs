@@ -85,6 +85,28 @@ pub fn cancel(source: &mut Monitor) -> Result<bool> {
     )))
 }
 
+/// Continues a VM that was sent and has run nowhere else, and waits until it runs.
+pub fn go_on(source: &mut Monitor) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut last = match source.execute("cont", &json!({})) {
+        Ok(_) => "it does not run yet".to_owned(),
+        // QEMU carries it out even if its answer comes late.
+        Err(error @ QmpError::Silent { .. }) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    while Instant::now() < deadline {
+        match source.run_state() {
+            Ok(state) if state == "running" => return Ok(()),
+            Ok(state) => last = format!("it is {state}"),
+            Err(QmpError::Silent { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        // What is wrong is found when it is asked.
+        let _ = source.next_event(LOOK_EVERY);
+    }
+    Err(CliError::Failed(last))
+}
+
 fn may_be_cancelled(phase: &Phase) -> bool {
     matches!(phase, Phase::Setup | Phase::Active | Phase::PreSwitchover | Phase::Other(_))
 }

@@ -350,6 +350,7 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         host: host.map(|host| hosts.name_of(host)),
         method: status.method,
         guest_is_here: status.is_guest_here,
+        vhost_user_queues: status.queues.map(|queues| queues as u64),
         is_serving: status.progress.is_serving,
         sent_bytes: bytes(status.progress.copies),
         left_bytes: bytes(status.progress.copies_left),

@@ -11,6 +11,7 @@ impl Reactor {
     /// A client is about to be added. Returns whether it may be served now.
     pub(crate) fn client_comes(&mut self, disk: DiskHandle, kind: ClientKind) -> bool {
         let Some(at) = self.moving.place_of(disk) else { return true };
+        self.moving.movers[at].has_had_queues |= kind == ClientKind::VhostUser;
         let mover = &self.moving.movers[at];
         // Where the disk is another host's, an NBD client may only want to look.
         let is_guest =

@@ -386,7 +386,12 @@ impl Reactor {
     /// Returns the migration state of a disk that can move.
     pub(crate) fn migration_status(&mut self, disk: DiskId) -> Option<MoveStatus> {
         let at = self.moving.place(disk)?;
-        Some(self.with_mover(at, |mover, call, now| mover.status(call, now)))
+        Some(self.status_of(at))
+    }
+
+    fn status_of(&mut self, at: usize) -> MoveStatus {
+        let queues = self.moving.movers[at].handle.map_or(0, |disk| self.queues_of(disk));
+        self.with_mover(at, |mover, call, now| mover.status(call, now, queues))
     }
 
     /// Returns the progress of the disks that are about to move from here.
@@ -396,7 +401,7 @@ impl Reactor {
         let leaving: Vec<(usize, DiskId)> = leaving.map(|(at, mover)| (at, mover.id)).collect();
         leaving
             .into_iter()
-            .map(|(at, id)| (id, self.with_mover(at, |mover, call, now| mover.status(call, now))))
+            .map(|(at, id)| (id, self.status_of(at)))
             .collect()
     }
 
@@ -414,6 +419,9 @@ impl Reactor {
             }
             HostMessage::ReadDone { question, data } => self.observed(at, question, data),
             HostMessage::Protocol(message) => {
+                if let Message::Ownership(ownership::Message::GoTo { to, grant }) = &message {
+                    self.went_to(at, *to, grant.epoch);
+                }
                 let queues = self.moving.movers[at].handle.map_or(0, |disk| self.queues_of(disk));
                 self.with_mover(at, |mover, call, now| {
                     if asks_for_disk(&message) && mover.is_on_its_way_to(from) && queues == 0 {

@@ -32,6 +32,8 @@ pub struct MoveStatus {
     pub is_ready: bool,
     /// The guest is here.
     pub is_guest_here: bool,
+    /// Its vhost-user queues that run here; `None` if none has run since this process has the disk.
+    pub queues: Option<usize>,
     /// How far the replica of its dirty blocks is, if one is wanted.
     pub replication: Option<ReplicationState>,
     /// The replica that this host has of another host's dirty blocks.
@@ -81,8 +83,12 @@ pub(crate) struct Mover {
     pub migration: Migration,
     /// Where the guest was before, as far as is known.
     pub from: HostId,
+    /// The host that the disk went to, and under which epoch, as one of those that had it has said.
+    pub went_to: Option<(HostId, u64)>,
     /// The guest is here, as the protocol was told.
     pub guest: bool,
+    /// A vhost-user queue has run here.
+    pub has_had_queues: bool,
     /// Requests may go to the core.
     pub is_serving: bool,
     /// Requests that wait, by client.
@@ -101,7 +107,9 @@ impl Mover {
             handle,
             migration,
             from,
+            went_to: None,
             guest: false,
+            has_had_queues: false,
             is_serving: false,
             held: Vec::new(),
             observations: BTreeMap::new(),
@@ -161,6 +169,21 @@ impl Mover {
         }
     }
 
+    /// Returns the host that is asked for what clients read here: the one that is known to have had the disk last.
+    pub fn reads_at(&self) -> HostId {
+        let newer = self.went_to.filter(|(_, epoch)| *epoch > self.migration.record().epoch());
+        newer.map_or_else(|| self.owner(), |(host, _)| host)
+    }
+
+    /// Notes where the disk went. Returns false if something newer is known.
+    pub fn note_went_to(&mut self, to: HostId, epoch: u64) -> bool {
+        let known = self.went_to.map_or(0, |(_, epoch)| epoch).max(self.migration.record().epoch());
+        if epoch > known {
+            self.went_to = Some((to, epoch));
+        }
+        epoch > known
+    }
+
     /// Whether this says that the disk's owner has released it to this host.
     pub fn is_granted(&self, from: HostId, message: &Message) -> bool {
         let Message::Ownership(ownership::Message::Granted(grant)) = message else { return false };
@@ -177,7 +200,8 @@ impl Mover {
         self.migration.send_more(now, room.min(COPIES_AT_A_TIME)) > 0
     }
 
-    pub fn status<M: Memory>(&self, call: &Call<'_, M>, now: Micros) -> MoveStatus {
+    /// Returns its state, when this many of its vhost-user queues run.
+    pub fn status<M: Memory>(&self, call: &Call<'_, M>, now: Micros, queues: usize) -> MoveStatus {
         MoveStatus {
             record: self.migration.record().clone(),
             progress: self.migration.status(call),
@@ -187,6 +211,7 @@ impl Mover {
             passes: self.migration.passes(),
             is_ready: self.migration.is_ready(),
             is_guest_here: self.guest,
+            queues: self.has_had_queues.then_some(queues),
             replication: self.migration.replication(),
             replica: self.migration.replica(call, now),
             problem: self.migration.problem().map(ToString::to_string),

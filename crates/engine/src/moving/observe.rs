@@ -60,7 +60,17 @@ impl Reactor {
         let mover = &self.moving.movers[at];
         if let Some(observation) = mover.observations.get(&question) {
             let (sector, sectors) = observation.part();
-            self.send_to(mover.owner(), mover.id, HostMessage::Read { question, sector, sectors });
+            self.send_to(mover.reads_at(), mover.id, HostMessage::Read { question, sector, sectors });
+        }
+    }
+
+    /// A host that had the disk says where it went: what clients read here is asked for there, at once.
+    pub(super) fn went_to(&mut self, at: usize, to: HostId, epoch: u64) {
+        if self.moving.movers[at].note_went_to(to, epoch) {
+            for observation in self.moving.movers[at].observations.values_mut() {
+                (observation.asked_us, observation.refused) = (None, false);
+            }
+            self.ask_more(at);
         }
     }
 
@@ -135,17 +145,20 @@ impl Reactor {
     }
 
     /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has lost
-    /// this fact in a crash, it is told again. A disk that nobody uses here cannot be read here: it is released to
+    /// this fact in a crash, it is told again; if it was released to another one, it is told which. A disk that nobody uses here cannot be read here: it is released to
     /// that host. No more of a disk is read for a host at a time than [`MOST_OBSERVED_BYTES`].
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());
         let is_owner = matches!(mover.migration.record(), Record::Owner { .. }) && mover.handle.is_some();
-        if let Record::Released { to, grant } = mover.migration.record()
-            && *to == from
-        {
-            let granted = Message::Ownership(ownership::Message::Granted(grant.clone()));
-            self.send_to(from, id, HostMessage::Protocol(granted));
+        if let Record::Released { to, grant } = mover.migration.record() {
+            let (to, grant) = (*to, grant.clone());
+            let told = if to == from {
+                ownership::Message::Granted(grant)
+            } else {
+                ownership::Message::GoTo { to, grant }
+            };
+            self.send_to(from, id, HostMessage::Protocol(Message::Ownership(told)));
         }
         if self.moving.movers[at].stands_by() {
             let ask = Message::Ownership(ownership::Message::Ask { granted: None });

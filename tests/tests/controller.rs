@@ -260,6 +260,7 @@ fn whatever_fails_the_vm_runs_and_can_be_moved() {
             ("moves that are refused", refused),
             ("a source that does not answer", silent_source),
             ("a daemon that does not answer", silent_daemon),
+            ("a command that is killed and not run again", left_alone),
         ] {
             place.say(what);
             load.advance(100)?;
@@ -452,6 +453,22 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     process.wait_for_text("its disks could not be followed")?;
     pair.daemons[from].start_again()?;
     pair.has_moved(load, there)
+}
+
+/// The caches are not sent for ever.
+fn left_alone(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
+    const KEPT: Duration = Duration::from_secs(60);
+    let there = pair.expect(&[])?;
+    let process = pair.start_command("left-alone", load.guest().qemu(), &there, &["--fill-within", "1h"])?;
+    wait_until("the sending", PATIENCE, || Ok(state(pair.here(), "vm1")? == "sending"))?;
+    process.kill()?;
+    load.advance(100)?;
+    check(state(pair.here(), "vm1")? == "sending", "called off although the command may be run again")?;
+    wait_until("the end of the sending", KEPT + PATIENCE, || {
+        Ok(state(pair.here(), "vm1")? == "here" && state(pair.here(), "vm2")? == "here")
+    })?;
+    drop(there);
+    load.advance(100)
 }
 
 /// Where the controller is killed.

@@ -1,6 +1,6 @@
 //! Guests move between hosts with their caches: two daemons, one origin, real guests that check every byte.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -8,7 +8,7 @@ use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::scenario::{self, Load};
-use haversack_e2e::tools::{PATIENCE, wait_until};
+use haversack_e2e::tools::{self, PATIENCE, wait_until};
 use haversack_e2e::{Guest, Result, image, test};
 
 /// How often the guest moves, each time to the other host. A daemon is killed at most of the moves.
@@ -141,6 +141,52 @@ fn a_destination_that_was_killed_is_told_again() {
         beta.kill_and_restart(Duration::from_millis(100))?;
         let status = migrate.wait(PATIENCE)?;
         check(status.success(), "the destination was not told again")
+    });
+}
+
+/// Whoever drives a migration and has said that it is to be kept is gone: the disk stays where it is.
+#[test]
+fn a_migration_that_nobody_keeps_is_called_off() {
+    test("a migration that nobody keeps", |place| {
+        const KEEP: Duration = Duration::from_secs(5);
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", 32)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(64, vec![disk]) };
+        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
+        let old = Disk::new("vm1", origin.uri());
+        let [alpha, _beta] = Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
+        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
+        alpha.command(&["migrate", "abort", "vm1"])?;
+        let send = |method: &str, body: String| -> Result<String> {
+            let mut curl = tools::tool("curl")?;
+            curl.args(["--silent", "--show-error", "--fail-with-body", "--request", method, "--data", &body]);
+            curl.args(["--header", "content-type: application/json", "--unix-socket"]);
+            curl.arg(alpha.socket("control.sock")).arg("http://daemon/v1/disks/vm1/migration");
+            tools::run(curl)
+        };
+        let keep = format!("\"keep\": \"{}s\"", KEEP.as_secs());
+        send("POST", format!("{{\"to\": \"beta\", {keep}}}"))?;
+        wait_until("the sending", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
+        let mut kept = Instant::now();
+        for _ in 0..6 {
+            std::thread::sleep(KEEP / 3);
+            send("PUT", format!("{{{keep}}}"))?;
+            kept = Instant::now();
+        }
+        check(state(&alpha, "vm1")? == "sending", "called off although it is kept")?;
+        wait_until("the end", PATIENCE, || Ok(state(&alpha, "vm1")? == "here"))?;
+        check(kept.elapsed() >= KEEP - Duration::from_millis(500), "called off too early")?;
+        let events = alpha.command(&["events", "vm1", "--last", "100"])?;
+        check(events.contains("has not been heard of"), format!("alpha does not say why: {events}"))?;
+
+        // Without a limit it goes on, also one that had a limit.
+        send("POST", format!("{{\"to\": \"beta\", {keep}}}"))?;
+        send("PUT", "{}".into())?;
+        std::thread::sleep(KEEP * 2);
+        check(state(&alpha, "vm1")? == "sending", "called off without a limit")?;
+        alpha.command(&["migrate", "abort", "vm1"])?;
+        check(state(&alpha, "vm1")? == "here", "not called off")
     });
 }
 

@@ -24,8 +24,8 @@ pub use disk::{
     Persistence, Target,
 };
 pub use migration::{
-    ExpectDisk, HostStatus, LastKnown, Method, MigrationState, MigrationStatus, OwnDisk, StartMigration,
-    Takeover,
+    ExpectDisk, HostStatus, KeepMigration, LastKnown, Method, MigrationState, MigrationStatus, OwnDisk,
+    StartMigration, Takeover,
 };
 pub use overview::{DiskHistory, DiskOverview, History, Overview, PoolHistory, PoolMoment};
 pub use policy::{

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::status::LostRange;
+use crate::units::Span;
 
 /// Starts to send a disk's cache to another host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
@@ -18,6 +19,18 @@ pub struct StartMigration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
+    /// The migration is called off when it has not been kept for this long, see [`KeepMigration`]; never if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Span>,
+}
+
+/// Keeps a migration going that is called off when whoever drives it is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeepMigration {
+    /// For how long; until it ends or is called off if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Span>,
 }
 
 /// Attaches a disk here and requests it from the host that has it, because its VM is about to arrive. One of the fields

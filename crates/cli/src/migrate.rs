@@ -152,7 +152,7 @@ fn status(client: &Client, disk: &str) -> Result<MigrationStatus> {
 }
 
 fn start(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result<()> {
-    let body = StartMigration { to: to.into(), method: migrate.method };
+    let body = StartMigration { to: to.into(), method: migrate.method, keep: None };
     let mut jobs = Vec::new();
     for disk in &migrate.disks {
         let job: Job = client.call(Method::POST, &path(disk)?, Some(&body))?;

@@ -127,6 +127,11 @@ impl Control {
         is_change
     }
 
+    /// Returns what tenants have here.
+    pub fn tenants(&self) -> &[TenantBounds] {
+        self.controller.tenants()
+    }
+
     /// Returns its configuration.
     pub fn config(&self) -> &Config {
         self.controller.config()

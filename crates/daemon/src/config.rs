@@ -693,6 +693,12 @@ mod tests {
         let disk = |rest: &str| {
             format!("{POOL}\n[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n{rest}\n")
         };
+        let lending = |part: &str| {
+            format!(
+                "{part}\n[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true\n[[host]]\nname = \"b\"\n\
+                 address = \"b:1\""
+            )
+        };
         let cases = [
             (String::new(), 1, "no [[pool]]"),
             ("# nothing\n\n".into(), 1, "complete"),
@@ -745,7 +751,7 @@ mod tests {
                     "[borrow]\nfrom = [\"b\"]\n[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true",
                 ),
                 9,
-                "host 'b' is not in the configuration",
+                "from names host 'b', which is not in the configuration",
             ),
             (
                 disk(
@@ -753,7 +759,7 @@ mod tests {
                      listen = [\"127.0.0.1:1\"]\ninsecure = true",
                 ),
                 9,
-                "no pool 'other'",
+                "pool = \"other\": there is no such pool",
             ),
             (
                 disk(
@@ -761,12 +767,20 @@ mod tests {
                      listen = [\"127.0.0.1:1\"]\ninsecure = true",
                 ),
                 9,
-                "4MiB or more for each arena",
+                "capacity = \"2MiB\" is too small to lend anything: give 4MiB",
             ),
+            (
+                disk(&lending("[lend]\npool = \"main\"\ncapacity = \"1GiB\"\nto = []")),
+                9,
+                "to = [] names no host",
+            ),
+            (disk(&lending("[borrow]\nfrom = []")), 9, "from = [] names no host"),
+            (disk(&lending("[borrow]\nfrom = [\"b\"]\ndisks = []")), 9, "disks = [] names no disk"),
+            (disk(&lending("[borrow]\nfrom = [\"b\"]\ndisks = [\"a/b\"]")), 9, "disks: "),
             (disk("[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\""), 9, "authority"),
-            (disk("[cluster]\nendpoints = [\"http://e:1\"]\ninsecure = true"), 9, "name is needed"),
-            (disk("[cluster]\nendpoints = [\"e:1\"]\nname = \"a\"\ninsecure = true"), 9, "http://HOST:PORT"),
-            (disk("[cluster]\nendpoints = []\nname = \"a\"\ninsecure = true"), 9, "at least one"),
+            (disk("[cluster]\nendpoints = [\"http://e:1\"]\ninsecure = true"), 9, "name is missing"),
+            (disk("[cluster]\nendpoints = [\"e:1\"]\nname = \"a\"\ninsecure = true"), 9, "endpoints: 'e:1'"),
+            (disk("[cluster]\nendpoints = []\nname = \"a\"\ninsecure = true"), 9, "endpoints: no endpoint"),
             (
                 disk(
                     "[cluster]\nendpoints = [\"https://e:1\"]\nname = \"a\"\nauthority = \"/ca\"\nkey = \"/k\"",

@@ -17,7 +17,7 @@ use serde::Serialize;
 /// How often a running program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a program that was killed may take to end.
-const KILL_TIME: Duration = Duration::from_secs(5);
+pub const KILL_TIME: Duration = Duration::from_secs(5);
 /// The most of its output that is kept.
 const MOST_OUTPUT_BYTES: u64 = 64 << 10;
 /// How much more may be in memory while a program runs.

@@ -190,6 +190,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     guests::watch(&daemon)?;
     hosts::watch_epochs(&daemon)?;
     hosts::watch_detached(&daemon)?;
+    hosts::tell_unknown_disks(&daemon);
     hosts::watch_lenders(&daemon)?;
     if let Some(cluster) = &config.cluster {
         cluster::start(&daemon, cluster, config.migration.as_ref())?;

@@ -11,7 +11,9 @@ use crate::bugs::{Bug, planted};
 use crate::error::DirectoryError;
 use crate::key::Key;
 use crate::leadership::Leadership;
-use crate::record::{BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, TenantRecord, encode};
+use crate::record::{
+    BalanceRecord, DiskRecord, DrainRecord, IntentRecord, LeaderRecord, TenantRecord, encode,
+};
 use crate::view::{Seen, View};
 use crate::write::{At, Condition, MOST_WRITES, Write};
 

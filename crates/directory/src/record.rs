@@ -179,10 +179,17 @@ pub struct IntentRecord {
     pub to: String,
     /// The host whose daemon has begun it.
     pub by: String,
-    /// The [`HostRecord::instance`] of that daemon. When that daemon has ended, the move is abandoned.
+    /// The [`HostRecord::instance`] of that daemon. When that daemon has ended, nobody drives the move.
     pub instance: u64,
-    /// Why.
+    /// Why, for people.
     pub reason: String,
+    /// An operator has ordered it: it ends when the operator says so. Otherwise it is the balancer's.
+    #[serde(default)]
+    pub is_ordered: bool,
+    /// The most time that whoever drives it needs once the intent is there, in milliseconds, as whoever has begun it promises.
+    /// None: that is not known.
+    #[serde(default)]
+    pub most_ms: Option<u64>,
 }
 
 impl IntentRecord {
@@ -439,6 +446,8 @@ mod tests {
             by: "alpha".into(),
             instance: 7,
             reason: "\u{7}".repeat(5),
+            is_ordered: false,
+            most_ms: None,
         };
         assert!(decode::<IntentRecord>(&encode(&intent)).is_err());
         assert!(decode::<IntentRecord>(&encode(&IntentRecord { reason: "why".into(), ..intent })).is_ok());

@@ -15,9 +15,10 @@ use crate::write::Write;
 pub struct Report {
     /// The host itself.
     pub host: HostRecord,
-    /// Its open pools.
+    /// Its pools.
     pub pools: BTreeMap<String, PoolRecord>,
-    /// Its pools that are not open: their entries, and those of their disks, stay as they are.
+    /// Those of them that are not open: only their state is known, so the directory keeps the figures that it has of them, and
+    /// the entries of their disks.
     pub closed_pools: BTreeSet<String>,
     /// The disks that it owns, by identity.
     pub disks: BTreeMap<String, DiskRecord>,
@@ -70,7 +71,12 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
     }
     for (pool, record) in &report.pools {
         let key = (me.to_string(), pool.clone());
-        if is_due(record, view.pools.get(&key), now) {
+        let seen = view.pools.get(&key);
+        let record = match seen.filter(|_| report.closed_pools.contains(pool)) {
+            Some(seen) => &PoolRecord { state: record.state.clone(), ..seen.record.clone() },
+            None => record,
+        };
+        if is_due(record, seen, now) {
             let key = Key::Pool { host: me.into(), pool: pool.clone() };
             changes.writes.push(Write::put(key, encode(record)));
         }
@@ -201,6 +207,19 @@ mod tests {
         assert!(written(&report, &view).is_empty());
         view.pools.get_mut(&("alpha".into(), "fast".into())).unwrap().record = pool(6);
         assert_eq!(written(&report, &view), all[1..2]);
+    }
+
+    #[test]
+    fn of_a_closed_pool_only_the_state_is_new() {
+        let mut report = report();
+        let mut view = view_of(&report);
+        let there = PoolRecord { dirty_bytes: 3, ..pool(5) };
+        view.pools.insert(("alpha".into(), "fast".into()), seen_at(there.clone(), 2));
+        report.closed_pools.insert("fast".into());
+        report.pools.insert("fast".into(), PoolRecord { state: "failed".into(), ..pool(0) });
+        let writes = changes(&report, &view, "alpha", 9, Instant::now()).writes;
+        let expected = encode(&PoolRecord { state: "failed".into(), ..there });
+        assert_eq!(writes.iter().map(|write| write.value.clone()).collect::<Vec<_>>(), [Some(expected)]);
     }
 
     #[test]

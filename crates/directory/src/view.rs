@@ -389,6 +389,8 @@ pub(crate) mod tests {
             by: "gamma".into(),
             instance: 7,
             reason: "test".into(),
+            is_ordered: false,
+            most_ms: None,
         }
     }
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use etcd_client::{Client, ResponseHeader};
 
-use haversack_directory::{Change, DirectoryError, Write};
 use crate::connect::in_time;
 use crate::status::Shared;
 use crate::transaction::All;
+use haversack_directory::{Change, DirectoryError, Write};
 
 /// Calls that wait; more are refused.
 pub(crate) const MOST_CALLS: usize = 64;

@@ -1,9 +1,8 @@
 //! Settings.
 
+use haversack_directory::DirectoryError;
 use std::path::PathBuf;
 use std::time::Duration;
-use haversack_directory::DirectoryError;
-
 
 /// The shortest lease: etcd does not grant shorter ones than about its election time-out.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 
-use haversack_directory::DirectoryError;
 use crate::config::{Config, TlsFiles};
 use crate::error::failed;
+use haversack_directory::DirectoryError;
 
 /// How long a connection may take.
 const CONNECT_TIME: Duration = Duration::from_secs(2);

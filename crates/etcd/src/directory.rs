@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use haversack_directory::{
-    BalanceRecord, Change, DirectoryError, DrainRecord, IntentRecord, Key, Lead, Leadership, Report,
-    TenantRecord, View,
-};
 use crate::backoff::{Backoff, random};
 use crate::call::{Call, MOST_CALLS};
 use crate::config::Config;
 use crate::session::Session;
 use crate::status::{Shared, Status};
+use haversack_directory::{
+    BalanceRecord, Change, DirectoryError, DrainRecord, IntentRecord, Key, Lead, Leadership, Report,
+    TenantRecord, View,
+};
 
 /// How long a connection must have lasted for the next attempt to follow at once.
 const LASTING: Duration = Duration::from_secs(10);

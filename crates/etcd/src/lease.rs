@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
 
-use haversack_directory::DirectoryError;
 use crate::connect::in_time;
+use haversack_directory::DirectoryError;
 
 /// What is known of a lease. It outlives connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

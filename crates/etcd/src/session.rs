@@ -8,13 +8,13 @@ use etcd_client::{Client, TxnOpResponse, WatchResponse};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use haversack_directory::{Changes, DirectoryError, MOST_WRITES, Report, Write, changes};
 use crate::call::Call;
 use crate::connect::{client, in_time};
 use crate::lease::Keeper;
 use crate::status::Shared;
 use crate::transaction;
 use crate::watch::{BEAT, Lost, Watch};
+use haversack_directory::{Changes, DirectoryError, MOST_WRITES, Report, Write, changes};
 
 /// After what time a report that was refused in part is compared with the view again.
 const AFTER_REFUSAL: Duration = Duration::from_millis(250);

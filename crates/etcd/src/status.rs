@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use haversack_directory::{Conflict, Report, View};
 use crate::config::Config;
 use crate::lease::Lease;
+use haversack_directory::{Conflict, Report, View};
 
 /// How the directory is.
 #[derive(Clone, PartialEq, Debug)]

@@ -7,10 +7,10 @@ use etcd_client::{
     Client, EventType, GetOptions, KeyValue, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
 
-use haversack_directory::{DirectoryError, Found, PREFIX, Stamp};
 use crate::connect::in_time;
 use crate::error::text;
 use crate::status::Shared;
+use haversack_directory::{DirectoryError, Found, PREFIX, Stamp};
 
 /// Keys that are read at once: an answer may have 4 MiB.
 const PAGE_KEYS: i64 = 500;

@@ -2,15 +2,19 @@
 //!
 //! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
 //! or that was abandoned, is removed.
+//!
+//! A disk that is on its way keeps its intent while anybody may still move its VM: while the daemon is there that has begun the
+//! move, and for as long as the program may run that this daemon has called, since a host that cannot reach etcd lets it run.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use haversack_directory::bugs::{Bug, planted};
-use haversack_directory::{IntentRecord, Progress, View};
+use haversack_directory::{IntentRecord, Progress, Seen, View};
 
-/// For how long nobody must have driven a move before its intent is removed: a host that was cut off for a moment comes back.
-pub const ABANDONED: Duration = Duration::from_secs(60);
+/// For how many of its leases a host must have seen nobody drive a move before it removes the intent: whoever was cut off for a
+/// moment comes back.
+pub const ABANDONED_LEASES: u32 = 4;
 
 /// The intents that this host drives, or has seen abandoned.
 #[derive(Debug)]
@@ -20,7 +24,7 @@ pub struct Intents {
     abandoned_after: Duration,
     /// Disks whose moves this daemon drives, and how often: an operator may ask for what the balancer does.
     driven: HashMap<String, u32>,
-    /// Abandoned moves of other hosts, and since when.
+    /// Moves of other daemons that these do not drive any more, and since when.
     abandoned: HashMap<String, Instant>,
 }
 
@@ -55,35 +59,45 @@ impl Intents {
     /// Returns the intents that are over, as far as this host is concerned: those that name it, and those of its disks.
     pub fn over(&mut self, view: &View, now: Instant) -> Vec<(String, IntentRecord)> {
         self.abandoned.retain(|disk, _| view.intents.contains_key(disk));
-        let intents = view.intents.iter().map(|(disk, seen)| (disk, &seen.record));
         let mut over = Vec::new();
-        for (disk, intent) in intents {
+        for (disk, seen) in &view.intents {
+            let intent = &seen.record;
             let owner = view.disks.get(disk).map(|seen| &seen.record.host);
             let mut named = [&intent.by, &intent.from, &intent.to].into_iter().chain(owner);
             if !named.any(|host| *host == self.me) {
                 continue;
             }
-            if self.is_over(view, disk, intent, now) && !self.driven.contains_key(disk) {
+            if self.is_over(view, disk, seen, now) && !self.driven.contains_key(disk) {
                 over.push((disk.clone(), intent.clone()));
             }
         }
         over
     }
 
-    fn is_over(&mut self, view: &View, disk: &str, intent: &IntentRecord, now: Instant) -> bool {
+    fn is_over(&mut self, view: &View, disk: &str, seen: &Seen<IntentRecord>, now: Instant) -> bool {
+        let intent = &seen.record;
         let is_mine = intent.instance == self.instance;
         match view.progress(disk, intent) {
             // Whoever drives it removes it when it has looked.
             Progress::Arrived | Progress::Elsewhere => is_mine || !is_driven(view, intent),
-            Progress::Abandoned => {
-                let since = *self.abandoned.entry(disk.into()).or_insert(now);
-                now.saturating_duration_since(since) >= self.abandoned_after || planted(Bug::AbandonAtOnce)
+            Progress::Abandoned => self.is_abandoned(disk, now) || planted(Bug::AbandonAtOnce),
+            Progress::Sending if !is_driven(view, intent) => {
+                let most = intent.most_ms.map(Duration::from_millis);
+                let age = now.saturating_duration_since(seen.at);
+                let has_ended = most.is_some_and(|most| age >= most.saturating_add(self.abandoned_after));
+                self.is_abandoned(disk, now) && has_ended
             }
             Progress::Planned | Progress::Sending => {
                 self.abandoned.remove(disk);
                 is_mine
             }
         }
+    }
+
+    /// Notes that nobody drives a move. Returns whether that has been so for long.
+    fn is_abandoned(&mut self, disk: &str, now: Instant) -> bool {
+        let since = *self.abandoned.entry(disk.into()).or_insert(now);
+        now.saturating_duration_since(since) >= self.abandoned_after
     }
 }
 
@@ -109,5 +123,82 @@ pub fn claim<'a>(view: &'a View, disk: &str, to: &str) -> Claimed<'a> {
         None => Claimed::Free,
         Some(intent) if intent.to == to => Claimed::Same(intent),
         Some(intent) => Claimed::Elsewhere(intent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_directory::HostRecord;
+
+    use super::*;
+    use crate::samples::{add_disk, add_host, seen};
+
+    const ABANDONED: Duration = Duration::from_secs(60);
+    const MOST: Duration = Duration::from_secs(600);
+
+    /// A disk that is on its way from alpha to beta, by the order of gamma.
+    fn sending(most: Option<Duration>) -> View {
+        let mut view = View::default();
+        ["alpha", "beta", "gamma"].iter().for_each(|name| add_host(&mut view, name, true));
+        add_disk(&mut view, "id", "vm1", None, "alpha");
+        view.disks.get_mut("id").unwrap().record.moving_to = Some("beta".into());
+        let intent = IntentRecord {
+            name: "vm1".into(),
+            from: "alpha".into(),
+            epoch: 1,
+            to: "beta".into(),
+            by: "gamma".into(),
+            instance: 1,
+            reason: "a test".into(),
+            is_ordered: false,
+            most_ms: most.map(|most| most.as_millis() as u64),
+        };
+        view.intents.insert("id".into(), seen(intent));
+        view
+    }
+
+    /// Returns after how many seconds the intent is over for alpha, if it is within a day. It looks every ten seconds at a view that
+    /// `change` has changed.
+    fn over_after(most: Option<Duration>, change: impl Fn(u64, &mut View)) -> Option<u64> {
+        let mut view = sending(most);
+        let (mut intents, begin) = (Intents::new("alpha", 9, ABANDONED), Instant::now());
+        (0..8640).map(|look| look * 10).find(|seconds| {
+            change(*seconds, &mut view);
+            !intents.over(&view, begin + Duration::from_secs(*seconds)).is_empty()
+        })
+    }
+
+    fn gone(view: &mut View) {
+        view.hosts.remove("gamma");
+    }
+
+    #[test]
+    fn a_move_that_nobody_can_be_driving_is_over_although_its_disk_is_being_sent() {
+        assert_eq!(over_after(Some(MOST), |_, _| {}), None, "gamma is there");
+        assert_eq!(over_after(None, |_, view| gone(view)), None, "nobody knows how long its program runs");
+        // Its program may run as long as it may, and its end takes a moment.
+        assert_eq!(over_after(Some(MOST), |_, view| gone(view)), Some(660));
+        // It has been gone for long enough only then.
+        let goes_late = |seconds, view: &mut View| {
+            if seconds >= 5000 {
+                gone(view);
+            }
+        };
+        assert_eq!(over_after(Some(MOST), goes_late), Some(5060));
+        // Another daemon of that name does not drive it.
+        let is_other = |_, view: &mut View| {
+            let host: &mut HostRecord = &mut view.hosts.get_mut("gamma").unwrap().record;
+            host.instance = 2;
+        };
+        assert_eq!(over_after(Some(MOST), is_other), Some(660));
+        // It was only cut off, twice.
+        let comes_back = |seconds, view: &mut View| {
+            if seconds % 50 == 0 {
+                add_host(view, "gamma", true);
+            } else {
+                gone(view);
+            }
+        };
+        assert_eq!(over_after(Some(MOST), comes_back), None);
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariants
 //! - A program is called only for a move whose intents are in the directory, and that the next leader can know of.
-//! - An intent is removed only by hosts that it names, and not while its move is driven or sending.
+//! - An intent is removed only by hosts that it names, and not while its move is driven, or may be while it is sending.
 
 mod intents;
 mod mover;
@@ -19,6 +19,6 @@ mod observed;
 pub mod samples;
 pub mod snapshot;
 
-pub use intents::{ABANDONED, Claimed, Intents, claim};
+pub use intents::{ABANDONED_LEASES, Claimed, Intents, claim};
 pub use mover::{Act, Mover, Order, OrderedDisk, Rests};
 pub use observed::Observed;

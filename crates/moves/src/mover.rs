@@ -108,6 +108,8 @@ pub struct Mover {
     me: String,
     instance: u64,
     rests: Rests,
+    /// The most time that the program may take, in milliseconds.
+    most_ms: u64,
     /// Says what is wrong with a name that the program cannot be given.
     check_name: fn(&str) -> Result<(), String>,
     leadership: Option<Leadership>,
@@ -118,12 +120,20 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Makes the mover of a daemon.
-    pub fn new(me: &str, instance: u64, rests: Rests, check_name: fn(&str) -> Result<(), String>) -> Mover {
+    /// Makes the mover of a daemon, which ends the program that moves a VM after the time `most`.
+    pub fn new(
+        me: &str,
+        instance: u64,
+        rests: Rests,
+        most: Duration,
+        check_name: fn(&str) -> Result<(), String>,
+    ) -> Mover {
+        let most_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         Mover {
             me: me.into(),
             instance,
             rests,
+            most_ms,
             check_name,
             leadership: None,
             resting: HashMap::new(),
@@ -219,6 +229,8 @@ impl Mover {
                 by: self.me.clone(),
                 instance: self.instance,
                 reason: reason.clone(),
+                is_ordered: false,
+                most_ms: Some(self.most_ms),
             };
             Some((id.clone(), intent))
         };

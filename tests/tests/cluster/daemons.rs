@@ -164,6 +164,11 @@ fn three_daemons_and_an_etcd_that_dies() {
         place.say("a host is forgotten");
         let alive = daemons[0].refused(&["host", "forget", "gamma", "--confirm", "gamma"])?;
         check(alive.contains("host 'gamma' is alive"), alive)?;
+        // Nobody has to type a name before that is said.
+        for (host, why) in [("gamma", "host 'gamma' is alive"), ("delta", "no host 'delta'")] {
+            let asked = daemons[0].refused(&["host", "forget", host])?;
+            check(asked.contains(why) && !asked.contains("type '"), asked)?;
+        }
         daemons[0].command(&["host", "drain", "gamma"])?;
         daemons[2].kill()?;
         until_host(&daemons[0], "gamma", "away")?;
@@ -357,6 +362,72 @@ fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
             let disk = named(&shown["disks"], "vm2");
             Ok(disk["host"] != "beta" && disk["host"].is_string() && shown["moves"] == serde_json::json!([]))
         })
+    });
+}
+
+/// The host that balances dies while its program has a disk sent. Nobody drives the move any more, and its source ends it.
+#[test]
+fn a_disk_that_was_on_its_way_when_the_host_that_balances_died_stays_where_it_is() {
+    test("a driver that dies", |place| {
+        let etcd = Etcd::start(place)?;
+        let origins = origins(place)?;
+        let names = &NAMES[..2];
+        let hosts = Hosts::new(place, names)?;
+        let places = [place.host("a")?, place.host("b")?];
+        let pool = haversack_e2e::haversack::pool_of(&places[0]);
+        let haversack = tools::own("haversack")?.get_program().display().to_string();
+        let socket = |number: usize| places[number].path("run").join("control.sock").display().to_string();
+        let script = format!(
+            "#!/bin/sh\nset -e\n\
+             {haversack} --socket {there} disk attach vm2 '{origin}' --pool {pool} --mode wb --from beta\n\
+             {haversack} --socket {here} migrate vm2 --to alpha --no-wait\n\
+             sleep 1000\n",
+            there = socket(0),
+            here = socket(1),
+            origin = origins[1].uri(),
+        );
+        let hook = place.path("hook");
+        std::fs::write(&hook, script).map_err(Error::io("the hook"))?;
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755))
+            .map_err(Error::io("the hook"))?;
+        let mut daemons = Vec::new();
+        for (number, (host, origin)) in places.iter().zip(&origins).enumerate() {
+            let disk = Disk::new(&format!("vm{}", number + 1), origin.uri()).with("from = \"none\"");
+            // Only alpha can balance.
+            let program = if number == 0 {
+                format!("hook = \"{}\"\nhook_time = \"20s\"\n", hook.display())
+            } else {
+                String::new()
+            };
+            let more = hosts.tables(NAMES[number]) + &cluster(&etcd, &program);
+            daemons.push(Haversack::start(host, Settings { more, ..Settings::new(128, vec![disk]) })?);
+        }
+        names.iter().try_for_each(|name| until_host(&daemons[1], name, "alive"))?;
+        daemons[1].command(&["host", "drain", "beta"])?;
+        wait_until("the sending", PATIENCE, || Ok(state(&daemons[1], "vm2")? == "sending"))?;
+        wait_until("the move", PATIENCE, || {
+            Ok(status(&daemons[1])?["moves"].as_array().is_some_and(|moves| {
+                moves.iter().any(|one| one["disk"] == "vm2" && one["state"] == "sending")
+            }))
+        })?;
+        let died = Instant::now();
+        daemons[0].kill()?;
+        wait_until("the end of the lease", PATIENCE, || {
+            Ok(named(&status(&daemons[1])?["hosts"], "alpha")["state"] == "away")
+        })?;
+        check(
+            state(&daemons[1], "vm2")? == "sending",
+            "the move is ended although its program may still run",
+        )?;
+        wait_until("the end of the sending", Duration::from_secs(90), || {
+            Ok(state(&daemons[1], "vm2")? == "here")
+        })?;
+        place.say(&format!("ended {:.0} s after the host that balances died", died.elapsed().as_secs_f64()));
+        check(
+            died.elapsed() >= Duration::from_secs(12),
+            "ended before it was certain that nobody drives it",
+        )?;
+        check(status(&daemons[1])?["moves"] == serde_json::json!([]), "the intent stays")
     });
 }
 

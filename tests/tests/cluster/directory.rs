@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_directory::{
-    DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load, PoolRecord, Progress, Report, TenantRecord, VmNeeds, Worth,
+    DirectoryError, DiskRecord, DrainRecord, HostRecord, IntentRecord, Key, Load, PoolRecord, Progress,
+    Report, TenantRecord, VmNeeds, Worth,
 };
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
@@ -96,6 +97,8 @@ fn intent(from: &str, epoch: u64, to: &str, by: &Directory) -> IntentRecord {
         by: by.name().into(),
         instance: by.instance(),
         reason: "a test".into(),
+        is_ordered: false,
+        most_ms: None,
     }
 }
 

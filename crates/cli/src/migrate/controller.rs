@@ -128,6 +128,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
             let migration = controller.move_vm(to)?;
             controller.bar.finish_and_clear();
             filling = controller.filling;
+            filling.let_go();
             (migration.downtime_ms, controller.held)
         }
         (Ok(source), Err(error)) => return Err(without_destination(source, &error)),
@@ -393,6 +394,8 @@ impl<'a> Controller<'a> {
                 Stage::Moving(_) => {}
             }
             self.show_memory();
+            let Controller { client, filling, .. } = self;
+            client.block_on(filling.keep());
             // What is wrong is found when it is asked.
             let _ = self.source.next_event(LOOK_EVERY);
         }

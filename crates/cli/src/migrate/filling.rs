@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_api::{
-    Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
+    Job, JobState, KeepMigration, Method as Travels, MigrationState, MigrationStatus, Size, Span,
+    StartMigration,
 };
 use hyper::Method;
 
@@ -14,6 +15,10 @@ use crate::error::{CliError, Result};
 
 /// How long a disk whose VM has moved may take to follow, before that is reported as it is.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// For how long the daemon goes on sending the caches without this process.
+const KEEP: Span = Span(Duration::from_secs(60));
+/// How often it is told to go on.
+const KEEP_EVERY: Duration = Duration::from_secs(15);
 
 /// The caches of the VM's disks, on their way to another host.
 pub struct Filling<'a> {
@@ -25,6 +30,8 @@ pub struct Filling<'a> {
     jobs: BTreeMap<&'a str, u64>,
     /// Disks that the VM has been seen to use over vhost-user.
     vhost_user: BTreeSet<&'a str>,
+    /// When the daemon was told last that they are still wanted.
+    kept: Instant,
 }
 
 /// How far they are.
@@ -53,7 +60,8 @@ impl std::fmt::Display for Fill {
 
 impl<'a> Filling<'a> {
     pub fn new(client: &'a Client, disks: &'a [String], to: &'a str, method: Option<Travels>) -> Filling<'a> {
-        Filling { client, disks, to, method, jobs: BTreeMap::new(), vhost_user: BTreeSet::new() }
+        let (jobs, vhost_user) = (BTreeMap::new(), BTreeSet::new());
+        Filling { client, disks, to, method, jobs, vhost_user, kept: Instant::now() }
     }
 
     /// Starts to send the caches that are not on their way yet.
@@ -70,7 +78,7 @@ impl<'a> Filling<'a> {
     }
 
     async fn start_disk(&mut self, disk: &'a str) -> Result<()> {
-        let body = StartMigration { to: self.to.into(), method: self.method };
+        let body = StartMigration { to: self.to.into(), method: self.method, keep: Some(KEEP) };
         let job: Job = self.client.tell(Method::POST, &path(disk)?, &body).await?;
         self.jobs.insert(disk, job.id);
         Ok(())
@@ -82,9 +90,34 @@ impl<'a> Filling<'a> {
         is_moving && status.host.as_deref() == Some(self.to)
     }
 
+    /// Has the daemon go on sending them, from time to time. For use within [`Client::block_on`].
+    pub async fn keep(&mut self) {
+        if self.kept.elapsed() >= KEEP_EVERY {
+            self.kept = Instant::now();
+            self.keep_for(Some(KEEP)).await;
+        }
+    }
+
+    /// The VM is there: the disks follow it, without this process as well.
+    pub fn let_go(&mut self) {
+        let client = self.client;
+        client.block_on(self.keep_for(None));
+    }
+
+    async fn keep_for(&mut self, keep: Option<Span>) {
+        for disk in self.disks {
+            // A daemon that does not answer now is told later.
+            if let Ok(path) = path(disk) {
+                let told: Result<()> = self.client.tell(Method::PUT, &path, &KeepMigration { keep }).await;
+                drop(told);
+            }
+        }
+    }
+
     /// Returns how far they are. What a daemon has forgotten that was restarted is started again. For use within
     /// [`Client::block_on`].
     pub async fn look(&mut self) -> Result<Fill> {
+        self.keep().await;
         let mut all = Fill { is_ready: true, ..Fill::default() };
         for disk in self.disks {
             let status: MigrationStatus = self.client.ask(Method::GET, &path(disk)?).await?;

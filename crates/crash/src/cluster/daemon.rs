@@ -22,7 +22,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const MOST_ATTEMPTS: u32 = 5;
 
 /// The reason of a move by hand.
-pub const BY_HAND: &str = "an operator's order";
+const BY_HAND: &str = "an operator's order";
 
 /// Returns the name of a host.
 pub fn host_name(at: usize) -> String {
@@ -111,7 +111,7 @@ impl Daemon {
             instance,
             access: Access::new(host, &name, instance, base, times),
             observed: Observed::new(balancer, base + micros(now)),
-            mover: Mover::new(&name, instance, rests, |_| Ok(())),
+            mover: Mover::new(&name, instance, rests, micros(times.program_us), |_| Ok(())),
             intents: Intents::new(&name, instance, micros(times.abandoned_us)),
             name,
             reports: 0,
@@ -327,6 +327,8 @@ impl Daemon {
             by: self.name.clone(),
             instance: self.instance,
             reason: BY_HAND.into(),
+            is_ordered: true,
+            most_ms: None,
         };
         let mut by_hand =
             ByHand { vm, to, disk: disk.clone(), intent, is_in_directory: false, is_moving: false };

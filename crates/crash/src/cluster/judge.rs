@@ -17,7 +17,7 @@ use haversack_moves::Order;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::daemon::{BY_HAND, Daemon, host_name};
+use super::daemon::{Daemon, host_name};
 use super::etcd::{Applied, Etcd, Kept};
 use super::plan::{ClusterPlan, Times};
 use crate::hosts::machines::Machines;
@@ -240,7 +240,7 @@ fn begun(id: &str, applied: &Applied) -> Flow {
     let Some(intent) = applied.after.as_ref().and_then(read::<IntentRecord>) else { return Ok(()) };
     let leader = applied.leader.as_ref().and_then(|leader| serde_json::from_slice(leader).ok());
     let leads = leader.is_some_and(|leader: LeaderRecord| leader.instance == intent.instance);
-    if leads || intent.reason == BY_HAND {
+    if leads || intent.is_ordered {
         return Ok(());
     }
     violation!("{} begins a move of disk {id}, and another host leads: {intent:?}", intent.by)

@@ -34,6 +34,8 @@ pub struct Times {
     pub lost_permille: u64,
     /// After what time without a driver an intent is abandoned.
     pub abandoned_us: Micros,
+    /// What a program that moves a VM is said to need at most. One whose daemon has died may need more.
+    pub program_us: Micros,
     /// For how long a VM whose move has failed is left alone.
     pub failure_us: Micros,
 }
@@ -93,6 +95,7 @@ impl ClusterPlan {
             delay_us: rng.pick(&[100, 1_000, 4_000]).min(lease_us / 10),
             lost_permille: rng.pick(&[0, 2, 20]),
             abandoned_us: lease_us * 3,
+            program_us: rng.pick(&[20_000, 200_000]),
             failure_us: report_us * rng.pick(&[2, 10]),
         };
         let crash = rng.pick(&[800, 2_500, 6_000]);

@@ -11,17 +11,14 @@ use std::time::{Duration, Instant};
 use haversack_directory::DirectoryError;
 use haversack_moves::{Act, Mover, Order, Rests};
 
-use super::Cluster;
 use super::config::ClusterConfig;
 use super::moves::Driven;
+use super::{Cluster, LOOK_EVERY};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 use crate::part::Part;
 use crate::program;
 use crate::settings::check_name;
-
-/// How often it is looked whether the daemon is stopping.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The operator's program.
 struct Hook {
@@ -37,7 +34,9 @@ pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), Directo
     let (Some(path), Some(cluster)) = (config.hook.clone(), daemon.cluster()) else { return Ok(()) };
     let hook = Hook { path, time: config.hook_time.0 };
     let (name, instance) = (cluster.directory.name().to_owned(), cluster.directory.instance());
-    let new = move || Mover::new(&name, instance, Rests::default(), check_name);
+    // It has a moment more to end.
+    let most = hook.time.saturating_add(program::KILL_TIME);
+    let new = move || Mover::new(&name, instance, Rests::default(), most, check_name);
     let (mut mover, mut part) = (new(), Part::new("balancing"));
     let (weak, every) = (Arc::downgrade(daemon), config.report_every.0);
     let run = move || {

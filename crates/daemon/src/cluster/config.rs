@@ -10,7 +10,7 @@ use haversack_directory::VmNeeds;
 use haversack_etcd::{Config, TlsFiles};
 use serde::Deserialize;
 
-use crate::hosts::config::MigrationConfig;
+use crate::hosts::config::{MigrationConfig, check_insecure};
 use crate::program;
 use crate::settings::check_name;
 
@@ -145,23 +145,25 @@ fn lease() -> Span {
 impl ClusterConfig {
     /// Checks that the settings fit together, and `[migration]` with them.
     pub(crate) fn check(&self, migration: Option<&MigrationConfig>) -> Result<(), String> {
-        let given =
-            [&self.authority, &self.certificate, &self.key].iter().filter(|file| file.is_some()).count();
-        if self.insecure && given > 0 {
-            return Err("insecure = true and certificates exclude each other: leave one of them out".into());
-        }
+        check_insecure(self.insecure, [&self.authority, &self.certificate, &self.key])?;
         if !self.insecure && self.authority.is_none() {
             return Err(
-                "authority is needed: whoever can write to etcd can have disks moved. On a private network, \
-                 set insecure = true instead"
+                "authority is missing: whoever can write to etcd can have disks moved, so give the file of the authority that \
+                 signs its certificates. On a private network, set insecure = true instead"
                     .into(),
             );
         }
         if self.certificate.is_some() != self.key.is_some() {
-            return Err("certificate and key belong together: give both or none".into());
+            return Err(format!(
+                "{} is missing: certificate and key belong together, so give both or none",
+                if self.key.is_none() { "key" } else { "certificate" }
+            ));
         }
         if self.user.is_some() != self.password_file.is_some() {
-            return Err("user and password_file belong together: give both or none".into());
+            return Err(format!(
+                "{} is missing: user and password_file belong together, so give both or none",
+                if self.user.is_none() { "user" } else { "password_file" }
+            ));
         }
         if let (Some(name), Some(migration)) = (&self.name, migration)
             && !name.eq_ignore_ascii_case(&migration.name)
@@ -188,9 +190,12 @@ impl ClusterConfig {
         }
         let mut names = BTreeSet::new();
         for vm in &self.vms {
-            [&vm.name].into_iter().chain(&vm.apart).try_for_each(|name| check_name(name))?;
+            check_name(&vm.name).map_err(|what| format!("name of a [[cluster.vm]]: {what}"))?;
+            for group in &vm.apart {
+                check_name(group).map_err(|what| format!("apart of [[cluster.vm]] '{}': {what}", vm.name))?;
+            }
             if !names.insert(&vm.name) {
-                return Err(format!("vm '{}' is there twice: leave one of them out", vm.name));
+                return Err(format!("[[cluster.vm]] '{}' is there twice: leave one of them out", vm.name));
             }
         }
         if self.balance.window.0 < self.report_every.0 {
@@ -201,8 +206,8 @@ impl ClusterConfig {
         }
         self.balance.settings().check().map_err(|error| format!("balance: {error}"))?;
         let config = self.directory(migration)?;
-        check_name(&config.name)?;
-        config.check().map_err(|error| error.to_string())
+        check_name(&config.name).map_err(|what| format!("name: {what}"))?;
+        config.check().map_err(|error| format!("endpoints: {error}"))
     }
 
     /// Returns the settings of the directory.
@@ -211,7 +216,9 @@ impl ClusterConfig {
     /// The host has no name.
     pub(crate) fn directory(&self, migration: Option<&MigrationConfig>) -> Result<Config, String> {
         let name = self.name.as_ref().or(migration.map(|migration| &migration.name));
-        let name = name.ok_or("name is needed, since there is no [migration] that has it")?;
+        let name = name.ok_or(
+            "name is missing: give this host's name here, since there is no [migration] that has it",
+        )?;
         let identity = self.certificate.clone().zip(self.key.clone());
         Ok(Config {
             endpoints: self.endpoints.clone(),

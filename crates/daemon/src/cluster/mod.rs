@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use haversack_cluster::{Balancer, ClusterError, Plan};
 use haversack_directory::{DirectoryError, View};
 use haversack_etcd::Directory;
-use haversack_moves::{ABANDONED, Intents, Observed, snapshot};
+use haversack_moves::{ABANDONED_LEASES, Intents, Observed, snapshot};
 
 use self::config::ClusterConfig;
 use self::moves::Proposed;
@@ -61,7 +61,8 @@ pub fn start(
     let balancer = Balancer::new(config.balance.settings()).expect("the settings were checked");
     let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
     let mut reporter = Reporter::new(directory.name(), directory.instance(), config, link);
-    let intents = Intents::new(directory.name(), directory.instance(), ABANDONED);
+    let abandoned_after = config.lease.0.saturating_mul(ABANDONED_LEASES);
+    let intents = Intents::new(directory.name(), directory.instance(), abandoned_after);
     daemon.set_cluster(Cluster {
         directory,
         observed: Mutex::new(Observed::new(balancer, Instant::now())),
@@ -96,7 +97,7 @@ pub fn start(
                 next = Instant::now() + every;
                 guard(&mut dividing, &mut || tenants.look(&daemon, cluster));
                 guard(&mut reporting, &mut || {
-                    cluster.directory.report(reporter.report(&daemon, &tenants.limits()));
+                    cluster.directory.report(reporter.report(&daemon, &tenants.limits(&daemon)));
                 });
             }
             guard(&mut watching, &mut || watch.look(&daemon, cluster));

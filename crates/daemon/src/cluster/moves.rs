@@ -16,7 +16,7 @@ use crate::locked::Locked;
 /// For how long a proposed move must not have been in the directory before its source stops sending the disk: the VM may have come to the
 /// destination at this moment.
 const GIVEN_UP: Duration = Duration::from_secs(5);
-/// The reason of a move that an operator has ordered. Others are the balancer's.
+/// The reason of a move that an operator has ordered, for people.
 const ORDERED: &str = "an operator's order";
 
 /// Disks of this host that the balancer has had moved, where to, and when that was in the directory last.
@@ -26,7 +26,7 @@ pub struct Proposed(Mutex<HashMap<String, (String, Instant)>>);
 impl Proposed {
     /// Notes that the directory has a move of a disk of this host. An operator's move ends when the operator says so.
     fn note(&self, disk: &str, intent: &IntentRecord) {
-        if intent.reason == ORDERED {
+        if intent.is_ordered {
             self.0.locked().remove(disk);
         } else {
             self.0.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
@@ -98,6 +98,8 @@ impl Daemon {
             by: directory.name().into(),
             instance: directory.instance(),
             reason: ORDERED.into(),
+            is_ordered: true,
+            most_ms: None,
         };
         let driven = Driven::new(cluster, &disk, intent);
         match directory.begin_move(&disk, &driven.intent, None) {

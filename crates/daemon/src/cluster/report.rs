@@ -184,9 +184,8 @@ pub(super) fn sent_to(daemon: &Daemon, name: &str) -> Option<String> {
 
 fn worth(daemon: &Daemon, disk: &DiskStatus) -> Worth {
     let config = disk.config.as_ref();
-    let windows =
-        daemon.with_policy(|policy| policy.kept_windows(&disk.pool, &disk.name)).unwrap_or_default();
-    let window = windows.last();
+    let window = daemon.with_policy(|policy| policy.last_window(&disk.pool, &disk.name)).unwrap_or_default();
+    let window = window.as_ref();
     let measured_us = |latency: Latency| (latency.count > 0).then_some(latency.mean_us);
     let origin_us = window.and_then(|window| window.origin_latency_us);
     Worth {

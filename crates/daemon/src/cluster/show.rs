@@ -19,7 +19,7 @@ use crate::locked::Locked;
 use crate::settings::check_name;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The disks that an event names.
+/// The disks that an event names, and the keys that a status does.
 const MOST_NAMED: usize = 20;
 
 /// Says in words that another host has a better claim to a disk.
@@ -109,9 +109,7 @@ impl Daemon {
     pub fn forget_host(&self, host: &str, forget: &ForgetHost) -> Result<()> {
         let cluster = self.cluster_or_error()?;
         check_name(host).map_err(DaemonError::Bad)?;
-        if forget.confirm != host {
-            return Err(DaemonError::Bad(format!("confirm must repeat the host's name, '{host}'")));
-        }
+        let is_confirmed = forget.confirm == host;
         let host = host.to_ascii_lowercase();
         let is_alive = || {
             DaemonError::conflict(
@@ -125,6 +123,9 @@ impl Daemon {
         }
         if !view.away().contains(host.as_str()) {
             return Err(DaemonError::NoSuch { what: "host", name: host });
+        }
+        if !is_confirmed {
+            return Err(DaemonError::Bad(format!("confirm must repeat the host's name, '{host}'")));
         }
         let of_it = view.disks.values().filter(|disk| disk.record.host == host);
         let mut disks: Vec<String> = of_it.map(|disk| disk.record.name.clone()).collect();
@@ -210,8 +211,7 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
         ));
     }
     problems.extend(status.conflicts.iter().map(|one| format!("disk '{}': {}", one.disk, conflict(one))));
-    let unreadable = &cluster.directory.view().unreadable;
-    problems.extend(unreadable.iter().map(|(key, one)| format!("{key} in etcd is ignored: {}", one.why)));
+    problems.extend(unreadable(&cluster.directory.view()));
     DirectoryStatus {
         name: name.into(),
         endpoint: status.endpoint.clone(),
@@ -221,6 +221,15 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
         is_reported: status.is_reported,
         problems,
     }
+}
+
+/// Says which keys of the directory cannot be read, and how many more than it names.
+fn unreadable(view: &View) -> impl Iterator<Item = String> {
+    let named = view.unreadable.iter().take(MOST_NAMED);
+    let named = named.map(|(key, one)| format!("{key} in etcd is ignored: {}", one.why));
+    let more = view.unreadable.len().saturating_sub(MOST_NAMED);
+    let more = (more > 0).then(|| format!("{more} more keys in etcd are ignored for such reasons"));
+    named.chain(more)
 }
 
 pub(super) fn hosts(view: &View, now: Instant) -> Vec<ClusterHost> {
@@ -388,5 +397,30 @@ impl Cluster {
     /// Returns the directory's figures for metrics.
     pub(crate) fn figures(&self) -> (haversack_etcd::Status, std::sync::Arc<View>) {
         (self.directory.status(), self.directory.view())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_directory::Write;
+
+    use super::*;
+
+    #[test]
+    fn of_many_unreadable_keys_some_are_named() {
+        let mut view = View::default();
+        let mut add = |keys: std::ops::Range<usize>| {
+            for key in keys {
+                view.note(&Write::put(Key::Tenant(format!("t{key}")), b"nonsense".into()), 1, Instant::now());
+            }
+            unreadable(&view).collect::<Vec<_>>()
+        };
+        assert!(add(0..0).is_empty());
+        assert_eq!(add(0..MOST_NAMED).len(), MOST_NAMED);
+        let many = add(MOST_NAMED..1000);
+        assert_eq!(many.len(), MOST_NAMED + 1);
+        assert!(
+            many[0].contains("/tenants/t0 in etcd is ignored") && many[MOST_NAMED].starts_with("980 more")
+        );
     }
 }

@@ -17,6 +17,7 @@ use haversack_policy::TenantBounds;
 
 use super::Cluster;
 use crate::daemon::Daemon;
+use crate::pool::Pool;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The unit in which caches are divided among tenants: 1 MiB.
@@ -105,15 +106,23 @@ impl Tenants {
         self.told = Some(now);
     }
 
-    /// Returns the most that tenants have, in bytes, by pool and tenant.
-    pub fn limits(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        let limits = |(pool, tenants): (&String, &BTreeMap<String, Bounds>)| {
-            let limits = tenants.iter().filter_map(|(tenant, bounds)| {
-                Some((tenant.clone(), bounds.most_blocks?.saturating_mul(BLOCK)))
-            });
-            (pool.clone(), limits.collect())
+    /// Returns the most that tenants have, in bytes, by pool and tenant. Until this daemon has told the policy, that is what the
+    /// policy was told before a restart.
+    pub fn limits(&self, daemon: &Daemon) -> BTreeMap<String, BTreeMap<String, u64>> {
+        let limit = |tenant: &str, most_blocks: Option<u64>| {
+            Some((tenant.to_owned(), most_blocks?.saturating_mul(BLOCK)))
         };
-        self.told.iter().flatten().map(limits).collect()
+        if let Some(told) = &self.told {
+            let limits = |tenants: &BTreeMap<String, Bounds>| {
+                tenants.iter().filter_map(|(tenant, bounds)| limit(tenant, bounds.most_blocks)).collect()
+            };
+            return told.iter().map(|(pool, tenants)| (pool.clone(), limits(tenants))).collect();
+        }
+        let known = |pool: &Pool| {
+            let tenants = daemon.with_policy(|policy| policy.tenants(&pool.name)).unwrap_or_default();
+            tenants.iter().filter_map(|bounds| limit(tenant_of(bounds), bounds.most_blocks)).collect()
+        };
+        daemon.pools().map(|pool| (pool.name.clone(), known(pool))).collect()
     }
 }
 
@@ -168,6 +177,11 @@ fn clip(here: &mut Here, view: &View, me: &str) {
             bounds.least_blocks = bounds.least_blocks.min(*most);
         }
     }
+}
+
+/// Returns the tenant as hosts call it: disks without one are one without a name.
+fn tenant_of(bounds: &TenantBounds) -> &str {
+    if bounds.tenant == NO_TENANT { "" } else { &bounds.tenant }
 }
 
 fn tell(daemon: &Daemon, here: &Here) {

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use haversack_api::{
-    ErrorBody, ExpectDisk, HostStatus, Job, MigrationStatus, OwnDisk, StartMigration, Takeover,
+    ErrorBody, ExpectDisk, HostStatus, Job, KeepMigration, MigrationStatus, OwnDisk, StartMigration, Takeover,
 };
 
 use super::Control;
@@ -49,9 +49,22 @@ pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> A
 pub async fn start(
     State(control): State<Control>,
     Part(disk): Part<String>,
-    Body(StartMigration { to, method }): Body<StartMigration>,
+    Body(start): Body<StartMigration>,
 ) -> JobAnswer {
-    start_job(&control, move |daemon| daemon.migrate(&disk, &to, method)).await
+    start_job(&control, move |daemon| daemon.migrate(&disk, start)).await
+}
+
+/// Keeps a migration that was started with `keep` going for this much longer, or until it ends. Nothing happens if no migration was
+/// requested.
+#[utoipa::path(put, path = "/v1/disks/{disk}/migration", request_body = KeepMigration,
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn keep(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(KeepMigration { keep }): Body<KeepMigration>,
+) -> Answer<()> {
+    answer(&control, move |daemon| daemon.keep_migration(&disk, keep)).await
 }
 
 /// Stops sending a disk's cache ahead. The disk stays here.

@@ -111,7 +111,10 @@ fn operators() -> Router<Control> {
         .route("/v1/disks/{disk}", patch(disks::change).delete(disks::detach))
         .route("/v1/disks/{disk}/flush", post(disks::flush))
         .route("/v1/disks/{disk}/resize", post(disks::resize))
-        .route("/v1/disks/{disk}/migration", post(migration::start).delete(migration::stop))
+        .route(
+            "/v1/disks/{disk}/migration",
+            post(migration::start).put(migration::keep).delete(migration::stop),
+        )
         .route("/v1/migrations", post(migration::expect))
         .route("/v1/disks/{disk}/event", post(policy::event))
         .route("/v1/disks/{disk}/measure", post(policy::measure))

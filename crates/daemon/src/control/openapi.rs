@@ -41,6 +41,7 @@ use super::{cluster, disks, migration, policy, pools, system};
         migration::hosts,
         migration::show,
         migration::start,
+        migration::keep,
         migration::stop,
         migration::takeover,
         migration::own,

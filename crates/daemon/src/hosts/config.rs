@@ -62,15 +62,23 @@ pub struct HostConfig {
     pub address: String,
 }
 
+/// Checks that files for TLS are given only where it is used.
+pub(crate) fn check_insecure<const N: usize>(
+    is_insecure: bool,
+    files: [&Option<PathBuf>; N],
+) -> Result<(), String> {
+    if is_insecure && files.iter().any(|file| file.is_some()) {
+        return Err("insecure = true and certificates exclude each other: leave one of them out".into());
+    }
+    Ok(())
+}
+
 impl MigrationConfig {
     /// Checks that the settings fit together, and the hosts with them.
     pub(crate) fn check(&self, hosts: &[HostConfig]) -> Result<(), String> {
         let files = [&self.certificate, &self.key, &self.authority];
-        let given = files.iter().filter(|file| file.is_some()).count();
-        if self.insecure && given > 0 {
-            return Err("insecure = true and certificates exclude each other: leave one of them out".into());
-        }
-        if !self.insecure && given < files.len() {
+        check_insecure(self.insecure, files)?;
+        if !self.insecure && files.iter().any(|file| file.is_none()) {
             return Err(
                 "certificate, key and authority are needed: hosts send each other their guests' data. In a network that \
                  nobody else can reach, set insecure = true instead"

@@ -86,7 +86,7 @@ impl Daemon {
 /// # Errors
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
-    super::watch(daemon, "detached", LOOK_EVERY, |daemon, _: &Hosts| {
+    super::watch(daemon, ("detached", "having detached disks stand by"), LOOK_EVERY, |daemon, _: &Hosts| {
         daemon.note_drained();
         for (pool, id) in daemon.to_stand_by() {
             if let Ok(pool) = daemon.pool(&pool)

@@ -372,7 +372,12 @@ impl Hosts {
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let mut watch = Watch::default();
-    super::watch(daemon, "epochs", LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
+    super::watch(
+        daemon,
+        ("epochs", "asking hosts for the owners of disks"),
+        LOOK_EVERY,
+        move |daemon, hosts| watch.look(daemon, hosts),
+    )
 }
 
 #[derive(Default)]

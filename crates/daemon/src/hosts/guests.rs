@@ -7,13 +7,10 @@ use std::time::{Duration, Instant};
 
 use haversack_model::{DiskId, HostId};
 
-use super::Hosts;
 use super::talk::Question;
+use super::{Hosts, LOOK_EVERY};
 use crate::daemon::{Daemon, Disk};
 use crate::pool::Pool;
-
-/// How often disks are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How often a host is asked again: it may have been away.
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -24,10 +21,15 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let mut watch = Watch::default();
-    super::watch(daemon, "guests", LOOK_EVERY, move |daemon, hosts| {
-        watch.look(daemon, hosts);
-        daemon.measure_paces(hosts);
-    })
+    super::watch(
+        daemon,
+        ("guests", "looking for guests that are about to come"),
+        LOOK_EVERY,
+        move |daemon, hosts| {
+            watch.look(daemon, hosts);
+            daemon.measure_paces(hosts);
+        },
+    )
 }
 
 #[derive(Default)]

@@ -18,12 +18,11 @@ use serde::Deserialize;
 
 use super::config::HostConfig;
 use super::talk::{Answer, Question};
-use super::{Hosts, frame, watch};
+use super::{Hosts, LOOK_EVERY, frame, watch};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
+use crate::settings::check_name;
 
-/// How often to check whether a lender is connected.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A host that does not lend is asked again after this time.
@@ -53,15 +52,17 @@ pub struct BorrowConfig {
     pub disks: Option<Vec<String>>,
 }
 
-fn check_names<'a>(names: impl IntoIterator<Item = &'a String>, hosts: &[HostConfig]) -> Result<(), String> {
-    for name in names {
-        if !hosts.iter().any(|host| host_id(&host.name) == host_id(name)) {
-            return Err(format!(
-                "host '{name}' is not in the configuration: add a [[host]] with its address"
-            ));
-        }
+/// Checks a list of hosts, which `key` has. `optional` can be left out instead.
+fn check_hosts(key: &str, optional: &str, names: &[String], hosts: &[HostConfig]) -> Result<(), String> {
+    if names.is_empty() {
+        return Err(format!("{key} = [] names no host: name one, or leave {optional} out"));
     }
-    Ok(())
+    match names.iter().find(|name| !hosts.iter().any(|host| host_id(&host.name) == host_id(name))) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "{key} names host '{name}', which is not in the configuration: add a [[host]] with its address, or correct the name"
+        )),
+    }
 }
 
 impl LendConfig {
@@ -71,30 +72,34 @@ impl LendConfig {
         hosts: &[HostConfig],
         mut pools: impl Iterator<Item = (&'a str, bool)>,
     ) -> Result<(), String> {
-        let Some((_, shares_spare)) = pools.find(|(pool, _)| *pool == self.pool) else {
-            return Err(format!("there is no pool '{}': name one of this file", self.pool));
+        let LendConfig { pool, capacity, to } = self;
+        let Some((_, shares_spare)) = pools.find(|(name, _)| name == pool) else {
+            return Err(format!("pool = \"{pool}\": there is no such pool; name one of this file"));
         };
         if !shares_spare {
-            return Err(format!("pool '{}' has share_spare = false, so nothing of it is spare", self.pool));
+            return Err(format!(
+                "pool = \"{pool}\": that pool has share_spare = false, so nothing of it is spare; set that to true, or name another \
+                 pool"
+            ));
         }
-        if self.capacity.0 < LEAST_BYTES {
-            return Err(
-                "capacity is too small to lend anything: give 4MiB or more for each arena of the pool".into(),
-            );
+        if capacity.0 < LEAST_BYTES {
+            return Err(format!(
+                "capacity = \"{capacity}\" is too small to lend anything: give 4MiB or more for each arena of the pool"
+            ));
         }
-        check_names(self.to.iter().flatten(), hosts)
+        to.iter().try_for_each(|to| check_hosts("to", "it", to, hosts))
     }
 }
 
 impl BorrowConfig {
     /// Checks it against the rest of the configuration.
     pub(crate) fn check(&self, hosts: &[HostConfig]) -> Result<(), String> {
-        if self.from.is_empty() {
-            return Err(
-                "from = [] names no host that lends: give the name of one, or leave [borrow] out".into()
-            );
+        check_hosts("from", "[borrow]", &self.from, hosts)?;
+        let Some(disks) = &self.disks else { return Ok(()) };
+        if disks.is_empty() {
+            return Err("disks = [] names no disk: name one, or leave it out for all disks".into());
         }
-        check_names(&self.from, hosts)
+        disks.iter().try_for_each(|disk| check_name(disk).map_err(|what| format!("disks: {what}")))
     }
 }
 
@@ -201,11 +206,31 @@ impl Hosts {
     }
 }
 
+/// Says which disks of `[borrow]` nobody has attached: a name may be wrong, or the disk comes later.
+pub fn tell_unknown_disks(daemon: &Daemon) {
+    let Some(hosts) = daemon.hosts() else { return };
+    let known = daemon.disks();
+    let named = hosts.lending.borrow.iter().flat_map(|borrow| borrow.disks.iter().flatten());
+    for name in named.filter(|name| !known.contains_key(*name)) {
+        let what = format!(
+            "disks of [borrow] names disk '{name}', which this host does not have: correct the name, unless the disk is attached later"
+        );
+        tracing::warn!("{what}");
+        daemon.events.add("borrow-unknown-disk", name, what);
+    }
+}
+
 /// Keeps asking lenders until the daemon ends.
 ///
 /// # Errors
 /// The thread cannot be started.
 pub fn watch_lenders(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let borrows = daemon.hosts().is_some_and(|hosts| !hosts.lending.lenders.is_empty());
-    if borrows { watch(daemon, "lenders", LOOK_EVERY, |_, hosts| hosts.ask_lenders()) } else { Ok(()) }
+    if borrows {
+        watch(daemon, ("lenders", "asking hosts whether they lend"), LOOK_EVERY, |_, hosts| {
+            hosts.ask_lenders()
+        })
+    } else {
+        Ok(())
+    }
 }

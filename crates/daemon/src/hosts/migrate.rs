@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use haversack_api::{DiskConfig, DiskState, Job, JobKind, Method, MigrationState, MigrationStatus, Size};
+use haversack_api::{
+    DiskConfig, DiskState, Job, JobKind, Method, MigrationState, MigrationStatus, Size, Span, StartMigration,
+};
 use haversack_core::{JobError, Progress};
 use haversack_engine::{EngineError, MoveStatus};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES};
@@ -41,24 +43,38 @@ impl Daemon {
     }
 
     /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has the
-    /// disk. To cancel it leaves the disk here.
+    /// disk. To cancel it leaves the disk here, and so does not to keep it.
     ///
     /// # Errors
     /// There is no such disk or host, or the disk does not move.
-    pub fn migrate(self: &Arc<Self>, name: &str, to: &str, method: Option<Method>) -> Result<Job> {
+    pub fn migrate(self: &Arc<Self>, name: &str, start: StartMigration) -> Result<Job> {
+        let StartMigration { to, method, keep } = start;
         let hosts = self.hosts_or_error()?;
         let disk = self.disk(name)?;
         disk.attached()?;
         if self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?.is_none() {
             return Err(super::movable::stays(&disk.config()));
         }
-        let to_host = hosts.find(to).ok_or_else(|| Hosts::unknown(to))?;
+        let to_host = hosts.find(&to).ok_or_else(|| Hosts::unknown(&to))?;
         let method = method.unwrap_or(hosts.method);
         hosts.aborted.locked().remove(&(disk.id, to_host));
-        let (daemon, name, to) = (self.clone(), name.to_string(), to.to_string());
+        hosts.keep(disk.id, keep);
+        let (daemon, name) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Migrate, &name.clone(), move |control| {
             daemon.run_migration(&hosts, &disk, (to_host, &to), method, control)
         })
+    }
+
+    /// Keeps a disk's migration going that was started by a request, for this long or until it ends.
+    ///
+    /// # Errors
+    /// There is no such disk, or no other hosts are configured.
+    pub fn keep_migration(&self, name: &str, keep: Option<Span>) -> Result<()> {
+        let (hosts, disk) = (self.hosts_or_error()?, self.disk(name)?);
+        if self.jobs.is_running(JobKind::Migrate, name) {
+            hosts.keep(disk.id, keep);
+        }
+        Ok(())
     }
 
     fn run_migration(
@@ -91,10 +107,12 @@ impl Daemon {
             if matches!(status.record, Record::Released { .. } | Record::Overtaken { .. }) {
                 return Ok(());
             }
-            if control.is_cancelled() {
+            let is_left = hosts.is_left(disk.id);
+            if control.is_cancelled() || is_left {
                 hosts.aborted.locked().insert((disk.id, to));
                 backend.stop_migration(handle)?;
-                self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'"));
+                let why = if is_left { ": whoever was moving its VM has not been heard of" } else { "" };
+                self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'{why}"));
                 return Err(EngineError::Job(JobError::Cancelled).into());
             }
             std::thread::sleep(LOOK_EVERY);

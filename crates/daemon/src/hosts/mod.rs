@@ -29,14 +29,14 @@ mod workers;
 pub use detached::watch as watch_detached;
 pub use epochs::watch as watch_epochs;
 pub use fence::FencePrograms;
-pub use lending::watch_lenders;
+pub use lending::{tell_unknown_disks, watch_lenders};
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use haversack_api::{HostStatus, Method};
+use haversack_api::{HostStatus, Method, Span};
 use haversack_engine::{HostMessage, HostSettings, ReadRefusal, Receipt, blocks_a_period};
 use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, HostState, LinkError, LinkSender, Links, ObserveError,
@@ -50,8 +50,12 @@ use self::lending::{BorrowConfig, LendConfig, Lending};
 use self::talk::WaitingTable;
 use self::workers::Workers;
 use crate::daemon::Daemon;
+use crate::locked::Locked;
+use crate::part::Part;
 use crate::pool::Pool;
 
+/// How often the daemon looks whether it has something to ask of other hosts.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Threads that answer what is on record: nothing of that waits for an origin.
 const RECORD_THREADS: usize = 2;
 /// Questions for records that wait for them; more are refused.
@@ -77,6 +81,8 @@ pub struct Hosts {
     /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
+    /// Until when migrations go on unless whoever drives them says so again.
+    kept: Mutex<HashMap<DiskId, Instant>>,
     /// How fast disks are being sent.
     paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
@@ -152,6 +158,7 @@ impl Hosts {
             links,
             waiting: WaitingTable::default(),
             aborted: Mutex::default(),
+            kept: Mutex::default(),
             paces: Mutex::default(),
             answering: AtomicUsize::new(0),
             records: Workers::start("records", RECORD_THREADS, MOST_RECORD_QUESTIONS),
@@ -222,6 +229,21 @@ impl Hosts {
         }
     }
 
+    /// Lets a disk's migration go on for this long, or until it ends.
+    fn keep(&self, disk: DiskId, keep: Option<Span>) {
+        let until = keep.and_then(|keep| Instant::now().checked_add(keep.0));
+        let mut kept = self.kept.locked();
+        match until {
+            Some(until) => drop(kept.insert(disk, until)),
+            None => drop(kept.remove(&disk)),
+        }
+    }
+
+    /// Returns whether whoever drives a disk's migration has not been heard of for too long.
+    fn is_left(&self, disk: DiskId) -> bool {
+        self.kept.locked().get(&disk).is_some_and(|until| Instant::now() >= *until)
+    }
+
     fn are_connected(&self, hosts: &[HostId]) -> bool {
         hosts.iter().all(|host| self.is_connected(*host))
     }
@@ -273,18 +295,21 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Calls `look` again and again, on a thread of its own, until the daemon ends.
+/// Calls `look` again and again, on a thread of its own, until the daemon ends. After a panic it goes on a minute later. `what` is
+/// what it does, for the operator.
 fn watch(
     daemon: &Arc<Daemon>,
-    name: &str,
+    (name, what): (&str, &'static str),
     every: Duration,
     mut look: impl FnMut(&Daemon, &Hosts) + Send + 'static,
 ) -> std::io::Result<()> {
     let Some(hosts) = daemon.hosts() else { return Ok(()) };
-    let daemon = Arc::downgrade(daemon);
+    let (daemon, mut part) = (Arc::downgrade(daemon), Part::new(what));
     let run = move || {
         while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
-            look(&daemon, &hosts);
+            if let Some(what) = part.run(Instant::now(), &mut || look(&daemon, &hosts)) {
+                daemon.events.add("hosts-failed", "daemon", what);
+            }
             drop(daemon);
             std::thread::sleep(every);
         }

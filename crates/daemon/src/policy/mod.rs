@@ -131,6 +131,14 @@ impl Policy {
         })
     }
 
+    /// Returns what tenants have on a pool, as the policy was told last, which may have been before a restart.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub fn tenants(&self, pool: &str) -> Result<Vec<TenantBounds>> {
+        self.with(pool, |looped| Ok(looped.tenants().to_vec()))
+    }
+
     /// Posts what has happened to a disk. It may be called with any lock held, so that news arrive in the order
     /// in which they happened. The next call of any other method reads them.
     pub fn post(&self, pool: &str, disk: &str, news: News) {
@@ -254,7 +262,15 @@ impl Policy {
     /// # Errors
     /// There is no such pool.
     pub fn kept_windows(&self, pool: &str, disk: &str) -> Result<Vec<DiskWindow>> {
-        self.with(pool, |looped| Ok(looped.kept_windows(disk)))
+        self.with(pool, |looped| Ok(looped.kept_windows(disk).cloned().collect()))
+    }
+
+    /// Returns the last window of an attached disk, if any has ended.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub fn last_window(&self, pool: &str, disk: &str) -> Result<Option<DiskWindow>> {
+        self.with(pool, |looped| Ok(looped.kept_windows(disk).last().cloned()))
     }
 
     /// Continues with what another host has measured of an attached disk that comes, or has come, from there.

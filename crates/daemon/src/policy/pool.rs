@@ -260,6 +260,11 @@ impl PoolLoop {
         }
     }
 
+    /// Returns what tenants have on this pool.
+    pub fn tenants(&self) -> &[TenantBounds] {
+        self.control.as_ref().map_or(&[], Control::tenants)
+    }
+
     /// Sets what tenants have on this pool, and decides if that is a change.
     pub fn set_tenants(&mut self, tenants: &[TenantBounds]) {
         if self.control.as_mut().is_some_and(|control| control.set_tenants(tenants)) {
@@ -320,9 +325,9 @@ impl PoolLoop {
     }
 
     /// Returns a disk's last windows, oldest first.
-    pub fn kept_windows(&self, name: &str) -> Vec<DiskWindow> {
+    pub fn kept_windows(&self, name: &str) -> impl Iterator<Item = &DiskWindow> {
         let control = self.control.as_ref().filter(|_| self.measures());
-        control.map_or_else(Vec::new, |control| control.kept_windows(name).cloned().collect())
+        control.into_iter().flat_map(move |control| control.kept_windows(name))
     }
 
     /// Continues with what another host has measured of a disk that comes from there, and decides at once.

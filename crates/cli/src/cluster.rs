@@ -133,15 +133,22 @@ pub fn forget(client: &Client, host: &str, confirm: Option<&str>, style: Style) 
     if confirm.is_some_and(|typed| typed != host) {
         return Err(not_confirmed());
     }
+    let path = format!("/v1/cluster/hosts/{}/forget", part(host)?);
+    let forget =
+        |confirm: &str| client.send(Method::POST, &path, Some(&ForgetHost { confirm: confirm.into() }));
     if confirm.is_none() {
         let status: ClusterStatus = client.get("/v1/cluster")?;
+        let is_it = |one: &&ClusterHost| one.name.eq_ignore_ascii_case(host);
+        if status.hosts.iter().find(is_it).is_none_or(|one| one.state != HostState::Away) {
+            // The daemon says why, and forgets nothing that was not confirmed.
+            forget("")?;
+        }
         if ask(&format!("{}type '{host}' to forget it: ", plain(&what_is_forgotten(&status, host))))? != host
         {
             return Err(not_confirmed());
         }
     }
-    let path = format!("/v1/cluster/hosts/{}/forget", part(host)?);
-    client.send(Method::POST, &path, Some(&ForgetHost { confirm: host.into() }))?;
+    forget(host)?;
     style.tell(&format!("{host}: forgotten"))
 }
 

@@ -23,6 +23,9 @@ use crate::error::{CliError, Result};
 use crate::output::{Style, counted, print};
 use crate::run::part;
 
+/// What 'off' means where there is always a policy.
+const OFF_IN_CLUSTER: &str = "This host is one of a cluster, which has to know what its disks demand: 'off' is the policy 'auto' here.\n";
+
 /// Runs a command that needs the daemon.
 pub fn run(client: &Client, command: &PolicyCommand, style: Style) -> Result<()> {
     let as_json = style.as_json;
@@ -32,12 +35,17 @@ pub fn run(client: &Client, command: &PolicyCommand, style: Style) -> Result<()>
             print(as_json, &status, &show_text(&status))
         }
         PolicyCommand::Set { allocator, settings } if allocator == "off" => match settings.as_slice() {
-            [] => changed_to(&client.call(Method::DELETE, "/v1/policy", None::<&()>)?, style),
+            [] => {
+                let status: PolicyStatus = client.call(Method::DELETE, "/v1/policy", None::<&()>)?;
+                let in_cluster = if status.settings.is_some() { OFF_IN_CLUSTER } else { "" };
+                style.print(&status, &format!("{in_cluster}{}", show_text(&status)))
+            }
             [first, ..] => Err(CliError::Usage(format!("'{first}': 'off' takes no settings"))),
         },
         PolicyCommand::Set { allocator, settings } => {
             let settings = settings_of(allocator, settings)?;
-            changed_to(&client.call(Method::PUT, "/v1/policy", Some(&settings))?, style)
+            let status: PolicyStatus = client.call(Method::PUT, "/v1/policy", Some(&settings))?;
+            style.print(&status, &show_text(&status))
         }
         PolicyCommand::Log { pool, count } => {
             let pool = pool.as_deref().map(part).transpose()?;
@@ -70,10 +78,6 @@ pub fn changed(settings: &PolicySettings, pairs: &[String]) -> Result<PolicySett
         object.insert(key.to_owned(), value);
     }
     serde_json::from_value(Value::Object(object)).map_err(|error| CliError::Usage(error.to_string()))
-}
-
-fn changed_to(status: &PolicyStatus, style: Style) -> Result<()> {
-    style.print(status, &show_text(status))
 }
 
 fn show_text(status: &PolicyStatus) -> String {

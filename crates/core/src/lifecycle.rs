@@ -2,7 +2,8 @@
 //! origin.
 //!
 //! The table of states and events is in ARCHITECTURE.md, and a test compares it with this file. After a crash
-//! or a stop a disk is detached if the record says that this host owns it, otherwise released.
+//! or a stop a disk is as the record says: detached if this host owns it; otherwise a peer or a replica if blocks
+//! are kept here for another host, and released if not.
 //!
 //! Invariants
 //! - This host owns a disk's origin from an attach to the next release, under an epoch that never decreases.
@@ -69,7 +70,8 @@ pub(crate) enum Event {
     HandOver,
     /// The record says durably that another host owns it, which needs dirty blocks from here.
     HandedOver,
-    /// The new owner needs nothing from here any more.
+    /// No other host needs what is kept here: the new owner has all dirty blocks of a peer, or a replica is dropped or
+    /// does not count any more.
     Drained,
     /// Copies of its blocks are to be taken in.
     Expect,

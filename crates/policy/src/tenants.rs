@@ -85,7 +85,7 @@ impl Tenants {
         allocation.reason.push_str("; tenants have their parts of the cluster");
         let reserved = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
         let part = |claim: &Claim| Share {
-            weight: claim.priority.max(LEAST_WEIGHT),
+            weight: weight(claim),
             least: 0,
             most: claim.limit_blocks.saturating_sub(claim.reservation_blocks),
         };

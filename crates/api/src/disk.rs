@@ -293,6 +293,18 @@ impl CleanerSettings {
     }
 }
 
+/// What a flush promises while a disk that is to have a replica of its dirty blocks has no complete one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "arguments", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum WithoutReplica {
+    /// The origin has it: the disk writes through.
+    #[default]
+    WriteThrough,
+    /// This host's flash has it.
+    Continue,
+}
+
 /// TLS to an origin (`nbds://`, `nbds+unix://`): PEM files on the daemon's host, read for every connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -400,6 +412,12 @@ pub struct DiskConfig {
     /// and cached once for all disks that were made from it. The origin must tell which these are, as qcow2: does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// Another host that has a replica of the disk's dirty blocks, or `auto` for one that is reachable; none if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicate: Option<String>,
+    /// What a flush promises while there is no complete replica.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub without_replica: WithoutReplica,
     /// Export the disk over NBD under its name.
     #[serde(default = "yes")]
     pub nbd: bool,
@@ -428,6 +446,10 @@ fn origin_wait() -> Span {
 
 fn connections() -> u8 {
     4
+}
+
+fn is_default(value: &WithoutReplica) -> bool {
+    *value == WithoutReplica::default()
 }
 
 fn yes() -> bool {
@@ -470,6 +492,8 @@ impl DiskConfig {
             connections: connections(),
             read_only: false,
             base: None,
+            replicate: None,
+            without_replica: WithoutReplica::default(),
             nbd: true,
             accept_loss: None,
             accept_origin_change: None,
@@ -529,18 +553,28 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", command(flatten))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cleaner: Option<CleanerSettings>,
+    /// Host that has a replica of the disk's dirty blocks; auto for one that is reachable; none for no replica.
+    #[cfg_attr(feature = "arguments", arg(long, value_name = "HOST", help_heading = "Replica"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicate: Option<String>,
+    /// What a flush promises while there is no complete replica: that the origin has it, or only this host's flash.
+    #[cfg_attr(feature = "arguments", arg(long, help_heading = "Replica"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_replica: Option<WithoutReplica>,
     /// Whether the disk is an NBD export. Existing connections stay.
     #[cfg_attr(feature = "arguments", arg(skip))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
 }
 
+/// The host by which a change removes a disk's replica.
+const NO_REPLICA: &str = "none";
 /// The window by which a change removes a disk's own.
 const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
 
 impl DiskChange {
     /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest limit
-    /// means none, and so does a window of 0.
+    /// means none, and so do a window of 0 and `none` as the host of a replica.
     #[must_use]
     pub fn applied_to(&self, old: &DiskConfig) -> DiskConfig {
         let named = |new: &Option<String>, old: &Option<String>| {
@@ -558,6 +592,8 @@ impl DiskChange {
             window: self.window.or(old.window).filter(|window| *window != NO_WINDOW),
             sequential_cutoff: self.sequential_cutoff.unwrap_or(old.sequential_cutoff),
             cleaner: self.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
+            replicate: self.replicate.as_ref().or(old.replicate.as_ref()).filter(|host| *host != NO_REPLICA).cloned(),
+            without_replica: self.without_replica.unwrap_or(old.without_replica),
             nbd: self.nbd.unwrap_or(old.nbd),
             ..old.clone()
         }
@@ -579,6 +615,9 @@ impl DiskChange {
             sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff)
                 .then_some(new.sequential_cutoff),
             cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
+            replicate: (old.replicate != new.replicate)
+                .then(|| new.replicate.clone().unwrap_or_else(|| NO_REPLICA.into())),
+            without_replica: (old.without_replica != new.without_replica).then_some(new.without_replica),
             nbd: (old.nbd != new.nbd).then_some(new.nbd),
         }
     }
@@ -645,8 +684,14 @@ mod tests {
     fn a_change_leads_from_one_disk_s_settings_to_another_s() {
         let plain = DiskConfig::new("vm1", "main", "/dev/sdx");
         let window = Some("12h".parse().unwrap());
-        let set =
-            DiskConfig { limit: Some(Size(4096)), tenant: Some("shop".into()), window, ..plain.clone() };
+        let set = DiskConfig {
+            limit: Some(Size(4096)),
+            tenant: Some("shop".into()),
+            window,
+            replicate: Some("beta".into()),
+            without_replica: WithoutReplica::Continue,
+            ..plain.clone()
+        };
         for (old, new) in [(&plain, &set), (&set, &plain), (&set, &set)] {
             assert_eq!(DiskChange::between(old, new).applied_to(old), *new);
         }

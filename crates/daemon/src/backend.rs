@@ -17,7 +17,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
     ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, LendingSettings, LendingStatus,
-    MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, TakeoverLoss, VhostUserConfig,
+    MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, ReplicaPolicy, TakeoverLoss, VhostUserConfig,
     VhostUserServer,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
@@ -97,6 +97,12 @@ pub trait Backend: Send + Sync {
     fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>>;
     /// See [`ArenaHandle::take_over`].
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()>;
+    /// See [`ArenaHandle::take_over_with_replica`].
+    fn take_over_with_replica(&self, disk: DiskHandle, epoch: u64) -> Result<()>;
+    /// See [`ArenaHandle::set_replica`].
+    fn set_replica(&self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()>;
+    /// See [`PoolHandle::replicas`].
+    fn replicas(&self) -> Result<Vec<(DiskId, MoveStatus)>>;
     /// See [`PoolHandle::stand_by`].
     fn stand_by(&self, disk: DiskId) -> Result<bool>;
     /// See [`PoolHandle::withdraw`].
@@ -248,6 +254,18 @@ impl Backend for PoolHandle {
 
     fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         self.arena(disk).take_over(disk, epoch, loss)
+    }
+
+    fn take_over_with_replica(&self, disk: DiskHandle, epoch: u64) -> Result<()> {
+        self.arena(disk).take_over_with_replica(disk, epoch)
+    }
+
+    fn set_replica(&self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()> {
+        self.arena(disk).set_replica(disk, replica)
+    }
+
+    fn replicas(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        PoolHandle::replicas(self)
     }
 
     fn stand_by(&self, disk: DiskId) -> Result<bool> {

@@ -238,15 +238,6 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.set_replica(disk, replica))?
     }
 
-    /// Has a take-over use this host's replica even if the owner may have gone on without it. **It must have died while the
-    /// replica was complete.**
-    ///
-    /// # Errors
-    /// The disk does not move, or the arena has ended.
-    pub fn trust_replica(&self, disk: DiskHandle) -> Result<()> {
-        self.run(move |reactor| reactor.trust_replica(disk))?
-    }
-
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
     /// host, under an epoch that [`haversack_ownership::forced_epoch`] made. It is done when
     /// [`PoolHandle::migration_status`] says so. **The hosts that may own the disk must be fenced before.**
@@ -257,6 +248,15 @@ impl ArenaHandle {
     /// [`PoolHandle::migration_status`]: crate::PoolHandle::migration_status
     pub fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         self.run(move |reactor| reactor.take_over(disk, epoch, loss))?
+    }
+
+    /// The same with the replica of the owner's dirty blocks that this host has, even if the owner may have gone on without
+    /// it. **It must have died, or been fenced, while the replica was complete.**
+    ///
+    /// # Errors
+    /// As for [`ArenaHandle::take_over`], or there is no complete replica here. Nothing has changed then.
+    pub fn take_over_with_replica(&self, disk: DiskHandle, epoch: u64) -> Result<()> {
+        self.run(move |reactor| reactor.take_over_with_replica(disk, epoch))?
     }
 
     pub(crate) fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {
@@ -299,6 +299,11 @@ impl ArenaHandle {
 
     pub(crate) fn departures(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
         self.run(|reactor| reactor.departures())
+    }
+
+    /// Returns the state of the disks that have a replica, or whose replica is here.
+    pub(crate) fn replicas(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        self.run(|reactor| reactor.replicas())
     }
 
     /// Cleans a disk and detaches it. Until it is detached it takes no new clients. If it has clients, the call

@@ -247,6 +247,9 @@ pub enum EngineError {
     /// The disk was attached without other hosts that it could move to.
     #[error("the disk does not move between hosts: it was attached when no other host was configured")]
     DoesNotMove,
+    /// A take-over was to use a replica.
+    #[error("there is no complete replica of the disk's dirty blocks here")]
+    NoReplica,
     /// The pool holds nothing of the disk.
     #[error("disk {0} is not known to the pool")]
     Unknown(DiskId),

@@ -189,6 +189,15 @@ impl PoolHandle {
         Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
+    /// Returns the state of the disks that have, or are to have, a replica elsewhere, and of those whose replica is here.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn replicas(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        let arenas = self.arenas.iter().map(ArenaHandle::replicas);
+        Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
     /// Notes that another host has taken a disk over, or is about to: it is no longer served or cleaned here. Returns
     /// whether that is recorded, or was known before; until then it is to be called again.
     ///

@@ -131,15 +131,20 @@ impl Migration {
         })
     }
 
-    /// The operator knows that the owner has died while its replica here was complete, and has not gone on without it: a
-    /// take-over uses the replica although it is not certain.
+    /// Whether this host may have a replica of the disk.
+    pub fn keeps_replica(&self) -> bool {
+        self.keeping.is_some() || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
+    }
+
+    /// The operator knows that the owner has died while its replica here was complete, and has not gone on without it: the
+    /// next take-over uses the replica although it is not certain.
     pub fn trust_replica(&mut self) {
         self.trusts_replica = true;
     }
 
     /// Whether this host's replica is to be used in a take-over. If not, or if there is none, what is here is obsolete.
-    pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros) -> bool {
-        let trusts = self.trusts_replica || planted(Bug::UseUncertain);
+    pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {
+        let trusts = trusts || planted(Bug::UseUncertain);
         self.replica(call, now).is_none_or(|replica| replica.is_certain || replica.is_complete && trusts)
     }
 
@@ -147,6 +152,16 @@ impl Migration {
     fn may_keep(&self) -> bool {
         let is_owner = self.ownership.record().is_owner();
         self.task == Task::Idle && self.recorded.is_none() && !is_owner
+    }
+
+    /// Whether a host may ask for a replica here under this epoch. A disk has one owner under an epoch: the one that is
+    /// known, or whose replica is here.
+    fn may_ask(&self, from: HostId, epoch: u64) -> bool {
+        match self.ownership.record() {
+            Record::Released { to, grant } => *to == from || epoch > grant.epoch,
+            Record::Overtaken { by, epoch: taken } => *by == from || epoch > *taken,
+            Record::Unknown | Record::Owner { .. } => true,
+        }
     }
 
     /// Whether a replica of that host's blocks is here.
@@ -172,7 +187,7 @@ impl Migration {
         epoch: u64,
         at: Position,
     ) {
-        if !self.may_keep() || self.guest.is_some() {
+        if !self.may_keep() || self.guest.is_some() || !self.may_ask(from, epoch) {
             return;
         }
         if taker != Some(self.incarnation) {
@@ -190,6 +205,7 @@ impl Migration {
             _ => match call.start_replica(now, &self.config, epoch, from) {
                 Ok((disk, job)) => {
                     (self.receiving, self.lending, self.borrowing, self.keeping) = (None, None, None, None);
+                    self.trusts_replica = false;
                     self.disk = Some(disk);
                     self.recorded = Some((job, Recorded::Started { from, epoch, session, at }));
                 }

@@ -146,7 +146,8 @@ fn wait_us(lease_us: Micros) -> Micros {
 }
 
 impl Migration {
-    /// Sets which host is to have a replica of the disk's dirty blocks, if any.
+    /// Sets which host is to have a replica of the disk's dirty blocks, if any. [`Migration::set_write_through`] is to be
+    /// called afterwards.
     pub fn set_replica(&mut self, policy: Option<ReplicaPolicy>) {
         self.replica = policy;
     }
@@ -171,8 +172,8 @@ impl Migration {
     }
 
     /// Has the disk write through while its policy says so: without a complete replica, unless it is about to move.
-    pub(crate) fn set_write_through<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
-        let Some(disk) = self.disk else { return };
+    pub fn set_write_through<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(disk) = self.disk.filter(|_| self.ownership.record().is_owner()) else { return };
         let wants = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
         let is_complete = self.replication() == Some(ReplicationState::Complete);
         call.write_through(now, disk, wants && !is_complete && self.destination.is_none());

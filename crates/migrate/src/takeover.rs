@@ -32,10 +32,13 @@ impl Migration {
         epoch: u64,
         loss: PeerLoss,
     ) -> Result<(), ManageError> {
+        // Whoever trusts the replica does so once: its owner may be back and go on without it.
+        let trusts_replica = std::mem::take(&mut self.trusts_replica);
         self.stop_listing();
-        if self.task != Task::Idle {
+        if self.task != Task::Idle || self.recorded.is_some() {
             return Err(ManageError::Busy);
         }
+        let uses_replica = self.uses_replica(call, now, trusts_replica);
         let depends = self.ownership.record().is_owner();
         let recorded = self.ownership.record().epoch();
         let Some(Step::Write { record: Record::Owner { epoch, .. }, drops_dirty }) =
@@ -51,7 +54,7 @@ impl Migration {
         let begun = if depends {
             self.give_up_peer(call, now, Pending { epoch, loss })
         } else {
-            self.claim_by_force(call, now, epoch, loss, drops_dirty)
+            self.claim_by_force(call, now, epoch, loss, drops_dirty || !uses_replica)
         };
         if begun.is_err() {
             self.ownership.abandoned();
@@ -77,7 +80,7 @@ impl Migration {
         loss: PeerLoss,
         drops_dirty: bool,
     ) -> Result<(), ManageError> {
-        if drops_dirty || !self.uses_replica(call, now) {
+        if drops_dirty {
             self.discard_held(call, now)?;
         }
         if self.holds_blocks(call) {

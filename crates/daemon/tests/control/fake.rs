@@ -25,7 +25,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, LendingSettings,
-    LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, Snapshot, TakeoverLoss,
+    LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, ReplicaPolicy, Snapshot, TakeoverLoss,
     VhostUserConfig,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
@@ -169,6 +169,15 @@ impl Backend for Fake {
     }
     fn take_over(&self, _: DiskHandle, _: u64, _: PeerLoss) -> Result<()> {
         Err(EngineError::DoesNotMove)
+    }
+    fn take_over_with_replica(&self, _: DiskHandle, _: u64) -> Result<()> {
+        Err(EngineError::DoesNotMove)
+    }
+    fn set_replica(&self, _: DiskHandle, _: Option<ReplicaPolicy>) -> Result<()> {
+        Err(EngineError::DoesNotMove)
+    }
+    fn replicas(&self) -> Result<Vec<(DiskId, MoveStatus)>> {
+        Ok(Vec::new())
     }
     fn stand_by(&self, _: DiskId) -> Result<bool> {
         Ok(false)

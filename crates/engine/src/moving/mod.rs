@@ -236,7 +236,11 @@ impl Reactor {
     /// Sets which host is to have a replica of a disk's dirty blocks. One that is not wanted any more is ended.
     pub(crate) fn set_replica(&mut self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()> {
         let at = self.mover_at(disk)?;
-        self.moving.movers[at].migration.set_replica(replica);
+        self.now = self.clock.now_us();
+        self.with_mover(at, |mover, call, now| {
+            mover.migration.set_replica(replica);
+            mover.migration.set_write_through(call, now);
+        });
         Ok(())
     }
 
@@ -396,13 +400,19 @@ impl Reactor {
 
     /// Returns the progress of the disks that are about to move from here.
     pub(crate) fn departures(&mut self) -> Vec<(DiskId, MoveStatus)> {
-        let movers = self.moving.movers.iter().enumerate();
-        let leaving = movers.filter(|(_, mover)| mover.migration.sends_to().is_some());
-        let leaving: Vec<(usize, DiskId)> = leaving.map(|(at, mover)| (at, mover.id)).collect();
-        leaving
-            .into_iter()
-            .map(|(at, id)| (id, self.status_of(at)))
-            .collect()
+        self.statuses_of(|mover| mover.migration.sends_to().is_some())
+    }
+
+    /// Returns the state of the disks that have, or are to have, a replica elsewhere, and of those whose replica is here.
+    pub(crate) fn replicas(&mut self) -> Vec<(DiskId, MoveStatus)> {
+        self.statuses_of(|mover| mover.migration.replication().is_some() || mover.migration.keeps_replica())
+    }
+
+    fn statuses_of(&mut self, is_meant: impl Fn(&Mover) -> bool) -> Vec<(DiskId, MoveStatus)> {
+        self.now = self.clock.now_us();
+        let movers = self.moving.movers.iter().enumerate().filter(|(_, mover)| is_meant(mover));
+        let meant: Vec<(usize, DiskId)> = movers.map(|(at, mover)| (at, mover.id)).collect();
+        meant.into_iter().map(|(at, id)| (id, self.status_of(at))).collect()
     }
 
     /// Handles a message from another host.

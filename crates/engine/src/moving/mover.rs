@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use haversack_core::{Call, Memory};
+use haversack_core::{Call, Memory, Replication};
 use haversack_migrate::{Message, Method, Migration, ReplicaStatus, ReplicationState, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::{self as ownership, Record};
@@ -36,6 +36,10 @@ pub struct MoveStatus {
     pub queues: Option<usize>,
     /// How far the replica of its dirty blocks is, if one is wanted.
     pub replication: Option<ReplicationState>,
+    /// What that replica has and lacks, once it is being filled.
+    pub replicated: Option<Replication>,
+    /// The disk writes through because it has no complete replica.
+    pub writes_through: bool,
     /// The replica that this host has of another host's dirty blocks.
     pub replica: Option<ReplicaStatus>,
     /// Why the disk cannot be attached or claimed here.
@@ -202,6 +206,7 @@ impl Mover {
 
     /// Returns its state, when this many of its vhost-user queues run.
     pub fn status<M: Memory>(&self, call: &Call<'_, M>, now: Micros, queues: usize) -> MoveStatus {
+        let disk = self.migration.disk();
         MoveStatus {
             record: self.migration.record().clone(),
             progress: self.migration.status(call),
@@ -213,6 +218,8 @@ impl Mover {
             is_guest_here: self.guest,
             queues: self.has_had_queues.then_some(queues),
             replication: self.migration.replication(),
+            replicated: disk.and_then(|disk| call.replication(disk)),
+            writes_through: disk.and_then(|disk| call.disk_info(disk)).is_some_and(|info| info.writes_through),
             replica: self.migration.replica(call, now),
             problem: self.migration.problem().map(ToString::to_string),
         }

@@ -4,7 +4,7 @@ use haversack_core::{Core, DiskConfig, DiskInfo, ManageError, Moved, PeerLoss};
 use haversack_model::{BlockNo, DiskHandle, DiskId, DiskNo, HostId, SectorNo};
 use haversack_ownership::Record;
 
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::reactor::Reactor;
 
 /// What a pool has recorded about a disk.
@@ -73,11 +73,19 @@ impl Reactor {
         Ok(())
     }
 
-    /// The operator knows that the owner died while the replica of its dirty blocks here was complete: a take-over uses it even
-    /// if that is not certain here.
-    pub(crate) fn trust_replica(&mut self, disk: DiskHandle) -> Result<()> {
+    /// The same, with the replica of the owner's dirty blocks that is here, even if it is not certain. An error says that
+    /// there is no complete one; nothing has changed then.
+    pub(crate) fn take_over_with_replica(&mut self, disk: DiskHandle, epoch: u64) -> Result<()> {
         let at = self.mover_at(disk)?;
-        self.moving.movers[at].migration.trust_replica();
+        self.now = self.clock.now_us();
+        self.with_mover(at, |mover, call, now| {
+            if !mover.migration.replica(call, now).is_some_and(|replica| replica.is_complete) {
+                return Err(EngineError::NoReplica);
+            }
+            mover.migration.trust_replica();
+            Ok(mover.migration.take_over(call, now, epoch, PeerLoss::Recorded)?)
+        })?;
+        self.look_at_serving(at);
         Ok(())
     }
 

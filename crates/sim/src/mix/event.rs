@@ -60,7 +60,8 @@ impl TimedEvent {
             }
             (None, Some(change)) if !is_simulated(change) => {
                 return Err(
-                    "a simulation keeps sequential_cutoff, cleaner and nbd as they are: leave them out"
+                    "a simulation keeps sequential_cutoff, cleaner, replicate, without_replica and nbd as they are: leave \
+                     them out"
                         .into(),
                 );
             }
@@ -74,7 +75,8 @@ impl TimedEvent {
 
 /// Whether a simulation follows all of a change.
 fn is_simulated(change: &DiskChange) -> bool {
-    change.sequential_cutoff.is_none() && change.cleaner.is_none() && change.nbd.is_none()
+    let is_kept = change.sequential_cutoff.is_none() && change.cleaner.is_none() && change.nbd.is_none();
+    is_kept && change.replicate.is_none() && change.without_replica.is_none()
 }
 
 impl Timed {

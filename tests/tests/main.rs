@@ -33,6 +33,7 @@ mod rbd_hosts;
 mod ready;
 mod reattach;
 mod refusals;
+mod replication;
 mod resize;
 mod secrets;
 mod service;

@@ -152,6 +152,12 @@ pub struct ClusterDisk {
     pub usage_bytes: u64,
     /// Dirty bytes.
     pub dirty_bytes: u64,
+    /// The host that has a replica of its dirty blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_at: Option<String>,
+    /// That replica had everything that was flushed, when the entry was written.
+    #[serde(default)]
+    pub is_replicated: bool,
     /// Requests a second.
     pub requests_per_s: f64,
     /// Seconds since its entry has changed.

@@ -501,6 +501,18 @@ impl DiskConfig {
     }
 }
 
+impl DiskConfig {
+    /// Returns the host that is to have a replica of the disk's dirty blocks, or [`ANY_HOST`]; none if there is to be none.
+    pub fn replica_host(&self) -> Option<&str> {
+        self.replicate.as_deref().filter(|host| *host != NO_REPLICA)
+    }
+}
+
+/// Stands for the host of a replica that the daemon chooses.
+pub const ANY_HOST: &str = "auto";
+/// Says that a disk has no replica.
+const NO_REPLICA: &str = "none";
+
 /// Settings that can be changed while a disk is attached. Settings that are not given stay as they are.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "arguments", derive(clap::Args))]
@@ -567,8 +579,6 @@ pub struct DiskChange {
     pub nbd: Option<bool>,
 }
 
-/// The host by which a change removes a disk's replica.
-const NO_REPLICA: &str = "none";
 /// The window by which a change removes a disk's own.
 const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
 

@@ -170,6 +170,10 @@ pub struct OwnDisk {
     /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_fence: Vec<String>,
+    /// The owner stopped before it could go on without the replica that this host has: it died, or was fenced, within five
+    /// seconds after it was last heard. Then a complete replica is used although that is not certain here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owner_stopped: bool,
 }
 
 /// What it means to take a disk over.
@@ -196,6 +200,9 @@ pub struct Takeover {
     pub last_known: Option<LastKnown>,
     /// Dirty bytes of the disk that this host has, and keeps.
     pub kept_bytes: u64,
+    /// The replica of the owner's dirty blocks that this host has. What it has is not among `kept_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<KeptReplica>,
     /// The hosts that are fenced first: those that do not answer and may have the disk.
     pub fenced_first: Vec<String>,
     /// The program that does that, if one is configured.
@@ -213,4 +220,68 @@ pub struct LastKnown {
     pub dirty_bytes: u64,
     /// How long ago that was, in seconds.
     pub age_s: f64,
+}
+
+/// How far a disk's replica on another host is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplicaState {
+    /// There is none: its host is away, or cannot have one.
+    Missing,
+    /// It is being filled. Flushes do not count on it.
+    Filling,
+    /// It has everything that was flushed.
+    Complete,
+    /// It is given up. Flushes wait until it is certain that it is not used any more.
+    Ending,
+}
+
+impl std::fmt::Display for ReplicaState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ReplicaState::Missing => "missing",
+            ReplicaState::Filling => "filling",
+            ReplicaState::Complete => "complete",
+            ReplicaState::Ending => "ending",
+        })
+    }
+}
+
+/// The replica of a disk's dirty blocks on another host.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaStatus {
+    /// That host.
+    pub host: String,
+    /// How far it is.
+    pub state: ReplicaState,
+    /// For how long, in seconds.
+    pub since_s: f64,
+    /// Bytes of blocks that the host lacks.
+    pub behind_bytes: u64,
+    /// Bytes of blocks that it has.
+    pub kept_bytes: u64,
+    /// The disk writes through meanwhile.
+    pub writes_through: bool,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A replica that this host has of another host's dirty blocks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KeptReplica {
+    /// The owner.
+    pub of: String,
+    /// The dirty blocks, in bytes.
+    pub bytes: u64,
+    /// It had everything that was flushed when the owner was last heard.
+    pub is_complete: bool,
+    /// It has everything that was flushed, certainly: the owner cannot have gone on without it.
+    pub is_certain: bool,
+    /// When the owner was last heard, in seconds before now; missing if it was not since this daemon was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_s: Option<f64>,
+    /// The disk has moved on since, as far as is known here: it is of no use.
+    #[serde(default)]
+    pub is_void: bool,
 }

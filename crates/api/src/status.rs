@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::cluster::DirectoryStatus;
 use crate::disk::{DiskConfig, Mode};
+use crate::migration::{KeptReplica, ReplicaStatus};
 use crate::policy::{DiskPolicy, Measured};
 use crate::units::Size;
 
@@ -244,6 +245,12 @@ pub struct DiskStatus {
     /// What it shares with its base, if it names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseStatus>,
+    /// The replica of its dirty blocks on another host, if it is to have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaStatus>,
+    /// The replica that this host has of another host's dirty blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_replica: Option<KeptReplica>,
     /// Whether the origin is reachable.
     pub origin_up: bool,
     /// Connected clients: NBD connections and vhost-user queues.

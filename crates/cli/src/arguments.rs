@@ -330,6 +330,10 @@ pub struct Own {
     /// Do not fence these hosts: they are off and stay off. Name all that would be fenced.
     #[arg(long, value_name = "HOST", value_delimiter = ',', add = Names::Hosts)]
     pub without_fence: Vec<String>,
+    /// Use this host's replica although it is not certain that it has everything that was flushed: the owner died, or was
+    /// fenced, within five seconds after it was last heard.
+    #[arg(long)]
+    pub owner_stopped: bool,
     /// Only show what would be lost.
     #[arg(long, conflicts_with = "confirm")]
     pub dry_run: bool,

@@ -272,6 +272,19 @@ fn disks(disks: &[ClusterDisk]) -> String {
             size(disk.dirty_bytes),
             disk.moving_to.as_ref().map_or(String::new(), |to| format!("  to {to}")),
         );
+        if !disk.is_host_alive {
+            let replica = match (&disk.replica_at, disk.is_replicated) {
+                (None, _) => "no replica".to_owned(),
+                (Some(at), true) => format!("a complete replica on host '{at}'"),
+                (Some(at), false) => format!("an incomplete replica on host '{at}'"),
+            };
+            let _ = writeln!(
+                text,
+                "  last changed {} ago: {} dirty, {replica}",
+                seconds(disk.age_s),
+                size(disk.dirty_bytes)
+            );
+        }
     }
     text
 }
@@ -433,6 +446,8 @@ mod tests {
             demand_bytes: 1 << 30,
             usage_bytes: 1 << 30,
             dirty_bytes: 1 << 20,
+            replica_at: Some("alpha".into()),
+            is_replicated: true,
             requests_per_s: 10.0,
             age_s: 3.0,
         };

@@ -1,6 +1,6 @@
 //! `haversack disk own`: taking a disk over from a host that is dead for good.
 
-use haversack_api::{OwnDisk, Size, Takeover};
+use haversack_api::{KeptReplica, OwnDisk, Size, Takeover};
 use hyper::Method;
 
 use crate::arguments::Own;
@@ -30,8 +30,12 @@ pub fn own(client: &Client, own: &Own, style: Style) -> Result<()> {
     if confirm != *name {
         return Err(CliError::NotConfirmed(name.clone()));
     }
-    let body =
-        OwnDisk { confirm, accept_loss: own.accept_loss.clone(), without_fence: own.without_fence.clone() };
+    let body = OwnDisk {
+        confirm,
+        accept_loss: own.accept_loss.clone(),
+        without_fence: own.without_fence.clone(),
+        owner_stopped: own.owner_stopped,
+    };
     work(client, Method::POST, &path, Some(&body), &format!("{name}: taken over"), style)
 }
 
@@ -63,6 +67,10 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
                 None => "  Reads of them will fail until they are written again.\n",
             };
         }
+        None if uses_replica(takeover, own) => {
+            text += "  Nothing that was flushed is lost: this host has a complete replica of what was dirty there.\n  Writes \
+                     after the last flush may be lost.\n";
+        }
         None => {
             text += &format!(
                 "  It is not known which blocks only host '{host}' had; for those the guest will read older data from the origin.\n  \
@@ -70,6 +78,7 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
             );
         }
     }
+    text += &takeover.replica.as_ref().map_or_else(String::new, |replica| describe_replica(replica, own));
     if takeover.kept_bytes > 0 {
         text += &format!("  {} that are dirty here are kept.\n", Size(takeover.kept_bytes));
     }
@@ -91,6 +100,36 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
     text
 }
 
+/// Whether the take-over uses the replica that this host has.
+fn uses_replica(takeover: &Takeover, own: &Own) -> bool {
+    let replica = takeover.replica.as_ref().filter(|replica| replica.is_complete && !replica.is_void);
+    replica.is_some_and(|replica| replica.is_certain || own.owner_stopped)
+}
+
+fn describe_replica(replica: &KeptReplica, own: &Own) -> String {
+    let heard = replica.heard_s.map_or_else(
+        || "not since this daemon was started".to_owned(),
+        |heard_s| format!("{heard_s:.1} s ago"),
+    );
+    let mut text = format!(
+        "  This host has a replica of {} that were dirty on host '{}', which was last heard {heard}.\n",
+        Size(replica.bytes),
+        replica.of
+    );
+    text += match replica {
+        KeptReplica { is_void: true, .. } => "  The disk has moved on since: the replica is not used.\n",
+        KeptReplica { is_complete: false, .. } => "  It is not complete: it is not used.\n",
+        KeptReplica { is_certain: true, .. } => "  It is complete.\n",
+        _ if own.owner_stopped => "  It was complete then, and is used since the owner stopped at that time.\n",
+        _ => {
+            "  It was complete then. The owner may have gone on without it since: it is used only with --owner-stopped,\n  \
+             which says that the owner died or was fenced within five seconds after that. With --accept-loss alone it is\n  \
+             dropped.\n"
+        }
+    };
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use haversack_api::LostRange;
@@ -108,13 +147,21 @@ mod tests {
             more_ranges: 0,
             last_known: None,
             kept_bytes: 0,
+            replica: None,
             fenced_first: vec!["alpha".into()],
             fence: None,
         }
     }
 
     fn arguments() -> Own {
-        Own { name: "vm1".into(), confirm: None, accept_loss: None, without_fence: Vec::new(), dry_run: true }
+        Own {
+            name: "vm1".into(),
+            confirm: None,
+            accept_loss: None,
+            without_fence: Vec::new(),
+            owner_stopped: false,
+            dry_run: true,
+        }
     }
 
     #[test]
@@ -122,6 +169,32 @@ mod tests {
         let text = describe(&takeover(), &arguments());
         assert!(text.contains("not known which blocks") && text.contains("--accept-loss vm1"), "{text}");
         assert!(text.contains("no fence is configured"), "{text}");
+    }
+
+    #[test]
+    fn it_is_said_whether_the_replica_is_used() {
+        let kept = KeptReplica {
+            of: "alpha".into(),
+            bytes: 8192,
+            is_complete: true,
+            is_certain: false,
+            heard_s: Some(12.0),
+            is_void: false,
+        };
+        let stopped = Own { owner_stopped: true, ..arguments() };
+        let shown = |replica, own: &Own| describe(&Takeover { replica: Some(replica), ..takeover() }, own);
+        let (used, needed) = ("Nothing that was flushed is lost", "only with --owner-stopped");
+        let text = shown(kept.clone(), &arguments());
+        assert!(text.contains(needed) && text.contains("12.0 s ago") && !text.contains(used), "{text}");
+        assert!(shown(kept.clone(), &stopped).contains(used));
+        let certain = KeptReplica { is_certain: true, ..kept.clone() };
+        assert!(shown(certain, &arguments()).contains(used));
+        for useless in
+            [KeptReplica { is_complete: false, ..kept.clone() }, KeptReplica { is_void: true, ..kept }]
+        {
+            let text = shown(useless, &stopped);
+            assert!(text.contains("not used") && !text.contains(used), "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use haversack_api::{
-    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, SandboxStatus, Size, Status,
+    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, ReplicaStatus, SandboxStatus, Size, Status,
 };
 
 use crate::output::{counted, plural};
@@ -153,6 +153,20 @@ pub fn disks(disks: &[DiskStatus]) -> String {
     out
 }
 
+fn replica_row(replica: &ReplicaStatus) -> String {
+    let mut text = format!("on host '{}': {} for {:.0} s", replica.host, replica.state, replica.since_s);
+    if replica.behind_bytes > 0 {
+        let _ = write!(text, ", {} behind", Size(replica.behind_bytes).rounded());
+    }
+    if replica.writes_through {
+        text += ", writes through";
+    }
+    if let Some(error) = &replica.error {
+        let _ = write!(text, ": {error}");
+    }
+    text
+}
+
 /// Formats a disk in sections: usage, requests, blocks, errors, latencies.
 pub fn disk(d: &DiskStatus) -> String {
     let mut out = format!("disk {} ({})\n", d.name, d.id);
@@ -180,6 +194,17 @@ pub fn disk(d: &DiskStatus) -> String {
     if let Some(base) = &d.base {
         let shared = format!("{}: {} shared", base.name, Size(base.shared_bytes).rounded());
         row("base", base.problem.clone().map_or(shared, |problem| format!("{}: {problem}", base.name)));
+    }
+    if let Some(replica) = &d.replica {
+        row("replica", replica_row(replica));
+    }
+    if let Some(kept) = &d.kept_replica {
+        let what = match (kept.is_complete, kept.is_certain) {
+            (_, true) => "complete",
+            (true, false) => "was complete when the owner was last heard",
+            (false, false) => "not complete",
+        };
+        row("replica here", format!("of host '{}': {}, {what}", kept.of, Size(kept.bytes).rounded()));
     }
     row("clients", d.clients.to_string());
     if let Some(policy) = &d.policy {

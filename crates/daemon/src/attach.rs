@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
 use haversack_core::{JobError, ManageError, Moved};
 use haversack_engine::label::{self, Label};
-use haversack_engine::{DiskSpec, EngineError, Held, OriginSpec, VhostUserConfig, origin_size_bytes};
+use haversack_engine::{DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
 
 use crate::backend::{Backend, StartedJob, VhostUser};
@@ -105,6 +105,7 @@ impl Daemon {
     /// The settings are malformed, or the disk's name or identity is in use.
     pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
+        settings::check_replica(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
         self.refuse_outside(&config)?;
         let name = config.name.clone();
@@ -274,7 +275,8 @@ impl Daemon {
         let sectors =
             self.sectors(config, known.filter(|_| config.size.is_none() || !is_elsewhere), &spec)?;
         let _seeking = self.seek(disk.id);
-        let moves = self.moves(config, disk.id, origin, pool)?;
+        let replica = self.replica_policy(config, disk.id)?;
+        let moves = self.moves(config, disk.id, origin, pool)?.map(|moves| Moves { replica, ..moves });
         let spec = DiskSpec { moves, is_outdated, ..self.disk_spec(config, spec, sectors)? };
         // Noted first when it is not: a crash in between must not leave a note that is not true.
         if moves.is_none() {
@@ -305,6 +307,9 @@ impl Daemon {
         self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
         label(pool, config, disk.id, handle, sectors);
+        if let Some(hosts) = self.hosts() {
+            hosts.replicas.place(disk.id, replica);
+        }
         let served = self.serve_vhost_user(config, handle, sectors);
         let vhost_user = match served {
             Ok(server) => server,
@@ -649,6 +654,10 @@ impl Daemon {
             self.stay_attached(disk);
             return Err(error);
         }
+        if let Err(error) = self.end_replica(disk, handle) {
+            self.stay_attached(disk);
+            return Err(error);
+        }
         let cached_bytes = cached_bytes(&*pool.backend, handle);
         self.save_learned(&*pool.backend, name, disk.id, handle, true);
         let DetachOptions { force, accept_loss } = options;
@@ -664,6 +673,7 @@ impl Daemon {
         });
         if end.is_err() {
             self.stay_attached(disk);
+            self.renew_replica(disk, handle);
             return end;
         }
         if let Some(known) = pool.known.locked().get_mut(&disk.id) {

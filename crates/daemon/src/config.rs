@@ -511,6 +511,7 @@ impl Config {
 
     fn check_disk(&self, disk: &DiskConfig, taken: &mut HashSet<String>) -> Result<(), String> {
         settings::check_disk(disk)?;
+        settings::check_replica(disk)?;
         claim(taken, format!("disk name '{}'", disk.name))?;
         claim(taken, format!("disk id {}", settings::disk_id(disk)?))?;
         if let Some(socket) = &disk.vhost_user {

@@ -61,7 +61,8 @@ impl Daemon {
                 (sectors < old).then(|| close_if_unused(&disk).map_err(connected)).transpose()?;
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
-            let job = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {
+            daemon.end_replica(&disk, handle)?;
+            let resized = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {
                 EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
                     format!(
                         "disk '{}' cannot grow in use: its helper has opened the store with its old size; detach the disk, \
@@ -71,8 +72,10 @@ impl Daemon {
                     "detach the disk, enlarge its store, and attach it again with the new size",
                 ),
                 error => error.into(),
-            })?;
-            control.follow(&job)?;
+            });
+            let done = resized.and_then(|job| control.follow(&job));
+            daemon.renew_replica(&disk, handle);
+            done?;
             daemon.note_size(&disk, handle, sectors);
             daemon.tell_resized(&name_too, old, sectors);
             disk.with(|inner| inner.config.size = Some(size));
@@ -115,6 +118,11 @@ impl Daemon {
         let old = disk.config();
         let new = change.applied_to(&old);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
+        let replicates = |config: &DiskConfig| (config.replicate.clone(), config.without_replica);
+        if replicates(&new) != replicates(&old) {
+            settings::check_replica(&new).map_err(DaemonError::Bad)?;
+            self.replica_policy(&new, disk.id)?;
+        }
         if new.priority == 0.0 {
             let disks: Vec<_> = self.disks().into_values().map(|disk| disk.config()).collect();
             let others = disks.iter().filter(|other| other.pool == new.pool && other.name != new.name);
@@ -149,6 +157,9 @@ impl Daemon {
         if new.mode != old.mode {
             self.note_mode(&new, disk.id)?;
             control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
+        }
+        if (&new.replicate, new.without_replica) != (&old.replicate, old.without_replica) {
+            self.set_replica(disk, handle, self.replica_policy(&new, disk.id)?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
         let divided = is_divided_otherwise(old, &new);

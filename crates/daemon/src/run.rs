@@ -192,6 +192,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     hosts::watch_detached(&daemon)?;
     hosts::tell_unknown_disks(&daemon);
     hosts::watch_lenders(&daemon)?;
+    hosts::watch_replicas(&daemon)?;
     if let Some(cluster) = &config.cluster {
         cluster::start(&daemon, cluster, config.migration.as_ref())?;
     }

@@ -5,7 +5,7 @@
 //!   [`haversack_api::DISK_NAMESPACE`].
 //! - Checks made here apply to the configuration file and to the control API alike.
 
-use haversack_api::{DiskConfig, Size};
+use haversack_api::{CleanOrder, DiskConfig, Mode, Size};
 pub use haversack_control::disk::{admission, target};
 use haversack_control::{disk, settings};
 use haversack_core as core;
@@ -79,6 +79,25 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that the settings of a disk that is to have a replica of its dirty blocks make sense.
+///
+/// # Errors
+/// It never has dirty blocks, or cleans them in an order that a replica does not keep.
+pub fn check_replica(disk: &DiskConfig) -> Result<(), String> {
+    let Some(host) = disk.replica_host() else { return Ok(()) };
+    let refuse = |what: &str| Err(format!("disk '{}': replicate = \"{host}\": {what}", disk.name));
+    match disk.mode {
+        _ if disk.read_only => refuse("it is read-only, so nothing of it is ever dirty; leave replicate out"),
+        Mode::Fixed(mode) if !mode.defers_origin() => {
+            refuse(&format!("nothing is dirty in write mode {mode}; set mode to wb or auto, or leave replicate out"))
+        }
+        _ if disk.cleaner.order == Some(CleanOrder::Flush) => {
+            refuse("a replica does not keep the order of flushes; leave order = \"flush\" or replicate out")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The most queues of a vhost-user-blk device.
 const MAX_QUEUES: u16 = 64;
 
@@ -114,6 +133,21 @@ pub fn core_config(disk: &DiskConfig, sectors: u64) -> Result<core::DiskConfig, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_of_nothing_is_refused() {
+        let plain = DiskConfig { replicate: Some("beta".into()), ..DiskConfig::new("vm1", "main", "/dev/b") };
+        assert_eq!(check_replica(&plain), Ok(()));
+        let mode = |mode: &str| DiskConfig { mode: mode.parse().unwrap(), ..plain.clone() };
+        assert_eq!(check_replica(&mode("wb")), Ok(()));
+        for text in ["wt", "wa", "wi", "pt"] {
+            assert!(check_replica(&mode(text)).unwrap_err().contains("nothing is dirty"), "{text}");
+            assert_eq!(check_replica(&DiskConfig { replicate: Some("none".into()), ..mode(text) }), Ok(()));
+        }
+        let cleaner = haversack_api::CleanerSettings { order: Some(CleanOrder::Flush), ..plain.cleaner };
+        assert!(check_replica(&DiskConfig { cleaner, ..plain.clone() }).unwrap_err().contains("order of flushes"));
+        assert!(check_replica(&DiskConfig { read_only: true, ..plain }).unwrap_err().contains("read-only"));
+    }
 
     #[test]
     fn an_identity_is_derived_from_the_name() {

@@ -91,6 +91,9 @@ impl Daemon {
             let shown = snapshot.and_then(|s| s.disks.iter().find(|d| d.id == disk.id));
             let mut status = named(&name, &disk, known, shown);
             status.base = shown.and_then(|shown| self.base_status(&disk, shown));
+            if let Some(hosts) = self.hosts() {
+                (status.replica, status.kept_replica) = hosts.replicas.shown(disk.id);
+            }
             (status.policy, status.measured) = self.with_policy(|policy| policy.of_disk(pool, &name));
             statuses.push(status);
         }
@@ -112,6 +115,8 @@ fn blank(name: String, id: DiskId, pool: &str, state: DiskState) -> DiskStatus {
         policy: None,
         measured: None,
         base: None,
+        replica: None,
+        kept_replica: None,
         origin_up: false,
         clients: 0,
         usage: Usage::default(),

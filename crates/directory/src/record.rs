@@ -137,6 +137,12 @@ pub struct DiskRecord {
     /// The host that its cache is being sent to.
     #[serde(default)]
     pub moving_to: Option<String>,
+    /// The host that has a replica of its dirty blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_at: Option<String>,
+    /// That replica has everything that was flushed.
+    #[serde(default)]
+    pub is_replicated: bool,
     /// What is asked of it.
     #[serde(default)]
     pub load: Load,
@@ -309,7 +315,7 @@ impl Record for PoolRecord {
 impl Record for DiskRecord {
     fn check(&self) -> Result<(), String> {
         names([&self.name, &self.host, &self.pool])?;
-        names([&self.vm, &self.tenant, &self.moving_to].into_iter().flatten())?;
+        names([&self.vm, &self.tenant, &self.moving_to, &self.replica_at].into_iter().flatten())?;
         few("apart", self.vm_needs.apart.len())?;
         names(&self.vm_needs.apart)?;
         text("state", &self.state)?;

@@ -356,6 +356,8 @@ pub(crate) mod tests {
             dirty_bytes: 0,
             clients: 1,
             moving_to: None,
+            replica_at: None,
+            is_replicated: false,
             load: crate::Load::default(),
             worth: crate::Worth::default(),
         }

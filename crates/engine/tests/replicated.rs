@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{EngineError, MoveStatus, OriginSpec};
-use haversack_migrate::{OnLoss, ReplicaPolicy, ReplicationState};
-use haversack_model::{DiskHandle, DiskId};
+use haversack_engine::{EngineError, HostMessage, MoveStatus, OriginSpec};
+use haversack_migrate::{
+    Message, OnLoss, Position, ReplicaPolicy, ReplicaState, ReplicationState, Session,
+};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskHandle, DiskId, HostId};
 use haversack_ownership::Record;
 
 const DISK_MIB: u64 = 16;
@@ -199,4 +202,82 @@ fn a_replica_is_ended_although_its_disk_moves_no_more() {
     assert!(guest.read(0, SECTORS / 4) == patterns(0, SECTORS / 4, 2));
     guest.write(0, 8, 3);
     guest.flush();
+}
+
+/// Messages about replicas that a host could make up for its peers.
+fn made_up(session: Session, taker: u64, epoch: u64) -> Vec<Message> {
+    let (block, at) = (BlockNo(0), Position { round: 1, next: 0 });
+    let state = ReplicaState {
+        session,
+        taker,
+        is_known: true,
+        until: Position { round: u64::MAX, next: u64::MAX },
+        removed: u64::MAX,
+        beat: u64::MAX,
+        is_complete: true,
+    };
+    vec![
+        Message::ReplicaCopy {
+            session,
+            taker,
+            echo: u64::MAX,
+            at,
+            block,
+            mask: 255,
+            data: vec![9; BLOCK_BYTES],
+        },
+        Message::ReplicaRemove { session, taker, echo: 0, number: 1, blocks: vec![block, BlockNo(u64::MAX)] },
+        Message::ReplicaBeat { session, taker, echo: u64::MAX, completes: true },
+        Message::ReplicaHas(state),
+        Message::ReplicaDropped { session },
+        Message::ReplicaEnd { session, taker: Some(taker) },
+        Message::ReplicaOpen { session, taker: Some(taker), epoch, from: at },
+    ]
+}
+
+#[test]
+fn a_host_that_is_not_the_owner_neither_ends_nor_empties_a_replica() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, mut a, b, [_, at_b], mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 2, 2);
+    guest.flush();
+    let epoch = status(&b).replica.expect("it has one").epoch;
+    for incarnation in [0, (1 << 32) + 1, u64::MAX] {
+        for (count, taker) in [(0, 0), (1, (1 << 32) + 1), (u64::MAX, (1 << 32) + 1), (1, (1 << 32) + 2)] {
+            for message in made_up(Session { incarnation, count }, taker, epoch) {
+                for host in [&a, &b] {
+                    let message = HostMessage::Protocol(message.clone());
+                    host.handle().host_said(HostId(3), DISK, message, Arc::new(()));
+                }
+            }
+        }
+    }
+    guest.write(0, 64, 3);
+    guest.flush();
+    assert!(is_complete(&a));
+    let replica = status(&b).replica.expect("it has one still");
+    assert!(replica.is_certain && replica.of == a.id, "{replica:?}");
+    a.kill();
+    own(&b, at_b);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(0, 64) == patterns(0, 64, 3));
+    assert!(guest.read(64, SECTORS / 2 - 64) == patterns(64, SECTORS / 2 - 64, 2));
+}
+
+#[test]
+fn a_take_over_is_trusted_once_and_only_with_a_replica_that_is_there() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, mut a, b, [_, at_b], mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 2, 2);
+    guest.flush();
+    a.kill();
+    wait_until("the end of the lease", || status(&b).replica.is_some_and(|replica| !replica.is_certain));
+    // An epoch that is too low: nothing has happened, and nothing is trusted any more.
+    b.handle().arena(at_b).take_over_with_replica(at_b, 0).unwrap_err();
+    assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
+    b.handle().arena(at_b).take_over_with_replica(at_b, FORCED).unwrap();
+    wait_until("the disk is taken over", || matches!(status(&b).record, Record::Owner { epoch: FORCED, .. }));
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(0, SECTORS / 2) == patterns(0, SECTORS / 2, 2));
+    b.handle().arena(at_b).take_over_with_replica(at_b, 2 * FORCED).unwrap_err();
 }

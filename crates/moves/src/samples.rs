@@ -60,6 +60,8 @@ pub fn add_disk(view: &mut View, id: &str, name: &str, vm: Option<&str>, host: &
         dirty_bytes: 2 * BLOCK,
         clients: 1,
         moving_to: None,
+        replica_at: None,
+        is_replicated: false,
         load: Load::default(),
         worth: Worth { priority: 1.0, curve: vec![(BLOCK, 0.5), (4 * BLOCK, 0.75)], ..Worth::default() },
     };

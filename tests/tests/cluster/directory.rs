@@ -47,6 +47,8 @@ fn disk(name: &str, host: &str, epoch: u64) -> DiskRecord {
         dirty_bytes: 0,
         clients: 1,
         moving_to: None,
+        replica_at: None,
+        is_replicated: false,
         load: Load::default(),
         worth: Worth::default(),
     }

@@ -435,6 +435,8 @@ impl Daemon {
             dirty_bytes: 0,
             clients: 1,
             moving_to: moving_to.map(|to| host_name(to.0 as usize - 1)),
+            replica_at: None,
+            is_replicated: false,
             load: Load { requests_per_s: 1_000.0, ..Load::default() },
             worth: Worth {
                 priority: 1.0,

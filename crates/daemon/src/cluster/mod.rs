@@ -15,11 +15,12 @@ mod size;
 mod tenants;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_cluster::{Balancer, ClusterError, Plan};
-use haversack_directory::{DirectoryError, View};
+use haversack_directory::{DirectoryError, PoolRecord, View};
 use haversack_etcd::Directory;
 use haversack_moves::{ABANDONED_LEASES, Intents, Observed, snapshot};
 
@@ -115,6 +116,17 @@ pub fn start(
 }
 
 impl Cluster {
+    /// Returns how much cache of each host that is alive its own disks could not use.
+    pub(crate) fn free_bytes(&self) -> BTreeMap<String, u64> {
+        let view = self.directory.view();
+        let mut free = BTreeMap::new();
+        for ((host, _), pool) in view.pools.iter().filter(|((host, _), _)| view.hosts.contains_key(host)) {
+            let PoolRecord { capacity_bytes, demand_bytes, .. } = pool.record;
+            *free.entry(host.clone()).or_default() += capacity_bytes.saturating_sub(demand_bytes);
+        }
+        free
+    }
+
     /// Lets the balancer look at the hosts' loads, at the end of a window.
     fn observe(&self) {
         if !self.is_current() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use haversack_api::{DiskState, DiskStatus, JobKind, Latency, PoolState};
+use haversack_api::{DiskState, DiskStatus, JobKind, Latency, PoolState, ReplicaState};
 use haversack_cluster::outline;
 use haversack_directory::{DiskRecord, HostRecord, Load, PoolRecord, Report, VmNeeds, Worth};
 use haversack_engine::MoveStatus;
@@ -132,6 +132,8 @@ impl Reporter {
             dirty_bytes: disk.usage.dirty_bytes,
             clients: disk.clients,
             moving_to: place.moving_to,
+            replica_at: disk.replica.as_ref().map(|replica| replica.host.clone()),
+            is_replicated: disk.replica.as_ref().is_some_and(|replica| replica.state == ReplicaState::Complete),
             load,
             worth: worth(daemon, disk),
         }

@@ -298,6 +298,8 @@ fn disks(view: &View, now: Instant) -> Vec<ClusterDisk> {
             demand_bytes: record.demand_bytes,
             usage_bytes: record.usage_bytes,
             dirty_bytes: record.dirty_bytes,
+            replica_at: record.replica_at,
+            is_replicated: record.is_replicated,
             requests_per_s: record.load.requests_per_s,
             age_s: seconds(seen.at, now),
         }

@@ -83,7 +83,7 @@ impl Daemon {
         if !status.is_some_and(|status| status.record.is_owner()) {
             return Ok(Answer::Unknown);
         }
-        let answers = hosts.ask(&[to], disk.id, &preparation(&disk));
+        let answers = hosts.ask(&[to], disk.id, &preparation(hosts, &disk, to));
         let answer = answers.recv_timeout(PATIENCE).map(|(_, answer)| answer);
         Ok(answer.unwrap_or_else(|_| Answer::Refused("has not been answered".into())))
     }

@@ -228,9 +228,14 @@ impl Daemon {
         let (name, disk) = self.by_id(id)?;
         let handle = disk.attached()?;
         let backend = &self.pool(&disk.config().pool)?.backend;
-        let sent_to = backend.migration_status(id)?.and_then(|status| status.to);
+        let status = backend.migration_status(id)?;
+        let sent_to = status.as_ref().and_then(|status| status.to);
         if sent_to == Some(host) || self.jobs.is_running(JobKind::Migrate, &name) {
             return Ok(());
+        }
+        if self.only_replicates_to(&hosts, id, host, status.as_ref()) {
+            let what = format!("disk '{name}' is to have a replica there, and does not move");
+            return Err(DaemonError::conflict(what, "start the move with 'haversack migrate'"));
         }
         if let Some(other) = sent_to {
             let what = format!("disk '{name}' is being sent to host '{}'", hosts.name_of(other));
@@ -305,14 +310,18 @@ fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
 }
 
 /// Returns what has another host attach a disk.
-pub(super) fn preparation(disk: &Disk) -> Question {
-    let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
+pub(super) fn preparation(hosts: &Hosts, disk: &Disk, to: HostId) -> Question {
+    let config = disk.config();
+    // A disk that moves to the host of its replica is to have one where it was.
+    let is_there = config.replica_host().is_some_and(|host| hosts.find(host) == Some(to));
+    let replicate = if is_there { Some(hosts.my_name()) } else { config.replicate.clone() };
+    let config = DiskConfig { accept_loss: None, accept_origin_change: None, replicate, ..config };
     Question::Prepare { config: Box::new(config), sectors: disk.with(|inner| inner.sectors) }
 }
 
 /// Has the other host attach the disk.
 fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &JobControl) -> Result<()> {
-    let question = preparation(disk);
+    let question = preparation(hosts, disk, to);
     let mut answers = hosts.ask(&[to], disk.id, &question);
     let mut connection = hosts.connected_since(to);
     let deadline = Instant::now() + PATIENCE;

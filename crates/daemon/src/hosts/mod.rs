@@ -23,6 +23,7 @@ mod movable;
 mod own;
 mod pace;
 mod questions;
+pub(crate) mod replicas;
 mod talk;
 mod workers;
 
@@ -30,6 +31,7 @@ pub use detached::watch as watch_detached;
 pub use epochs::watch as watch_epochs;
 pub use fence::FencePrograms;
 pub use lending::{tell_unknown_disks, watch_lenders};
+pub use replicas::watch as watch_replicas;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
@@ -47,6 +49,7 @@ use haversack_model::{BLOCK_BYTES, DiskId, HostId, SectorNo};
 use self::config::{HostConfig, MigrationConfig};
 use self::epochs::LastHeard;
 use self::lending::{BorrowConfig, LendConfig, Lending};
+use self::replicas::Replicas;
 use self::talk::WaitingTable;
 use self::workers::Workers;
 use crate::daemon::Daemon;
@@ -97,6 +100,8 @@ pub struct Hosts {
     taking: Mutex<HashSet<DiskId>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
+    /// Replicas of this host's disks elsewhere, and of others' here.
+    pub(crate) replicas: Replicas,
     fence: Option<FencePrograms>,
     fence_time: Duration,
     lending: Lending,
@@ -166,6 +171,7 @@ impl Hosts {
             seeking: Mutex::default(),
             taking: Mutex::default(),
             heard_of: Mutex::default(),
+            replicas: Replicas::default(),
             fence: config.fence.clone(),
             fence_time: config.fence_time.0,
             lending: Lending::new(lend, borrow),
@@ -348,11 +354,6 @@ fn read_refusal(why: ObserveError) -> ReadRefusal {
 
 impl Daemon {
     fn host_said(self: &Arc<Self>, from: HostId, frame: Frame, receipt: Receipt) {
-        // No setting lets a disk have a replica, so a host that asks for one is not this version's daemon.
-        if frame.is_of_replica() {
-            tracing::debug!(from = self.host_name(from), "a message about a replica is not taken");
-            return;
-        }
         let (disk, message) = match frame {
             Frame::Note { disk, text } => {
                 if let Some(hosts) = self.hosts() {

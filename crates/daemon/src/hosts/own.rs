@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use haversack_api::{Job, JobKind, LastKnown, LostRange, OwnDisk, Takeover};
+use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Takeover};
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
@@ -20,6 +20,7 @@ use haversack_ownership::{Record, forced_epoch};
 
 use super::epochs::{HostRecord, KnownOwner, PATIENCE, RECORD_TIME};
 use super::fence::{FenceTarget, fence};
+use super::replicas::kept;
 use super::talk::{Answer, Question};
 use super::{Hosts, bytes, unknown_name};
 use crate::daemon::{Daemon, Disk};
@@ -49,6 +50,8 @@ struct Plan {
     /// The highest epoch that is known.
     epoch: u64,
     loss: TakeoverLoss,
+    /// The replica that this host has of the dead host's dirty blocks.
+    replica: Option<KeptReplica>,
 }
 
 /// A disk that is being taken over. It is no longer when this is dropped.
@@ -92,10 +95,52 @@ fn named(hosts: &[String]) -> String {
     format!("{} {}", if hosts.len() == 1 { "host" } else { "hosts" }, quoted.join(", "))
 }
 
+/// Whether a take-over uses the replica that this host has. One that is not certain is used only if the operator says that the
+/// owner has not gone on without it.
+fn uses_replica(replica: Option<&KeptReplica>, request: &OwnDisk) -> bool {
+    let usable = replica.filter(|replica| replica.is_complete && !replica.is_void);
+    usable.is_some_and(|replica| replica.is_certain || request.owner_stopped)
+}
+
+/// Refuses what a request has not said of the replica that this host has.
+fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
+    let (disk, replica) = (&takeover.disk, takeover.replica.as_ref());
+    match replica.filter(|replica| replica.is_complete && !replica.is_void) {
+        None if request.owner_stopped => {
+            let why = match replica {
+                None => "there is no replica of it here",
+                Some(KeptReplica { is_void: true, .. }) => "the disk has moved on since the replica here was in use",
+                Some(_) => "the replica here is not complete",
+            };
+            Err(DaemonError::conflict(
+                format!("owner_stopped says that a replica of disk '{disk}' is to be used, and {why}"),
+                "leave owner_stopped out",
+            ))
+        }
+        Some(replica) if !uses_replica(Some(replica), request) && request.accept_loss.is_none() => {
+            let heard = replica.heard_s.map_or_else(
+                || "it was not heard since this daemon was started".to_owned(),
+                |heard_s| format!("it was last heard {heard_s:.1} s ago"),
+            );
+            Err(DaemonError::conflict(
+                format!(
+                    "host '{}' may have gone on without the replica of disk '{disk}' that is here: {heard}",
+                    replica.of
+                ),
+                "if it died or was fenced within five seconds after that, say owner_stopped; or repeat the disk's name as \
+                 accept_loss to do without the replica",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what a request has not accepted of a take-over.
 fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let Takeover { disk, host, fenced_first, .. } = takeover;
-    if takeover.lost_bytes.is_none() && request.accept_loss.is_none() {
+    check_replica(takeover, request)?;
+    let uses_replica = uses_replica(takeover.replica.as_ref(), request);
+    if takeover.lost_bytes.is_none() && !uses_replica && request.accept_loss.is_none() {
         let holders = if fenced_first.is_empty() { std::slice::from_ref(host) } else { fenced_first };
         return Err(DaemonError::conflict(
             format!(
@@ -181,20 +226,30 @@ impl Daemon {
         let plan = self.plan(hosts, disk)?;
         let takeover = self.describe_takeover(hosts, disk, &plan);
         check(&takeover, request)?;
+        let uses = uses_replica(takeover.replica.as_ref(), request);
         let loss = if request.accept_loss.is_some() { PeerLoss::Accepted } else { PeerLoss::Recorded };
         let is_fenced = |host: &HostId| !is_among(&hosts.name_of(*host), &request.without_fence);
         let fenced: Vec<HostId> = plan.suspects.iter().copied().filter(is_fenced).collect();
         refuse_unconfigured(&name, &fenced, &hosts.names)?;
         self.fence_all(hosts, disk, &fenced)?;
+        if uses {
+            self.check_still_used(hosts, disk, request)?;
+        }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let epoch = forced_epoch(plan.epoch, now_s);
         if !plan.depends {
             self.have_noted(hosts, disk, &plan.living, epoch)?;
         }
-        self.pool(&disk.config().pool)?.backend.take_over(disk.attached()?, epoch, loss)?;
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        if uses {
+            backend.take_over_with_replica(disk.attached()?, epoch)?;
+        } else {
+            backend.take_over(disk.attached()?, epoch, loss)?;
+        }
         self.wait_until_taken(disk, epoch)?;
         self.state.note_agreed(disk.id, true)?;
         let lost = match (takeover.lost_bytes, loss) {
+            _ if uses => "nothing that was flushed is lost: the replica here was used".to_string(),
             (None, _) => "what only it had is as the origin has it".to_string(),
             (Some(bytes), PeerLoss::Accepted) => {
                 format!("{bytes} bytes that only it had are as the origin has them")
@@ -253,7 +308,28 @@ impl Daemon {
         let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
         let loss = backend.takeover_loss(id)?;
-        Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss })
+        let replica = self.kept_replica(hosts, disk, epoch)?;
+        Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss, replica })
+    }
+
+    /// Returns the replica that this host has of a disk, of which `epoch` is the highest that is known.
+    fn kept_replica(&self, hosts: &Hosts, disk: &Disk, epoch: u64) -> Result<Option<KeptReplica>> {
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        let Some(status) = backend.migration_status(disk.id)? else { return Ok(None) };
+        let of = status.replica.map(|replica| hosts.name_of(replica.of));
+        Ok(of.and_then(|of| kept(&status, backend.now_us(), of, epoch)))
+    }
+
+    /// Fencing takes time. If the replica was certain when that began, and is not any more, only the operator can say that it is
+    /// to be used.
+    fn check_still_used(&self, hosts: &Hosts, disk: &Disk, request: &OwnDisk) -> Result<()> {
+        if uses_replica(self.kept_replica(hosts, disk, 0)?.as_ref(), request) {
+            return Ok(());
+        }
+        Err(DaemonError::conflict(
+            "the replica here was certain when the take-over began, and is not any more",
+            "if its owner was fenced or died within five seconds after it was last heard, say owner_stopped",
+        ))
     }
 
     fn describe_takeover(&self, hosts: &Hosts, disk: &Disk, plan: &Plan) -> Takeover {
@@ -284,7 +360,8 @@ impl Daemon {
                 dirty_bytes: bytes(heard.record.dirty_blocks),
                 age_s: heard.at.elapsed().map_or(0.0, |age| age.as_secs_f64()),
             }),
-            kept_bytes: bytes(kept),
+            kept_bytes: if plan.replica.is_some() { 0 } else { bytes(kept) },
+            replica: plan.replica.clone(),
             fenced_first: plan.suspects.iter().map(|host| hosts.name_of(*host)).collect(),
             fence: program.map(|program| program.display().to_string()),
         }
@@ -388,6 +465,7 @@ mod tests {
             more_ranges: 0,
             last_known: None,
             kept_bytes: 0,
+            replica: None,
             fenced_first: suspects.iter().map(ToString::to_string).collect(),
             fence: fence.map(str::to_string),
         }
@@ -398,6 +476,7 @@ mod tests {
             confirm: "vm1".into(),
             accept_loss: accepts.then(|| "vm1".into()),
             without_fence: without_fence.iter().map(ToString::to_string).collect(),
+            owner_stopped: false,
         };
         check(takeover, &request).err().map_or_else(String::new, |error| error.to_string())
     }
@@ -417,6 +496,36 @@ mod tests {
         assert_eq!(refusal(&two, true, &["gamma", "alpha"]), "");
         assert_eq!(refusal(&takeover(&["alpha", "gamma"], Some("/fence")), true, &[]), "");
         assert!(refusal(&takeover(&[], None), true, &["alpha"]).contains("no host is to be fenced"));
+    }
+
+    #[test]
+    fn only_the_operator_can_say_that_an_uncertain_replica_is_used() {
+        let kept = |is_complete, is_certain, is_void| KeptReplica {
+            of: "alpha".into(),
+            bytes: 4096,
+            is_complete,
+            is_certain,
+            heard_s: Some(9.0),
+            is_void,
+        };
+        let outcome = |replica: KeptReplica, owner_stopped, accepts: bool| {
+            let accept_loss = accepts.then(|| "vm1".to_owned());
+            let request =
+                OwnDisk { confirm: "vm1".into(), accept_loss, without_fence: vec!["alpha".into()], owner_stopped };
+            let uses = uses_replica(Some(&replica), &request);
+            let all = Takeover { replica: Some(replica), ..takeover(&["alpha"], None) };
+            check(&all, &request).map(|()| uses).map_err(|error| error.to_string())
+        };
+        assert_eq!(outcome(kept(true, true, false), false, false), Ok(true));
+        assert_eq!(outcome(kept(true, false, false), true, false), Ok(true));
+        assert_eq!(outcome(kept(true, false, false), false, true), Ok(false), "the loss of it is accepted");
+        let refused = outcome(kept(true, false, false), false, false).unwrap_err();
+        assert!(refused.contains("may have gone on without") && refused.contains("9.0 s ago"), "{refused}");
+        for useless in [kept(false, false, false), kept(true, false, true)] {
+            assert!(outcome(useless.clone(), true, true).unwrap_err().contains("owner_stopped"));
+            assert!(outcome(useless.clone(), false, false).unwrap_err().contains("not known which blocks"));
+            assert_eq!(outcome(useless, false, true), Ok(false));
+        }
     }
 
     #[test]

@@ -1,0 +1,360 @@
+//! Replicas of disks' dirty blocks on other hosts: which host is to have one, whether it has, and what is told of that.
+//!
+//! Invariants
+//! - A setting that no replica can follow is refused, with the reason.
+//! - The host of a replica is asked to attach the disk only while the disk is served here and is not on its way there.
+//! - A disk is detached or resized only when its replica has ended.
+//! - What is shown is at most as old as the last look.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haversack_api::{ANY_HOST, DiskConfig, KeptReplica, ReplicaState, ReplicaStatus, WithoutReplica};
+use haversack_engine::{self as engine, MoveStatus, OnLoss, ReplicaPolicy, ReplicationState};
+use haversack_model::{DiskHandle, DiskId, HostId, Micros};
+use haversack_ownership::Record;
+
+use super::migrate::preparation;
+use super::movable::why_it_stays;
+use super::talk::Answer;
+use super::{Hosts, bytes};
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::origin::Origin;
+
+/// How often it is looked how far replicas are.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often a host that has no replica is asked to attach the disk.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How long a host may be without a replica before `auto` takes another one.
+const AWAY: Duration = Duration::from_secs(15);
+/// How long a replica may take to end: the lease, and what is recorded.
+const END_TIME: Duration = Duration::from_secs(30);
+const END_POLL: Duration = Duration::from_millis(20);
+
+/// What was seen of a disk's replica.
+#[derive(Clone)]
+struct Seen {
+    status: MoveStatus,
+    /// The pool's time then.
+    at_us: Micros,
+    /// Since when it has been in this state.
+    since: Instant,
+    /// Where it is to be, and why it is not.
+    place: Option<String>,
+    of: Option<String>,
+    error: Option<String>,
+}
+
+/// The replicas of this host's disks, and those that this host has.
+#[derive(Default)]
+pub(crate) struct Replicas {
+    places: Mutex<HashMap<DiskId, HostId>>,
+    seen: Mutex<HashMap<DiskId, Seen>>,
+}
+
+impl Replicas {
+    /// Notes which host is to have the replica of a disk.
+    pub fn place(&self, id: DiskId, policy: Option<ReplicaPolicy>) {
+        match policy {
+            Some(policy) => drop(self.places.locked().insert(id, policy.at)),
+            None => drop(self.places.locked().remove(&id)),
+        }
+    }
+
+    fn place_of(&self, id: DiskId) -> Option<HostId> {
+        self.places.locked().get(&id).copied()
+    }
+
+    /// Returns what was last seen of a disk's replica elsewhere, and of the one that is here.
+    pub fn shown(&self, id: DiskId) -> (Option<ReplicaStatus>, Option<KeptReplica>) {
+        let Some(seen) = self.seen.locked().get(&id).cloned() else { return (None, None) };
+        (replica(&seen), seen.of.and_then(|of| kept(&seen.status, seen.at_us, of, 0)))
+    }
+}
+
+/// Describes the replica of a disk on another host.
+fn replica(seen: &Seen) -> Option<ReplicaStatus> {
+    let state = state_of(seen.status.replication?);
+    let blocks = |count: usize| bytes(count as u64);
+    Some(ReplicaStatus {
+        host: seen.place.clone()?,
+        state,
+        since_s: seen.since.elapsed().as_secs_f64(),
+        behind_bytes: seen.status.replicated.map_or(0, |one| blocks(one.lacking)),
+        kept_bytes: seen.status.replicated.map_or(0, |one| blocks(one.kept)),
+        writes_through: seen.status.writes_through,
+        error: seen.error.clone().filter(|_| state == ReplicaState::Missing),
+    })
+}
+
+fn state_of(state: ReplicationState) -> ReplicaState {
+    match state {
+        ReplicationState::Missing => ReplicaState::Missing,
+        ReplicationState::Filling => ReplicaState::Filling,
+        ReplicationState::Complete => ReplicaState::Complete,
+        ReplicationState::Ending => ReplicaState::Ending,
+    }
+}
+
+/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the highest of the disk that is known.
+pub(super) fn kept(status: &MoveStatus, now_us: Micros, of: String, epoch: u64) -> Option<KeptReplica> {
+    let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } = status.replica?;
+    Some(KeptReplica {
+        of,
+        bytes: bytes(blocks),
+        is_complete,
+        is_certain,
+        heard_s: heard_us.map(|heard_us| now_us.saturating_sub(heard_us) as f64 / 1e6),
+        is_void: epoch > its,
+    })
+}
+
+impl Daemon {
+    /// Returns which host is to have a replica of a disk, if one is to.
+    ///
+    /// # Errors
+    /// No other host can have one, or the host is not one of the others.
+    pub(crate) fn replica_policy(&self, config: &DiskConfig, id: DiskId) -> Result<Option<ReplicaPolicy>> {
+        let Some(wanted) = config.replica_host() else { return Ok(None) };
+        let refuse =
+            |why: &str, hint| DaemonError::conflict(format!("disk '{}' cannot have a replica: {why}", config.name), hint);
+        let configure = "configure [migration] and [[host]], or leave replicate out";
+        let hosts = self.hosts().ok_or_else(|| refuse("this host knows no other hosts", configure))?;
+        let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
+        if let Some(why) = why_it_stays(config, &origin) {
+            let why = format!("it does not move between hosts, since {why}");
+            return Err(refuse(&why, "leave replicate out"));
+        }
+        let at = if wanted == ANY_HOST {
+            let chosen = hosts.replicas.place_of(id).or_else(|| self.choose(&hosts, &[]));
+            chosen.ok_or_else(|| refuse("no other host is configured", "configure [[host]], or leave replicate out"))?
+        } else if wanted.eq_ignore_ascii_case(&hosts.my_name()) {
+            return Err(refuse("it would be on this host itself", "name another host, or auto"));
+        } else {
+            let unknown = format!("host '{wanted}' is in no [[host]]");
+            hosts.find(wanted).ok_or_else(|| refuse(&unknown, "name one of 'haversack host list', or auto"))?
+        };
+        let on_loss = match config.without_replica {
+            WithoutReplica::WriteThrough => OnLoss::WriteThrough,
+            WithoutReplica::Continue => OnLoss::Continue,
+        };
+        Ok(Some(ReplicaPolicy { at, on_loss }))
+    }
+
+    /// Chooses a host for a replica, apart from some: one that is connected, of these the one with the most free cache, if that
+    /// is known.
+    fn choose(&self, hosts: &Hosts, without: &[HostId]) -> Option<HostId> {
+        let free = self.cluster().map(|cluster| cluster.free_bytes()).unwrap_or_default();
+        let others = hosts.others().into_iter().filter(|host| !without.contains(host));
+        others.max_by_key(|host| {
+            let free_bytes = free.get(&hosts.name_of(*host)).copied().unwrap_or(0);
+            (hosts.is_connected(*host), free_bytes, std::cmp::Reverse(*host))
+        })
+    }
+
+    /// Has the replica of an attached disk be where the policy says, from now on.
+    pub(crate) fn set_replica(&self, disk: &Disk, handle: DiskHandle, policy: Option<ReplicaPolicy>) -> Result<()> {
+        self.pool(&disk.config().pool)?.backend.set_replica(handle, policy)?;
+        if let Some(hosts) = self.hosts() {
+            hosts.replicas.place(disk.id, policy);
+        }
+        Ok(())
+    }
+
+    /// Ends the replica of a disk that is about to be detached or resized.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub(crate) fn end_replica(&self, disk: &Disk, handle: DiskHandle) -> Result<()> {
+        let config = disk.config();
+        let backend = &self.pool(&config.pool)?.backend;
+        let is_over = || -> Result<bool> {
+            let status = backend.migration_status(disk.id)?;
+            Ok(status.is_none_or(|status| status.replication.is_none()))
+        };
+        if is_over()? {
+            return Ok(());
+        }
+        self.set_replica(disk, handle, None)?;
+        let deadline = Instant::now() + END_TIME;
+        while !is_over()? {
+            if Instant::now() >= deadline || self.is_stopping() {
+                self.renew_replica(disk, handle);
+                return Err(DaemonError::conflict(
+                    format!("the replica of disk '{}' on another host has not ended", config.name),
+                    "see 'haversack disk show', and try again",
+                ));
+            }
+            std::thread::sleep(END_POLL);
+        }
+        Ok(())
+    }
+
+    /// Has a disk's replica begin again that was ended for something that is over, or that has failed.
+    pub(crate) fn renew_replica(&self, disk: &Disk, handle: DiskHandle) {
+        let config = disk.config();
+        let renewed = self.replica_policy(&config, disk.id).and_then(|policy| match policy {
+            Some(_) => self.set_replica(disk, handle, policy),
+            None => Ok(()),
+        });
+        if let Err(error) = renewed {
+            tracing::error!(disk = config.name, "it has no replica any more: {error}");
+        }
+    }
+
+    /// Whether a disk is not to be sent to a host that has just attached it, since that is to have its replica.
+    pub(super) fn only_replicates_to(&self, hosts: &Hosts, id: DiskId, to: HostId, status: Option<&MoveStatus>) -> bool {
+        let replication = status.and_then(|status| status.replication);
+        hosts.replicas.place_of(id) == Some(to)
+            && replication.is_some_and(|state| state != ReplicationState::Complete)
+    }
+}
+
+/// Watches the replicas until the daemon ends.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
+    let mut watch = Watch::default();
+    super::watch(daemon, "replicas", LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
+}
+
+/// A host that was asked to attach a disk.
+struct Asked {
+    host: HostId,
+    at: Instant,
+    answers: Option<Receiver<(HostId, Answer)>>,
+    refusal: Option<String>,
+}
+
+#[derive(Default)]
+struct Watch {
+    asked: HashMap<DiskId, Asked>,
+}
+
+impl Watch {
+    fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
+        let mut found = HashMap::new();
+        for pool in daemon.pools() {
+            // An error says that the pool has stopped.
+            let Ok(statuses) = pool.backend.replicas() else { continue };
+            let at_us = pool.backend.now_us();
+            let all = statuses.into_iter();
+            let is_one = |status: &MoveStatus| status.replication.is_some() || status.replica.is_some();
+            found.extend(all.filter(|(_, status)| is_one(status)).map(|(id, status)| (id, (status, at_us))));
+        }
+        self.asked.retain(|id, _| found.contains_key(id));
+        let mut seen = HashMap::new();
+        for (id, (status, at_us)) in found {
+            let before = hosts.replicas.seen.locked().get(&id).cloned();
+            let present = self.look_at(daemon, hosts, id, status, at_us, before);
+            seen.insert(id, present);
+        }
+        *hosts.replicas.seen.locked() = seen;
+    }
+
+    fn look_at(
+        &mut self,
+        daemon: &Daemon,
+        hosts: &Hosts,
+        id: DiskId,
+        status: MoveStatus,
+        at_us: Micros,
+        before: Option<Seen>,
+    ) -> Seen {
+        let place = hosts.replicas.place_of(id);
+        let is_same = |seen: &Seen| seen.status.replication == status.replication;
+        let since = before.as_ref().filter(|seen| is_same(seen)).map_or_else(Instant::now, |seen| seen.since);
+        let last = before.as_ref().and_then(|seen| seen.place.clone());
+        let mut seen = Seen {
+            place: place.map(|host| hosts.name_of(host)).or(last),
+            of: status.replica.map(|replica| hosts.name_of(replica.of)),
+            error: None,
+            status,
+            at_us,
+            since,
+        };
+        let Ok((name, disk)) = daemon.by_id(id) else { return seen };
+        tell(daemon, &name, before.as_ref(), &seen);
+        if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
+            seen.error = self.ask(daemon, hosts, &disk, place, since);
+        }
+        seen
+    }
+
+    /// Asks the host that is to have a replica to attach the disk. Returns why it has none.
+    fn ask(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, since: Instant) -> Option<String> {
+        let now = Instant::now();
+        let is_connected = hosts.is_connected(place);
+        let asked = self.asked.entry(disk.id).or_insert_with(|| Asked {
+            host: place,
+            at: now,
+            answers: is_connected.then(|| hosts.ask_now(&[place], disk.id, &preparation(hosts, disk, place))),
+            refusal: None,
+        });
+        if asked.host != place || is_connected && now - asked.at >= ASK_EVERY && asked.answers.is_none() {
+            let question = preparation(hosts, disk, place);
+            let refusal = asked.refusal.take().filter(|_| asked.host == place);
+            let answers = Some(hosts.ask_now(&[place], disk.id, &question));
+            *asked = Asked { host: place, at: now, answers, refusal };
+        }
+        match asked.answers.as_ref().map(Receiver::try_recv) {
+            Some(Ok((_, Answer::Refused(why)))) => (asked.refusal, asked.answers) = (Some(why), None),
+            Some(Ok(_)) => (asked.refusal, asked.answers) = (None, None),
+            Some(Err(TryRecvError::Disconnected)) => asked.answers = None,
+            Some(Err(TryRecvError::Empty)) | None => {}
+        }
+        let refusal = asked.refusal.clone();
+        let name = hosts.name_of(place);
+        let why = match &refusal {
+            _ if !is_connected => format!("host '{name}' is not connected"),
+            Some(why) => format!("host '{name}' cannot attach the disk: it {why}"),
+            None => format!("host '{name}' has not begun yet"),
+        };
+        if (!is_connected || refusal.is_some()) && now - since >= AWAY {
+            replace(daemon, hosts, disk, place, &why);
+        }
+        Some(why)
+    }
+}
+
+/// Whether the disk is served here, and its replica is not there although nothing stands in its way here.
+fn is_missing(status: &MoveStatus) -> bool {
+    let is_owner = matches!(&status.record, Record::Owner { peers, .. } if peers.is_empty());
+    is_owner && status.to.is_none() && status.replication == Some(ReplicationState::Missing)
+}
+
+/// Takes another host for the replica of a disk, if its setting leaves the choice.
+fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, why: &str) {
+    let config = disk.config();
+    let other = daemon.choose(hosts, &[place]).filter(|host| hosts.is_connected(*host));
+    let (Some(ANY_HOST), Some(at), Ok(handle)) = (config.replica_host(), other, disk.attached()) else { return };
+    let policy = daemon.replica_policy(&config, disk.id).ok().flatten();
+    let Some(policy) = policy.map(|policy| ReplicaPolicy { at, ..policy }) else { return };
+    match daemon.set_replica(disk, handle, Some(policy)) {
+        Ok(()) => {
+            let what = format!("to host '{}', since {why}", hosts.name_of(at));
+            daemon.events.add("replica-moved", &config.name, what);
+        }
+        Err(error) => tracing::error!(disk = config.name, "another host for the replica: {error}"),
+    }
+}
+
+/// Reports that a disk has a complete replica, or has it no more.
+fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
+    let is_complete = |seen: &Seen| seen.status.replication == Some(ReplicationState::Complete);
+    let was = before.is_some_and(is_complete);
+    let host = seen.place.as_deref().unwrap_or("unknown");
+    if is_complete(seen) && !was {
+        tracing::info!(disk = name, host, "it has a complete replica");
+        daemon.events.add("replicated", name, format!("host '{host}' has everything that is flushed from now on"));
+    } else if was && !is_complete(seen) && seen.status.replication.is_some() {
+        let through = if seen.status.writes_through { "; the disk writes through meanwhile" } else { "" };
+        tracing::warn!(disk = name, host, "it has no complete replica any more");
+        daemon.events.add("replica-lost", name, format!("host '{host}' does not have everything any more{through}"));
+    }
+}

@@ -602,7 +602,12 @@ impl DiskChange {
             window: self.window.or(old.window).filter(|window| *window != NO_WINDOW),
             sequential_cutoff: self.sequential_cutoff.unwrap_or(old.sequential_cutoff),
             cleaner: self.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
-            replicate: self.replicate.as_ref().or(old.replicate.as_ref()).filter(|host| *host != NO_REPLICA).cloned(),
+            replicate: self
+                .replicate
+                .as_ref()
+                .or(old.replicate.as_ref())
+                .filter(|host| *host != NO_REPLICA)
+                .cloned(),
             without_replica: self.without_replica.unwrap_or(old.without_replica),
             nbd: self.nbd.unwrap_or(old.nbd),
             ..old.clone()

@@ -20,13 +20,12 @@ pub use cluster::{
     ForgetHost, HostState, PlannedMove, TenantSettings, TenantStatus,
 };
 pub use disk::{
-    ANY_HOST, Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls,
-    Persistence, Target, WithoutReplica,
+    ANY_HOST, Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode,
+    OriginTls, Persistence, Target, WithoutReplica,
 };
 pub use migration::{
-    ExpectDisk, HostStatus, KeepMigration, KeptReplica, LastKnown, Method, MigrationState, MigrationStatus, OwnDisk, ReplicaState,
-    ReplicaStatus,
-    StartMigration, Takeover,
+    ExpectDisk, HostStatus, KeepMigration, KeptReplica, LastKnown, Method, MigrationState, MigrationStatus,
+    OwnDisk, ReplicaState, ReplicaStatus, StartMigration, Takeover,
 };
 pub use overview::{DiskHistory, DiskOverview, History, Overview, PoolHistory, PoolMoment};
 pub use policy::{

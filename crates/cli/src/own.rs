@@ -120,7 +120,9 @@ fn describe_replica(replica: &KeptReplica, own: &Own) -> String {
         KeptReplica { is_void: true, .. } => "  The disk has moved on since: the replica is not used.\n",
         KeptReplica { is_complete: false, .. } => "  It is not complete: it is not used.\n",
         KeptReplica { is_certain: true, .. } => "  It is complete.\n",
-        _ if own.owner_stopped => "  It was complete then, and is used since the owner stopped at that time.\n",
+        _ if own.owner_stopped => {
+            "  It was complete then, and is used since the owner stopped at that time.\n"
+        }
         _ => {
             "  It was complete then. The owner may have gone on without it since: it is used only with --owner-stopped,\n  \
              which says that the owner died or was fenced within five seconds after that. With --accept-loss alone it is\n  \

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use haversack_api::{
-    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, ReplicaStatus, SandboxStatus, Size, Status,
+    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, ReplicaStatus, SandboxStatus, Size,
+    Status,
 };
 
 use crate::output::{counted, plural};

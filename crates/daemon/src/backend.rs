@@ -17,8 +17,8 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
     ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, LendingSettings, LendingStatus,
-    MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, ReplicaPolicy, TakeoverLoss, VhostUserConfig,
-    VhostUserServer,
+    MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, ReplicaPolicy, TakeoverLoss,
+    VhostUserConfig, VhostUserServer,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 

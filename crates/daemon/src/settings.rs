@@ -88,9 +88,9 @@ pub fn check_replica(disk: &DiskConfig) -> Result<(), String> {
     let refuse = |what: &str| Err(format!("disk '{}': replicate = \"{host}\": {what}", disk.name));
     match disk.mode {
         _ if disk.read_only => refuse("it is read-only, so nothing of it is ever dirty; leave replicate out"),
-        Mode::Fixed(mode) if !mode.defers_origin() => {
-            refuse(&format!("nothing is dirty in write mode {mode}; set mode to wb or auto, or leave replicate out"))
-        }
+        Mode::Fixed(mode) if !mode.defers_origin() => refuse(&format!(
+            "nothing is dirty in write mode {mode}; set mode to wb or auto, or leave replicate out"
+        )),
         _ if disk.cleaner.order == Some(CleanOrder::Flush) => {
             refuse("a replica does not keep the order of flushes; leave order = \"flush\" or replicate out")
         }
@@ -145,7 +145,9 @@ mod tests {
             assert_eq!(check_replica(&DiskConfig { replicate: Some("none".into()), ..mode(text) }), Ok(()));
         }
         let cleaner = haversack_api::CleanerSettings { order: Some(CleanOrder::Flush), ..plain.cleaner };
-        assert!(check_replica(&DiskConfig { cleaner, ..plain.clone() }).unwrap_err().contains("order of flushes"));
+        assert!(
+            check_replica(&DiskConfig { cleaner, ..plain.clone() }).unwrap_err().contains("order of flushes")
+        );
         assert!(check_replica(&DiskConfig { read_only: true, ..plain }).unwrap_err().contains("read-only"));
     }
 

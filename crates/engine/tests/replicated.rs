@@ -9,9 +9,7 @@ use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
 use haversack_engine::{EngineError, HostMessage, MoveStatus, OriginSpec};
-use haversack_migrate::{
-    Message, OnLoss, Position, ReplicaPolicy, ReplicaState, ReplicationState, Session,
-};
+use haversack_migrate::{Message, OnLoss, Position, ReplicaPolicy, ReplicaState, ReplicationState, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskHandle, DiskId, HostId};
 use haversack_ownership::Record;
 

@@ -133,7 +133,8 @@ impl Migration {
 
     /// Whether this host may have a replica of the disk.
     pub fn keeps_replica(&self) -> bool {
-        self.keeping.is_some() || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
+        self.keeping.is_some()
+            || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
     }
 
     /// The operator knows that the owner has died while its replica here was complete, and has not gone on without it: the

@@ -18,7 +18,7 @@ use haversack_ownership::Record;
 
 use crate::copies::Sending;
 use crate::message::{Message, Position, ReplicaState, Session};
-use crate::migration::Migration;
+use crate::migration::{Migration, Task};
 use crate::output::{CopyTicket, Output};
 
 /// What is sent of a disk to which replica, and what happens without it.
@@ -324,6 +324,10 @@ impl Migration {
         self.replicating = None;
         call.end_replication(now, disk);
         self.want_disk(call, now);
+        if self.task == Task::Idle && !self.is_attached_here(call) {
+            // After a restart. What is dirty is cleaned although no guest has come yet.
+            self.attach_again(call, now);
+        }
     }
 
     /// Repeats what was not answered, tells the replica that it is complete when it is, and keeps its lease.

@@ -35,6 +35,8 @@ const MANAGER: &str = "it is a program for a manager of VMs on other hosts";
 
 const MOVES_VM: &str = "it needs guests on two hosts, and their monitors";
 
+const REPLICA: &str = "it needs an owner with a replica, which the test of replicas has";
+
 const NFS: &str = "it needs an NFS server, which is not among what scripts/setup installs: tried by hand";
 
 const UBLK_GUEST: &str = "scripts/ublk-guest";
@@ -186,6 +188,18 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         "haversack disk quiesce vm1 -- sh -c",
         LIBVIRT,
         Some(("tests/tests/quiesce.rs", "fn a_snapshot_without_an_agent_has_what_was_acknowledged(")),
+    ),
+    row(
+        "docs/cli.md",
+        "haversack disk set vm1 --replicate beta",
+        REPLICA,
+        Some(("tests/tests/replication.rs", "\"--replicate\", \"beta\"")),
+    ),
+    row(
+        "docs/replication.md",
+        "haversack disk own vm1 --dry-run",
+        REPLICA,
+        Some(("tests/tests/replication.rs", "\"own\", \"vm1\", \"--dry-run\"")),
     ),
     row(
         "docs/migration.md",

@@ -133,7 +133,10 @@ impl Reporter {
             clients: disk.clients,
             moving_to: place.moving_to,
             replica_at: disk.replica.as_ref().map(|replica| replica.host.clone()),
-            is_replicated: disk.replica.as_ref().is_some_and(|replica| replica.state == ReplicaState::Complete),
+            is_replicated: disk
+                .replica
+                .as_ref()
+                .is_some_and(|replica| replica.state == ReplicaState::Complete),
             load,
             worth: worth(daemon, disk),
         }

@@ -340,6 +340,14 @@ impl Hosts {
     /// A host is connected and has not said what it has on record.
     pub(super) fn records(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
         self.wait_for_connections(hosts);
+        self.records_now(hosts, id)
+    }
+
+    /// The same without waiting for connections.
+    ///
+    /// # Errors
+    /// As [`Hosts::records`].
+    pub(super) fn records_now(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
         let answers = self.ask_now(hosts, id, &Question::Record);
         let deadline = Instant::now() + PATIENCE;
         let (mut records, mut refused) = (Vec::new(), HashMap::new());

@@ -98,6 +98,8 @@ pub struct Hosts {
     seeking: Mutex<HashSet<DiskId>>,
     /// Disks that are being taken over by force.
     taking: Mutex<HashSet<DiskId>>,
+    /// When hosts were last waited for before a take-over.
+    waited: Mutex<Option<Instant>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
     /// Replicas of this host's disks elsewhere, and of others' here.
@@ -170,6 +172,7 @@ impl Hosts {
             learners: Workers::start("learned", LEARNED_THREADS, MOST_LEARNED),
             seeking: Mutex::default(),
             taking: Mutex::default(),
+            waited: Mutex::default(),
             heard_of: Mutex::default(),
             replicas: Replicas::default(),
             fence: config.fence.clone(),

@@ -29,6 +29,8 @@ use crate::locked::Locked;
 
 /// How often it is looked whether a take-over is on record.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// For how long hosts are not waited for again.
+const WAITED_ONCE: Duration = Duration::from_secs(10);
 /// What to do about hosts that are not fenced.
 const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
                           as without_fence";
@@ -109,7 +111,9 @@ fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
         None if request.owner_stopped => {
             let why = match replica {
                 None => "there is no replica of it here",
-                Some(KeptReplica { is_void: true, .. }) => "the disk has moved on since the replica here was in use",
+                Some(KeptReplica { is_void: true, .. }) => {
+                    "the disk has moved on since the replica here was in use"
+                }
                 Some(_) => "the replica here is not complete",
             };
             Err(DaemonError::conflict(
@@ -186,6 +190,20 @@ fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, S
         "put it back into [[host]] and restart haversackd; or make sure that it is off and stays off, and name it in full as \
          without_fence",
     ))
+}
+
+impl Hosts {
+    /// Asks hosts for their records of a disk. Those that are not connected are waited for once for all steps of a take-over, so
+    /// that a replica is still certain in the last one.
+    fn records_once(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
+        let is_fresh = |waited: &Instant| waited.elapsed() < WAITED_ONCE;
+        if self.waited.locked().as_ref().is_some_and(is_fresh) {
+            return self.records_now(hosts, id);
+        }
+        let records = self.records(hosts, id);
+        *self.waited.locked() = Some(Instant::now());
+        records
+    }
 }
 
 impl Daemon {
@@ -286,7 +304,7 @@ impl Daemon {
         if !asked.contains(&dead) {
             asked.push(dead);
         }
-        let answers = hosts.records(&asked, id)?;
+        let answers = hosts.records_once(&asked, id)?;
         let mut epoch = status.record.epoch();
         for (answering, record) in &answers {
             epoch = epoch.max(record.owner.epoch());
@@ -510,8 +528,12 @@ mod tests {
         };
         let outcome = |replica: KeptReplica, owner_stopped, accepts: bool| {
             let accept_loss = accepts.then(|| "vm1".to_owned());
-            let request =
-                OwnDisk { confirm: "vm1".into(), accept_loss, without_fence: vec!["alpha".into()], owner_stopped };
+            let request = OwnDisk {
+                confirm: "vm1".into(),
+                accept_loss,
+                without_fence: vec!["alpha".into()],
+                owner_stopped,
+            };
             let uses = uses_replica(Some(&replica), &request);
             let all = Takeover { replica: Some(replica), ..takeover(&["alpha"], None) };
             check(&all, &request).map(|()| uses).map_err(|error| error.to_string())

@@ -102,7 +102,8 @@ fn state_of(state: ReplicationState) -> ReplicaState {
 
 /// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the highest of the disk that is known.
 pub(super) fn kept(status: &MoveStatus, now_us: Micros, of: String, epoch: u64) -> Option<KeptReplica> {
-    let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } = status.replica?;
+    let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } =
+        status.replica?;
     Some(KeptReplica {
         of,
         bytes: bytes(blocks),
@@ -120,8 +121,9 @@ impl Daemon {
     /// No other host can have one, or the host is not one of the others.
     pub(crate) fn replica_policy(&self, config: &DiskConfig, id: DiskId) -> Result<Option<ReplicaPolicy>> {
         let Some(wanted) = config.replica_host() else { return Ok(None) };
-        let refuse =
-            |why: &str, hint| DaemonError::conflict(format!("disk '{}' cannot have a replica: {why}", config.name), hint);
+        let refuse = |why: &str, hint| {
+            DaemonError::conflict(format!("disk '{}' cannot have a replica: {why}", config.name), hint)
+        };
         let configure = "configure [migration] and [[host]], or leave replicate out";
         let hosts = self.hosts().ok_or_else(|| refuse("this host knows no other hosts", configure))?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
@@ -131,12 +133,16 @@ impl Daemon {
         }
         let at = if wanted == ANY_HOST {
             let chosen = hosts.replicas.place_of(id).or_else(|| self.choose(&hosts, &[]));
-            chosen.ok_or_else(|| refuse("no other host is configured", "configure [[host]], or leave replicate out"))?
+            chosen.ok_or_else(|| {
+                refuse("no other host is configured", "configure [[host]], or leave replicate out")
+            })?
         } else if wanted.eq_ignore_ascii_case(&hosts.my_name()) {
             return Err(refuse("it would be on this host itself", "name another host, or auto"));
         } else {
             let unknown = format!("host '{wanted}' is in no [[host]]");
-            hosts.find(wanted).ok_or_else(|| refuse(&unknown, "name one of 'haversack host list', or auto"))?
+            hosts
+                .find(wanted)
+                .ok_or_else(|| refuse(&unknown, "name one of 'haversack host list', or auto"))?
         };
         let on_loss = match config.without_replica {
             WithoutReplica::WriteThrough => OnLoss::WriteThrough,
@@ -157,7 +163,12 @@ impl Daemon {
     }
 
     /// Has the replica of an attached disk be where the policy says, from now on.
-    pub(crate) fn set_replica(&self, disk: &Disk, handle: DiskHandle, policy: Option<ReplicaPolicy>) -> Result<()> {
+    pub(crate) fn set_replica(
+        &self,
+        disk: &Disk,
+        handle: DiskHandle,
+        policy: Option<ReplicaPolicy>,
+    ) -> Result<()> {
         self.pool(&disk.config().pool)?.backend.set_replica(handle, policy)?;
         if let Some(hosts) = self.hosts() {
             hosts.replicas.place(disk.id, policy);
@@ -207,7 +218,13 @@ impl Daemon {
     }
 
     /// Whether a disk is not to be sent to a host that has just attached it, since that is to have its replica.
-    pub(super) fn only_replicates_to(&self, hosts: &Hosts, id: DiskId, to: HostId, status: Option<&MoveStatus>) -> bool {
+    pub(super) fn only_replicates_to(
+        &self,
+        hosts: &Hosts,
+        id: DiskId,
+        to: HostId,
+        status: Option<&MoveStatus>,
+    ) -> bool {
         let replication = status.and_then(|status| status.replication);
         hosts.replicas.place_of(id) == Some(to)
             && replication.is_some_and(|state| state != ReplicationState::Complete)
@@ -243,9 +260,13 @@ impl Watch {
             // An error says that the pool has stopped.
             let Ok(statuses) = pool.backend.replicas() else { continue };
             let at_us = pool.backend.now_us();
-            let all = statuses.into_iter();
-            let is_one = |status: &MoveStatus| status.replication.is_some() || status.replica.is_some();
-            found.extend(all.filter(|(_, status)| is_one(status)).map(|(id, status)| (id, (status, at_us))));
+            for (id, mut status) in statuses {
+                // A host that waits for the disk will have a replica of it elsewhere, once it owns it.
+                status.replication = status.replication.filter(|_| status.record.is_owner());
+                if status.replication.is_some() || status.replica.is_some() {
+                    found.insert(id, (status, at_us));
+                }
+            }
         }
         self.asked.retain(|id, _| found.contains_key(id));
         let mut seen = HashMap::new();
@@ -281,13 +302,15 @@ impl Watch {
         let Ok((name, disk)) = daemon.by_id(id) else { return seen };
         tell(daemon, &name, before.as_ref(), &seen);
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
-            seen.error = self.ask(daemon, hosts, &disk, place, since);
+            let why = self.ask(daemon, hosts, &disk, place, since);
+            let begins = "it begins when a client is connected";
+            seen.error = Some(if seen.status.is_guest_here { why } else { begins.into() });
         }
         seen
     }
 
     /// Asks the host that is to have a replica to attach the disk. Returns why it has none.
-    fn ask(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, since: Instant) -> Option<String> {
+    fn ask(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, since: Instant) -> String {
         let now = Instant::now();
         let is_connected = hosts.is_connected(place);
         let asked = self.asked.entry(disk.id).or_insert_with(|| Asked {
@@ -318,7 +341,7 @@ impl Watch {
         if (!is_connected || refusal.is_some()) && now - since >= AWAY {
             replace(daemon, hosts, disk, place, &why);
         }
-        Some(why)
+        why
     }
 }
 
@@ -332,7 +355,9 @@ fn is_missing(status: &MoveStatus) -> bool {
 fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, why: &str) {
     let config = disk.config();
     let other = daemon.choose(hosts, &[place]).filter(|host| hosts.is_connected(*host));
-    let (Some(ANY_HOST), Some(at), Ok(handle)) = (config.replica_host(), other, disk.attached()) else { return };
+    let (Some(ANY_HOST), Some(at), Ok(handle)) = (config.replica_host(), other, disk.attached()) else {
+        return;
+    };
     let policy = daemon.replica_policy(&config, disk.id).ok().flatten();
     let Some(policy) = policy.map(|policy| ReplicaPolicy { at, ..policy }) else { return };
     match daemon.set_replica(disk, handle, Some(policy)) {
@@ -351,10 +376,18 @@ fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
     let host = seen.place.as_deref().unwrap_or("unknown");
     if is_complete(seen) && !was {
         tracing::info!(disk = name, host, "it has a complete replica");
-        daemon.events.add("replicated", name, format!("host '{host}' has everything that is flushed from now on"));
+        daemon.events.add(
+            "replicated",
+            name,
+            format!("host '{host}' has everything that is flushed from now on"),
+        );
     } else if was && !is_complete(seen) && seen.status.replication.is_some() {
         let through = if seen.status.writes_through { "; the disk writes through meanwhile" } else { "" };
         tracing::warn!(disk = name, host, "it has no complete replica any more");
-        daemon.events.add("replica-lost", name, format!("host '{host}' does not have everything any more{through}"));
+        daemon.events.add(
+            "replica-lost",
+            name,
+            format!("host '{host}' does not have everything any more{through}"),
+        );
     }
 }

@@ -12,6 +12,7 @@ mod lending;
 mod policy;
 mod pools;
 mod process;
+mod replicas;
 mod text;
 
 use haversack_api::JobState;
@@ -56,6 +57,7 @@ pub fn text(daemon: &Daemon) -> String {
     disks::flash(&mut out, &seen);
     latency::histograms(&mut out, &seen);
     disks::states(&mut out, daemon);
+    replicas::replicas(&mut out, daemon);
     jobs(&mut out, daemon);
     policy::policy(&mut out, daemon);
     cluster::cluster(&mut out, daemon);

@@ -25,8 +25,8 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, LendingSettings,
-    LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, ReplicaPolicy, Snapshot, TakeoverLoss,
-    VhostUserConfig,
+    LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, ReplicaPolicy, Snapshot,
+    TakeoverLoss, VhostUserConfig,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;

@@ -219,7 +219,9 @@ impl Mover {
             queues: self.has_had_queues.then_some(queues),
             replication: self.migration.replication(),
             replicated: disk.and_then(|disk| call.replication(disk)),
-            writes_through: disk.and_then(|disk| call.disk_info(disk)).is_some_and(|info| info.writes_through),
+            writes_through: disk
+                .and_then(|disk| call.disk_info(disk))
+                .is_some_and(|info| info.writes_through),
             replica: self.migration.replica(call, now),
             problem: self.migration.problem().map(ToString::to_string),
         }

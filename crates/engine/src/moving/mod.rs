@@ -302,8 +302,12 @@ impl Reactor {
         origin: OpenOrigin,
     ) -> Result<(DiskHandle, JobId)> {
         let id = spec.config.id;
-        let mut infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
-        if infos.any(|info| info.id == id && matches!(info.moved, Moved::Replicates { .. })) {
+        let is_replicated = self
+            .core
+            .disk_numbers()
+            .filter_map(|number| self.core.disk_info(number))
+            .any(|info| info.id == id && matches!(info.moved, Moved::Replicates { .. }));
+        if is_replicated {
             // Nobody would end the replica, and no flush would succeed.
             return Err(EngineError::HasReplica { disk: spec.name });
         }

@@ -91,7 +91,9 @@ impl Store {
     fn add_node(&mut self, node: &Value, with_backing: bool) {
         let Some(fields) = node.as_object() else { return };
         let mut has_child = false;
-        for (key, child) in fields.iter().filter(|(_, value)| value.get("driver").is_some()) {
+        for (key, child) in
+            fields.iter().flat_map(|(key, value)| children(value).map(move |child| (key, child)))
+        {
             has_child = true;
             if with_backing || key != "backing" {
                 self.add_node(child, with_backing);
@@ -167,6 +169,12 @@ pub fn conflict(disk: &DiskConfig, other: &DiskConfig) -> Option<String> {
         "disk '{}' has the origin of disk '{}' ({store}): an image has one writer",
         disk.name, other.name
     ))
+}
+
+/// Returns the block nodes that a field of a QEMU block node has: one, or a list as that of `quorum`.
+fn children(field: &Value) -> impl Iterator<Item = &Value> {
+    let list = field.as_array().map_or(std::slice::from_ref(field), Vec::as_slice);
+    list.iter().filter(|one| one.get("driver").is_some())
 }
 
 /// Returns the server of a QEMU block node that is an NBD client.
@@ -247,6 +255,23 @@ mod tests {
         let uses = |store: Store| ["/own.qcow2", "/behind.raw"].map(|path| store.uses(Path::new(path)));
         assert_eq!(uses(Store::of(&origin)), [true, true]);
         assert_eq!(uses(Store::without_backing(&origin)), [true, false]);
+    }
+
+    #[test]
+    fn nodes_in_a_list_are_parts_of_a_store() {
+        let file = |name: &str| {
+            format!(r#"{{"driver": "raw", "file": {{"driver": "file", "filename": "{name}"}}}}"#)
+        };
+        let remote = r#"{"driver": "rbd", "pool": "vms", "image": "vm1"}"#;
+        let (first, second) = (file("/a.img"), file("/b.img"));
+        let quorum = format!(
+            r#"qemu:{{"driver": "quorum", "vote-threshold": 2, "children": [{first}, {second}, {remote}]}}"#
+        );
+        for other in ["/a.img", "file:/b.img", "qcow2:/b.img", "rbd:vms/vm1"] {
+            assert!(conflicts(&quorum, other), "{other}");
+        }
+        assert!(!conflicts(&quorum, "/c.img") && !conflicts(&quorum, "rbd:vms/vm2"));
+        assert_eq!(Store::of(&quorum).files(), ["/a.img", "/b.img"].map(PathBuf::from));
     }
 
     #[test]

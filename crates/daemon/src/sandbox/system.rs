@@ -113,7 +113,9 @@ pub fn needs_abstract_sockets() -> bool {
 pub fn is_remote(device: &BlockDevice) -> bool {
     fn has_remote(node: &Value) -> bool {
         let is_remote = node["driver"].as_str().is_some_and(|driver| !LOCAL_DRIVERS.contains(&driver));
-        is_remote || node.as_object().is_some_and(|fields| fields.values().any(has_remote))
+        is_remote
+            || node.as_object().is_some_and(|fields| fields.values().any(has_remote))
+            || node.as_array().is_some_and(|list| list.iter().any(has_remote))
     }
     device.nodes.iter().any(has_remote)
 }

@@ -1,13 +1,16 @@
 //! Secrets stay where they are: not in a support bundle, not in files that others can read. Who asked for what stays known.
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, PATIENCE};
 use haversack_e2e::{Error, Place, Result, image, test};
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 /// What every password and token of these tests begins with.
@@ -155,6 +158,52 @@ fn a_support_bundle_has_no_secrets() {
         place.say(&format!("{} files without secrets", files.len()));
         daemon.kill()?;
         have_none(&bundle(place, &daemon, "killed")?, &secrets)
+    });
+}
+
+/// The helper waits for a server that does not answer, so that there is time to look at it.
+#[test]
+fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
+    test("secrets and helpers", |place| {
+        let certificates = Certificates::make(place, "tls")?;
+        let mut daemon = start(place, &certificates)?;
+        let silent = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a server"))?;
+        let port = silent.local_addr().map_err(Error::io("its address"))?.port();
+        let target = json!({
+            "driver": "iscsi", "transport": "tcp", "portal": format!("127.0.0.1:{port}"), "target": "iqn.x", "lun": 0,
+            "user": "user", "password": "planted-chap"
+        });
+        let attach = ["disk", "attach", "slow", &format!("qemu:{target}"), "--pool", &daemon.pool()];
+        let _attaching = Process::start(place, "attach", &daemon.command_line(&attach)?)?;
+        let commands = || -> Result<Vec<String>> {
+            let read = |pid: Pid| std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok();
+            let found = daemon.process()?.children()?.into_iter().filter_map(read);
+            Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).collect())
+        };
+        let is_of_slow = |command: &String| command.contains("qemu-storage-daemon");
+        tools::wait_until("the helper", PATIENCE, || Ok(commands()?.iter().any(is_of_slow)))?;
+        // Until it has been told what to open.
+        silent.accept().map_err(Error::io("the helper's connection"))?;
+        for command in commands()? {
+            check(!command.contains(PLANTED), format!("a command line has a secret: {command}"))?;
+        }
+        for disk in DISKS {
+            tools::wait_until("a disk that waits", PATIENCE, || {
+                Ok(daemon.command(&["events", disk])?.contains("attach-failed"))
+            })?;
+        }
+        let pool = daemon.pool();
+        for origin in
+            ["rbd:pool/image:id=user:key=planted-key", "iscsi://user%planted-word@127.0.0.1/target/0"]
+        {
+            let said = daemon.refused(&["disk", "attach", "refused", origin, "--pool", &pool])?;
+            check(!said.contains(PLANTED), format!("an error has a secret: {said}"))?;
+        }
+        daemon.stop()?;
+        let log = daemon.log();
+        let line = log.lines().find(|line| line.contains(PLANTED));
+        check(line.is_none(), format!("the log has a secret: {}", line.unwrap_or_default()))?;
+        check(log.contains("web"), "the log does not name the disk: does the search still fit it?")
     });
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haversack_api::{DiskConfig, DiskState, Job, JobKind};
+use haversack_api::{DiskConfig, DiskState, Job, JobKind, redact};
 use haversack_core::{JobError, ManageError, Moved};
 use haversack_engine::label::{self, Label};
 use haversack_engine::{DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, origin_size_bytes};
@@ -373,7 +373,7 @@ impl Daemon {
             format!(
                 "the origin of disk '{}', {}, is {}, which is part of a pool",
                 config.name,
-                config.origin,
+                redact::text(&config.origin),
                 part.display()
             ),
             "name the disk's own image",
@@ -437,7 +437,7 @@ impl Daemon {
             read_only: config.read_only,
             tells_depth: config.base.is_some(),
             run_as: self.run_as,
-            confined_to: self.sandbox().map(|sandbox| sandbox.helper_rules(device)),
+            confined_to: self.sandbox().and_then(|sandbox| sandbox.helper_rules(device)),
             gate: self.gate(config, id, device)?,
             confirm_every: CONFIRM_EVERY,
         };
@@ -455,8 +455,8 @@ impl Daemon {
     /// Says what a helper may have been refused: a backing file is named in its image only.
     fn explain_helper(&self, error: HelperError) -> DaemonError {
         match &error {
-            HelperError::Ended { last_line, .. }
-                if self.sandbox().is_some() && last_line.contains("Permission denied") =>
+            HelperError::Ended { last_line: why, .. } | HelperError::Store { why, .. }
+                if self.sandbox().is_some() && why.contains("Permission denied") =>
             {
                 SandboxError::Denied { what: error.to_string() }.into()
             }

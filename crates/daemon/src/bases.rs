@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haversack_api::{BaseStatus, DiskConfig, Size};
+use haversack_api::{BaseStatus, DiskConfig, Size, redact};
 use haversack_core::ManageError;
 use haversack_engine::{Descent, DiskSnapshot, EngineError, Layers, OriginSpec};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId};
@@ -298,7 +298,7 @@ fn check_base(disk: &DiskConfig, base: &DiskConfig) -> Result<()> {
                 "{} was made from {}, not from the image of disk '{base_name}', {}",
                 image.display(),
                 behind.display(),
-                base.origin
+                redact::text(&base.origin)
             );
             refuse(what, "name the disk of that image as base")
         }

@@ -14,10 +14,12 @@
 //! - A helper that answers every request that it is shutting down is replaced like one that has died, and so only if its gate
 //!   admits the next one: its client was cut off from the store, and stays so.
 //! - In a daemon that is confined, a helper is confined further before it runs (see [`crate::sandbox`]).
+//! - What a helper opens is not in its command line, since it may have passwords (see the module `setup`).
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
 mod gate;
 mod lock;
+mod setup;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -29,6 +31,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use haversack_api::redact;
 use haversack_engine::socket::{SocketError, remove_stale};
 use haversack_sandbox::{Rules, SandboxError, confine_child};
 use nix::sys::signal::{Signal, kill};
@@ -37,6 +40,7 @@ use nix::unistd::Pid;
 use self::gate::Confirmation;
 pub use self::gate::{CONFIRM_EVERY, Gate, Refusal};
 use self::lock::HelperLock;
+use self::setup::Setup;
 use crate::locked::Locked;
 use crate::origin::{BlockDevice, DISK_NODE};
 
@@ -77,6 +81,14 @@ pub enum HelperError {
         status: String,
         /// The last line of its output.
         last_line: String,
+    },
+    /// It does not open its store.
+    #[error("the helper of disk '{disk}' cannot open its store: {why}")]
+    Store {
+        /// The disk.
+        disk: String,
+        /// QEMU's message.
+        why: String,
     },
     /// It runs, but its store does not let it in any more.
     #[error(
@@ -181,30 +193,9 @@ impl HelperSpec {
         })
     }
 
-    /// Returns the program's arguments.
-    pub fn arguments(&self) -> Vec<String> {
-        let mut arguments = Vec::new();
-        for node in &self.device.nodes {
-            let mut node = node.clone();
-            if self.read_only {
-                node["read-only"] = true.into();
-            }
-            arguments.extend(["--blockdev".to_string(), node.to_string()]);
-        }
-        let address = serde_json::json!({"type": "unix", "path": self.closed_socket()});
-        let server = serde_json::json!({"addr": address, "max-connections": 0});
-        let mut export = serde_json::json!({
-            "type": "nbd", "id": "export", "node-name": DISK_NODE, "name": DISK_NODE, "writable": !self.read_only
-        });
-        if self.tells_depth {
-            export["allocation-depth"] = true.into();
-        }
-        arguments.extend(["--nbd-server".to_string(), server.to_string()]);
-        arguments.extend(["--export".to_string(), export.to_string()]);
-        arguments
-    }
-
-    fn spawn(&self) -> Result<Child, HelperError> {
+    /// Starts the program. Returns it, and what it is still to be told.
+    fn spawn(&self) -> Result<(Child, Setup), HelperError> {
+        let failed = |source| HelperError::Start { program: self.program.clone(), source };
         let lock = HelperLock::take(&self.disk, &self.socket, self.run_as)?;
         if let Some(gate) = &self.gate {
             gate.prepare().map_err(|refusal| self.refused(refusal))?;
@@ -213,24 +204,20 @@ impl HelperSpec {
         remove_stale(&self.closed_socket())?;
         remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
-        command
-            .args(self.arguments())
-            .stdin(lock.for_helper()?)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(lock.for_helper()?).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Signals that a terminal sends to the daemon's group are for the daemon only.
         command.process_group(0);
         if let Some((user, group)) = self.run_as {
             command.uid(user).gid(group);
         }
         crate::system::end_with_parent(&mut command, Signal::SIGTERM);
+        let setup = Setup::prepare(self, &mut command).map_err(failed)?;
         if let Some(rules) = &self.confined_to {
             confine_child(&mut command, &[rules])?;
         }
-        let child =
-            command.spawn().map_err(|source| HelperError::Start { program: self.program.clone(), source })?;
+        let child = command.spawn().map_err(failed)?;
         lock.leave_to(child.id());
-        Ok(child)
+        Ok((child, setup))
     }
 }
 
@@ -331,7 +318,7 @@ struct Supervisor {
 enum End {
     /// By itself.
     Exited(ExitStatus),
-    /// It was stopped, since it was not admitted.
+    /// It was stopped, since it does not open its store, or was not admitted.
     Refused(HelperError),
     /// It was stopped to be replaced.
     CutOff,
@@ -350,7 +337,7 @@ impl Supervisor {
         loop {
             let started = Instant::now();
             let error = match self.spec.spawn() {
-                Ok(child) => match self.watch(child, ready, &mut was_ready) {
+                Ok((child, setup)) => match self.watch(child, setup, ready, &mut was_ready) {
                     End::Exited(status) => HelperError::Ended {
                         disk: disk.clone(),
                         status: status.to_string(),
@@ -389,13 +376,28 @@ impl Supervisor {
     }
 
     /// Watches a process until it exits, or stops it on request or because it is not admitted.
-    fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> End {
+    fn watch(&self, mut child: Child, setup: Setup, ready: &Ready, was_ready: &mut bool) -> End {
         *self.shared.pid.locked() = Some(child.id());
         let readers = self.forward_output(&mut child);
-        let mut answers = false;
+        let set_up = setup.begin();
+        let (mut is_set_up, mut answers) = (false, false);
         let mut confirmation = Confirmation::new(&self.spec.disk, self.spec.confirm_every);
         let end = loop {
-            if !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
+            match set_up.as_ref().map(mpsc::Receiver::try_recv) {
+                Ok(Ok(Ok(()))) => is_set_up = true,
+                // It has nothing to say at present, or any more.
+                Ok(Err(_)) => {}
+                Ok(Ok(Err(why))) => {
+                    stop(&mut child);
+                    break End::Refused(HelperError::Store { disk: self.spec.disk.clone(), why });
+                }
+                Err(error) => {
+                    stop(&mut child);
+                    let why = format!("no thread can be started: {error}");
+                    break End::Refused(HelperError::Store { disk: self.spec.disk.clone(), why });
+                }
+            }
+            if is_set_up && !answers && UnixStream::connect(self.spec.closed_socket()).is_ok() {
                 if let Err(error) = self.spec.admit() {
                     stop(&mut child);
                     break End::Refused(error);
@@ -441,6 +443,7 @@ impl Supervisor {
             let (disk, last_line) = (self.spec.disk.clone(), self.last_line.clone());
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let line = redact::text(&line);
                     tracing::warn!(%disk, "helper: {line}");
                     // QEMU ends some messages with an empty line.
                     if !line.trim().is_empty() {
@@ -491,18 +494,6 @@ mod tests {
             gate: None,
             confirm_every: CONFIRM_EVERY,
         }
-    }
-
-    #[test]
-    fn arguments_name_nodes_server_and_export() {
-        let mut spec = spec(Path::new("/run/x"), "qcow2:/images/a.qcow2");
-        let arguments = spec.arguments();
-        assert_eq!(arguments.iter().filter(|a| *a == "--blockdev").count(), 2);
-        assert!(arguments.last().unwrap().contains(r#""writable":true"#));
-        assert!(arguments.iter().any(|a| a.contains("/run/x/a b.sock.new")));
-        assert_eq!(spec.uri(), "nbd+unix:///disk?socket=/run/x/a%20b.sock");
-        spec.read_only = true;
-        assert!(spec.arguments()[1].contains(r#""read-only":true"#));
     }
 
     #[test]
@@ -559,7 +550,7 @@ mod tests {
     fn a_helper_that_an_earlier_daemon_has_left_is_ended_before_the_next_one_starts() {
         let dir = tempfile::tempdir().unwrap();
         let spec = qcow2(dir.path());
-        let mut left = spec.spawn().unwrap();
+        let (mut left, _setup) = spec.spawn().unwrap();
         kill(Pid::from_raw(left.id() as i32), Signal::SIGSTOP).unwrap();
         let helper = Helper::start(spec).unwrap();
         assert_eq!(left.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));

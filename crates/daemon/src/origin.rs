@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 
-use haversack_api::OriginTls;
+use haversack_api::{OriginTls, redact};
 use haversack_engine::{OriginSpec, TlsFiles};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub enum Origin {
 /// QEMU block nodes, in the order of their creation. The last one is the disk.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockDevice {
-    /// One `--blockdev` each.
+    /// One `blockdev-add` each.
     pub nodes: Vec<Value>,
 }
 
@@ -46,22 +46,24 @@ impl Origin {
         if text.starts_with('/') {
             return Ok(Origin::File(text.into()));
         }
+        // Errors are logged, too.
+        let shown = redact::text(text);
         let unknown = || {
             format!(
-                "origin '{text}' is unknown: expected a path, file:, nbd://, nbds://, nbd+unix://, nbds+unix://, rbd:, \
+                "origin '{shown}' is unknown: expected a path, file:, nbd://, nbds://, nbd+unix://, nbds+unix://, rbd:, \
                  iscsi://, nfs://, qcow2: or qemu:"
             )
         };
         let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
         match scheme {
-            "file" => absolute(text, rest.strip_prefix("//").unwrap_or(rest)).map(Origin::File),
+            "file" => absolute(&shown, rest.strip_prefix("//").unwrap_or(rest)).map(Origin::File),
             "nbd" | "nbds" | "nbd+unix" | "nbds+unix" if rest.starts_with("//") => {
                 Ok(Origin::Nbd(text.into()))
             }
-            "rbd" => rbd(text, rest).map(Origin::Helper),
-            "iscsi" => iscsi(text, rest).map(Origin::Helper),
-            "nfs" => nfs(text, rest).map(Origin::Helper),
-            "qcow2" => qcow2(text, rest).map(Origin::Helper),
+            "rbd" => rbd(&shown, rest).map(Origin::Helper),
+            "iscsi" => iscsi(&shown, rest).map(Origin::Helper),
+            "nfs" => nfs(&shown, rest).map(Origin::Helper),
+            "qcow2" => qcow2(&shown, rest).map(Origin::Helper),
             "qemu" => qemu(rest).map(Origin::Helper),
             _ => Err(unknown()),
         }

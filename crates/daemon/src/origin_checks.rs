@@ -1,6 +1,6 @@
 //! Whether a disk may be attached with its origin, by what pools have of this disk and of others.
 
-use haversack_api::DiskConfig;
+use haversack_api::{DiskConfig, redact};
 use haversack_engine::label::{self, Label};
 use haversack_model::DiskId;
 
@@ -19,20 +19,16 @@ pub(crate) fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) 
     let label = pool.backend.disk_labels()?.into_iter().find(|label| label.id.0 == id.0);
     let Some(label) = label.filter(|label| !label.is_of(&config.origin)) else { return Ok(()) };
     let name = &config.name;
+    let [before, now] = [&label.place, &config.origin].map(|origin| redact::text(origin));
     if config.accept_origin_change.as_ref() == Some(name) {
-        tracing::warn!(
-            disk = name,
-            before = label.place,
-            now = config.origin,
-            "attaching with another origin"
-        );
+        tracing::warn!(disk = name, before, now, "attaching with another origin");
         return Ok(());
     }
     Err(DaemonError::conflict(
         format!(
-            "disk '{name}' has {} cached bytes, {} of them dirty, of another origin, {}; the origin named now is {}, another \
-             one or another file of that name",
-            known.cached_bytes, known.dirty_bytes, label.place, config.origin
+            "disk '{name}' has {} cached bytes, {} of them dirty, of another origin, {before}; the origin named now is {now}, \
+             another one or another file of that name",
+            known.cached_bytes, known.dirty_bytes
         ),
         "name the origin that it had; or forget the disk; or, if it is the same data, repeat its name as \
          accept_origin_change",
@@ -79,7 +75,12 @@ fn refuse_dirty_in(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
             format!(
                 "pool '{}' has {} dirty bytes of {}, which disk '{}' in pool '{}' would not see: they are of disk '{}' with id \
                  {other}",
-                pool.name, known.dirty_bytes, config.origin, config.name, config.pool, label.name
+                pool.name,
+                known.dirty_bytes,
+                redact::text(&config.origin),
+                config.name,
+                config.pool,
+                label.name
             ),
             "attach it in that pool, with that disk's name or id, to keep them; or destroy them with 'haversack disk forget ID'",
         ));

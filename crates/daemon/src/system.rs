@@ -1,9 +1,11 @@
 //! Calls to the operating system: users, privileges, the end of child processes.
 
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
@@ -68,6 +70,17 @@ pub fn become_user(user: &User) -> Result<(), SystemError> {
         return Err(refused(action())(nix::Error::EPERM));
     }
     Ok(())
+}
+
+/// Leaves a descriptor open in a child. Returns its number there.
+pub fn inherit(command: &mut Command, descriptor: OwnedFd) -> RawFd {
+    let number = descriptor.as_raw_fd();
+    // SAFETY: the closure runs in the child between fork and exec and makes one system call, fcntl, which is async-signal-safe; it
+    // allocates nothing and takes no lock. The descriptor is open for as long as the closure exists.
+    unsafe {
+        command.pre_exec(move || Ok(fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::empty())).map(drop)?));
+    }
+    number
 }
 
 /// Makes the kernel send a child this signal when the thread that starts it ends.

@@ -93,6 +93,11 @@ impl Lines {
         Ok(Lines { stream: Stream::connect(address, patience)?, unread: Vec::new() })
     }
 
+    /// Uses a connection that there is already.
+    pub fn of_stream(stream: UnixStream) -> Lines {
+        Lines { stream: Stream::Unix(stream), unread: Vec::new() }
+    }
+
     /// Sends bytes.
     pub fn send(&mut self, bytes: &[u8], limit: Duration) -> io::Result<()> {
         self.stream.write(bytes, limit)

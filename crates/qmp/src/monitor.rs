@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -37,7 +38,19 @@ impl Monitor {
             Err(error) if is_time_out(&error) => return Err(silent(name, "the connection", patience)),
             Err(source) => return Err(QmpError::Unreachable { address: name, source }),
         };
-        let mut monitor = Monitor { address: name, lines, events: VecDeque::new(), commands: 0, patience };
+        Monitor::begin(name, lines, patience)
+    }
+
+    /// Begins to talk over a connection that there is already. `name` is what errors call it.
+    ///
+    /// # Errors
+    /// There is no monitor at its other end.
+    pub fn of_stream(stream: UnixStream, name: &str, patience: Duration) -> Result<Monitor, QmpError> {
+        Monitor::begin(name.to_owned(), Lines::of_stream(stream), patience)
+    }
+
+    fn begin(address: String, lines: Lines, patience: Duration) -> Result<Monitor, QmpError> {
+        let mut monitor = Monitor { address, lines, events: VecDeque::new(), commands: 0, patience };
         let deadline = Instant::now() + patience;
         match monitor.message(deadline)? {
             Some(Message::Greeting) => {}

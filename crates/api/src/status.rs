@@ -33,7 +33,7 @@ pub struct Status {
 /// How the daemon is confined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStatus {
-    /// The version of Landlock that enforces it.
+    /// The version of Landlock that enforces it; 0 if the kernel has none, and only the daemon itself keeps to it.
     pub landlock: u32,
     /// The configured paths: what origins may be, besides those of configured disks.
     pub paths: Vec<String>,

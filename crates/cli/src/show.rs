@@ -306,7 +306,11 @@ fn latencies(row: &mut impl FnMut(&str, String), name: &str, by_kind: &LatencyBy
 fn sandbox(sandbox: Option<&SandboxStatus>) -> String {
     let Some(sandbox) = sandbox else { return "sandbox: none\n".into() };
     let paths = if sandbox.paths.is_empty() { "nothing else".into() } else { sandbox.paths.join(", ") };
-    let mut out = format!("sandbox: configured disks and {paths} (Landlock version {})\n", sandbox.landlock);
+    let enforced = match sandbox.landlock {
+        0 => "NOT ENFORCED: this kernel has no Landlock".into(),
+        version => format!("Landlock version {version}"),
+    };
+    let mut out = format!("sandbox: configured disks and {paths} ({enforced})\n");
     if !sandbox.unrestricted.is_empty() {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "  this kernel does not restrict {}", sandbox.unrestricted.join(", "));

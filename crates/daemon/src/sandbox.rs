@@ -2,7 +2,8 @@
 //! crate `haversack-sandbox`.
 //!
 //! Invariants
-//! - Without `[sandbox]`, nothing is restricted.
+//! - Without `[sandbox]`, nothing is restricted. With it, the daemon does not start unconfined, unless it says `required = false`; then
+//!   only the daemon itself refuses what is outside.
 //! - Origins, and devices that are added, come from `paths` and from configured disks only. What the daemon opens for itself (its
 //!   directories, keys, the pools' devices) is no place for them, so that nobody reads or changes it through a disk.
 //! - A helper has less than the daemon: no pool, no staging area, no state, and with an image in a local file no keys.
@@ -23,11 +24,19 @@ use crate::exclusive::Store;
 use crate::origin::{BlockDevice, Origin};
 
 /// `[sandbox]` of the configuration file.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxConfig {
+    /// The daemon does not start if the kernel cannot confine it.
+    pub required: bool,
     /// Files, directories and devices that origins may be, besides those that the file names.
     pub paths: Vec<PathBuf>,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> SandboxConfig {
+        SandboxConfig { required: true, paths: Vec::new() }
+    }
 }
 
 impl SandboxConfig {
@@ -58,6 +67,7 @@ impl SandboxConfig {
 /// See the module.
 #[derive(Debug)]
 pub struct Sandbox {
+    is_required: bool,
     paths: Vec<PathBuf>,
     /// What the daemon needs for itself.
     own: Rules,
@@ -80,6 +90,7 @@ impl Sandbox {
     pub fn of(config_path: &Path, config: &Config) -> Result<Option<Sandbox>, SandboxError> {
         let Some(table) = &config.sandbox else { return Ok(None) };
         let mut sandbox = Sandbox {
+            is_required: table.required,
             paths: table.paths.clone(),
             own: Rules::default(),
             stores: table.rules()?,
@@ -107,13 +118,30 @@ impl Sandbox {
                  paths"
             );
         }
-        let confined = confine(&[&sandbox.own, &sandbox.stores], system::needs_abstract_sockets())?;
-        tracing::info!(landlock = confined.version, paths = ?sandbox.paths, "confined to the sandbox");
-        for what in &confined.unrestricted {
-            tracing::warn!("this kernel's Landlock is too old to restrict {what}");
-        }
-        sandbox.confined = Some(confined);
+        sandbox.note(confine(&[&sandbox.own, &sandbox.stores], system::needs_abstract_sockets()))?;
         Ok(Some(sandbox))
+    }
+
+    /// Notes how far the process is confined.
+    fn note(&mut self, confined: Result<Confined, SandboxError>) -> Result<(), SandboxError> {
+        self.confined = match confined {
+            Ok(confined) => {
+                tracing::info!(landlock = confined.version, paths = ?self.paths, "confined to the sandbox");
+                for what in &confined.unrestricted {
+                    tracing::warn!("this kernel's Landlock is too old to restrict {what}");
+                }
+                Some(confined)
+            }
+            Err(error @ SandboxError::Unsupported) if !self.is_required => {
+                tracing::warn!(
+                    "NOT CONFINED, since [sandbox] has required = false: {error}. haversackd itself refuses origins outside of the \
+                     sandbox; nothing else keeps it and its helpers inside"
+                );
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(())
     }
 
     /// Allows what a configured thing names, or notes that it is missing.
@@ -240,8 +268,13 @@ impl Sandbox {
         })
     }
 
-    /// Returns what the helper of a disk may open.
-    pub fn helper_rules(&self, device: &BlockDevice) -> Rules {
+    /// Returns what the helper of a disk may open; none if the kernel cannot confine it.
+    pub fn helper_rules(&self, device: &BlockDevice) -> Option<Rules> {
+        self.confined.as_ref()?;
+        Some(self.rules_of_helper(device))
+    }
+
+    fn rules_of_helper(&self, device: &BlockDevice) -> Rules {
         let mut rules = self.helpers.clone();
         rules.add(&self.stores);
         if system::is_remote(device) {
@@ -408,7 +441,7 @@ origin = "PLACE/elsewhere/late.img"
         let place = Place::new(TABLE);
         let sandbox = place.sandbox();
         let rules = |origin: &str| match Origin::parse(origin) {
-            Ok(Origin::Helper(device)) => sandbox.helper_rules(&device),
+            Ok(Origin::Helper(device)) => sandbox.rules_of_helper(&device),
             other => panic!("{origin}: {other:?}"),
         };
         let (local, remote) = (rules("qcow2:/a"), rules("rbd:vms/a"));
@@ -447,5 +480,25 @@ origin = "PLACE/elsewhere/late.img"
         let place = Place::new("[sandbox]\npaths = [\"PLACE/nowhere\"]");
         let error = Sandbox::of(Path::new("/c.toml"), &place.config).unwrap_err().to_string();
         assert!(error.contains("nowhere") && error.contains("when haversackd starts"), "{error}");
+    }
+
+    #[test]
+    fn without_landlock_the_daemon_starts_only_if_its_configuration_says_so() {
+        let unsupported = || Err(SandboxError::Unsupported);
+        let mut required = Place::new("[sandbox]\npaths = [\"PLACE/images\"]").sandbox();
+        let error = required.note(unsupported()).unwrap_err().to_string();
+        assert!(error.contains("required = false"), "{error}");
+
+        let place = Place::new("[sandbox]\nrequired = false\npaths = [\"PLACE/images\"]");
+        let mut sandbox = place.sandbox();
+        sandbox.note(unsupported()).unwrap();
+        assert_eq!(sandbox.status().landlock, 0);
+        let origin = place.disk("qcow2:PLACE/vm1.img").origin;
+        let Ok(Origin::Helper(device)) = Origin::parse(&origin) else { panic!("{origin} needs a helper") };
+        assert!(sandbox.helper_rules(&device).is_none(), "the helper could not start");
+        // What the daemon checks itself holds all the same.
+        assert!(sandbox.check_disk(&place.disk("PLACE/elsewhere/a")).is_err());
+        // Another failure is one.
+        assert!(sandbox.note(Err(SandboxError::Threads { threads: 2 })).is_err());
     }
 }

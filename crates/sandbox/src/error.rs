@@ -14,7 +14,7 @@ pub enum SandboxError {
     /// The kernel cannot confine.
     #[error(
         "[sandbox] needs Landlock, which this kernel lacks or has not enabled: use Linux 5.13 or newer, with 'landlock' among the \
-         kernel's parameters lsm=..., or take [sandbox] out of haversackd.toml"
+         kernel's parameters lsm=..., or set required = false in [sandbox] of haversackd.toml to start without"
     )]
     Unsupported,
     /// The kernel, or a filter of system calls, refused.

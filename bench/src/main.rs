@@ -9,6 +9,7 @@ mod memory;
 mod migration;
 mod monitor;
 mod opening;
+mod output;
 mod table;
 mod traces;
 
@@ -123,6 +124,10 @@ fn ended(result: Result<(), Box<dyn std::error::Error>>) -> ExitCode {
 }
 
 fn main() -> ExitCode {
+    output::until_closed(run)
+}
+
+fn run() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let [first, rest @ ..] = words.as_slice()
         && first == "serve"

@@ -1,8 +1,10 @@
 //! Plain text tables.
 
+use crate::output::say;
+
 /// Prints rows under a title; the first row is the heading, the first column is aligned to the left.
 pub fn print(title: &str, rows: &[Vec<String>]) {
-    println!("{title}");
+    say!("{title}");
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(String::len).max();
     let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
@@ -12,9 +14,9 @@ pub fn print(title: &str, rows: &[Vec<String>]) {
             let width = widths[at];
             line += &if at == 0 { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
         }
-        println!("{}", line.trim_end());
+        say!("{}", line.trim_end());
     }
-    println!();
+    say!("");
 }
 
 /// A row from anything that is text.

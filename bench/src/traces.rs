@@ -9,6 +9,7 @@ use haversack_core::{CoreConfig, DiskStats, NullMemory, Target};
 use haversack_model::Micros;
 
 use crate::driver::{Driver, Setup, disk_of_blocks};
+use crate::output::say;
 use crate::table::{self, grouped, row};
 use haversack_model::random::Random;
 
@@ -66,11 +67,11 @@ pub fn run(folder: Option<&Path>, staging_frames: u32) {
                     rows.push(replay(trace.name, &reads, *blocks, staging_frames, [&goal, &lru]));
                 }
             }
-            Err(error) => println!("no trace {}: {error}", path.display()),
+            Err(error) => say!("no trace {}: {error}", path.display()),
         }
     }
     if rows.len() == 1 {
-        println!("using a generated trace: its miss ratio has no goal");
+        say!("using a generated trace: its miss ratio has no goal");
         let reads = zipf();
         for blocks in [10_000, 50_000] {
             rows.push(replay("generated, Zipf", &reads, blocks, staging_frames, ["-", "-"]));

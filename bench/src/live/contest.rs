@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::load::{self, Client, Kind, Load};
 use super::process::{Process, own_processor_time};
+use crate::output::say;
 use crate::table::{self, grouped};
 use haversack_model::random::Random;
 
@@ -179,7 +180,7 @@ impl Outcome {
             for (number, name) in self.contenders.iter().enumerate() {
                 let figure = |of| self.spread(number, at, of).json();
                 let ratio = |of| self.ratio(0, number, at, of).json();
-                println!(
+                say!(
                     "{{\"benchmark\":\"{}\",\"load\":\"{event}\",\"contender\":\"{name}\",\"requests_s\":{},\
                      \"median_us\":{},\"p99_us\":{},\"server_cpu_us\":{},\"client_cpu_us\":{},\"first_to_this_requests_s\":{},\
                      \"first_to_this_median_us\":{}}}",

@@ -21,6 +21,7 @@ use super::process::Process;
 use super::raw::{self, RawClient};
 use super::serve::{self, STAGES, Times};
 use super::{BLOCKS, Options, SETTLING, fill, service};
+use crate::output::say;
 use crate::table::{self, row};
 use haversack_model::random::Random;
 
@@ -116,7 +117,7 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
     }
     if !options.json {
         table::print(&format!("fairness on {}: a disk's read hits at depth 1", directory.display()), &rows);
-        println!(
+        say!(
             "  alone: p99; device: p99 of the same reads of the device itself, beside threads that read or write as much"
         );
         table::print("where the time goes: p50 and p99 in us", &stages);
@@ -162,7 +163,7 @@ impl Scene<'_> {
             let device = on_device.map_or(String::new(), |[_, p99, alone]| {
                 format!(",\"device_alone_p99_us\":{alone:.1},\"device_beside_p99_us\":{p99:.1}")
             });
-            println!(
+            say!(
                 "{{\"benchmark\":\"fairness\",\"beside\":\"{}\",\"alone_p99_us\":{alone:.1},\"beside_p99_us\":{p99:.1}{device}}}",
                 hostile.what
             );

@@ -14,6 +14,7 @@ use super::place::Place;
 use super::process::Process;
 use super::serve::Service;
 use super::{CACHE_BYTES, Options, SETTLING};
+use crate::output::say;
 use crate::table::{self, row};
 
 const DISKS: u16 = 100;
@@ -137,10 +138,13 @@ fn print(options: &Options, name: &str, states: &[Idle]) {
     for idle in states {
         let Spread { median, least, most } = idle.core_percent;
         if options.json {
-            println!(
+            say!(
                 "{{\"benchmark\":\"idle\",\"server\":\"{name}\",\"disks\":{DISKS},\"state\":\"{}\",\"core_percent\":{median:.4},\
                  \"resident_bytes\":{},\"claimed_bytes\":{},\"threads\":{}}}",
-                idle.what, idle.resident_bytes, idle.claimed_bytes, idle.threads
+                idle.what,
+                idle.resident_bytes,
+                idle.claimed_bytes,
+                idle.threads
             );
         }
         let percent = format!("{median:.3} ({least:.3} to {most:.3})");

@@ -25,6 +25,8 @@ use load::Client;
 use place::Place;
 use serve::{Figures, Service};
 
+use crate::output::say;
+
 /// Blocks of the disk that is read: 256 MiB, all of them cached.
 const BLOCKS: u64 = 65_536;
 /// Bytes of the cache, with room to spare.
@@ -129,5 +131,5 @@ fn report(options: &Options, outcome: &Outcome, before: Figures, after: Figures)
     outcome.print();
     let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
     let from_flash = (after.device_bytes - before.device_bytes) / load::REQUEST_BYTES as u64;
-    println!("  the engine: {hits} hits, {misses} misses, {from_flash} blocks from the cache device\n");
+    say!("  the engine: {hits} hits, {misses} misses, {from_flash} blocks from the cache device\n");
 }

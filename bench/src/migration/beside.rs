@@ -9,6 +9,7 @@ use super::processors;
 use super::scene::{Scene, blocks, run_until};
 use super::{Failure, Figure, Options, Size, share};
 use crate::live::load::{Kind, Load, Round};
+use crate::output::say;
 
 /// Rounds, each with a move; the figure in the middle counts.
 const ROUNDS: usize = 3;
@@ -86,7 +87,7 @@ pub fn run(
     let middle = |of: &dyn Fn(&Outcome) -> f64| share(&results.iter().map(of).collect::<Vec<_>>(), 0.5);
     let neighbour =
         |host: usize| middle(&|it| it.during.neighbours_p99_us[host] / it.before.neighbours_p99_us[host]);
-    println!(
+    say!(
         "  without a move: the VM {:.0} requests a second, neighbours' p99 {:.0} and {:.0} us; in a move {:.1} MiB/s are sent",
         middle(&|it| it.before.iops),
         middle(&|it| it.before.neighbours_p99_us[0]),

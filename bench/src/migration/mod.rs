@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use haversack_e2e::Place;
 
+use crate::output::say;
 use crate::table;
 use beside::Guests;
 use scene::{LINK_MBITS, Scene};
@@ -79,7 +80,7 @@ fn share(figures: &[f64], share: f64) -> f64 {
 
 /// Measures and prints.
 pub fn run(options: &Options) -> Result<(), Failure> {
-    println!(
+    say!(
         "moves between two hosts, {LINK_MBITS} Mbit/s between them, {DIRTY_MIB} MiB written just before the VM stops"
     );
     if options.what != "beside" {
@@ -93,7 +94,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
     }
     if options.what != "stall" {
-        println!(
+        say!(
             "the VM, its neighbours, and a cache of {} MiB on its way, each host with half of the processors",
             BESIDE.cached_mib
         );

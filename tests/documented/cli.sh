@@ -45,6 +45,10 @@ before() {
         dies_behind beta haversack vm1
         ANSWER=vm1
         ;;
+    "haversack host forget"*)
+        until_done eval 'haversack --json cluster status | jq -e ".hosts[] | select(.name == \"beta\" and .state == \"away\")"'
+        ANSWER=beta
+        ;;
     "haversack disk event"*)
         # What is lost can be written, and read then.
         write_on haversack vm1 '0 32M' && policy_of_seconds

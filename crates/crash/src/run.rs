@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::checkpoint::Checkpoints;
 use crate::plan::Plan;
 use crate::script;
-use crate::world::{Counts, Stop, World};
+use crate::world::{Counts, Flow, Stop, World};
 use haversack_model::random::Random;
 
 /// One run in this many has its crashes while the pool record is being written.
@@ -23,7 +23,7 @@ const RUNS_WITH_SHARING: u64 = 4;
 const RUNS_WITH_CHECKPOINTS: u64 = 3;
 
 /// One run in this many prepares segments while it runs, on devices that are not blank.
-const RUNS_THAT_PREPARE: u64 = 3;
+pub(crate) const RUNS_THAT_PREPARE: u64 = 3;
 
 /// One run in this many has disks that share blocks with their base.
 const RUNS_WITH_BASES: u64 = 5;
@@ -116,29 +116,43 @@ impl Counts {
 
 /// Runs everything determined by one seed. A violation or a panic ends the run.
 pub fn run_seed(seed: u64, options: &Options) -> RunReport {
+    let learned = if options.learned { "--learned " } else { "" };
+    reported(seed, learned, |report| one_run(seed, options, &mut report.counts))
+}
+
+/// Does one run, and returns its report, with the violation or panic that has ended it. `options` are those that do it again.
+pub(crate) fn reported(
+    seed: u64,
+    options: &str,
+    run: impl FnOnce(&mut RunReport) -> Result<(), String>,
+) -> RunReport {
     let mut report = RunReport::default();
-    let mut counts = Counts::default();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, options, &mut counts)));
-    let failure = match outcome {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
+    let failure = match panic::catch_unwind(AssertUnwindSafe(|| run(&mut report))) {
+        Ok(outcome) => outcome.err(),
         Err(payload) => Some(panic_text(payload.as_ref())),
     };
-    if let Some(what) = failure {
-        counts.points += 1;
-        let learned = if options.learned { " --learned" } else { "" };
-        report.violations.push(format!(
-            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --seed {seed} --runs 1{learned}",
-            counts.points
-        ));
-    }
-    report.points = counts.points;
-    report.counts = counts;
+    report.counts.points += u64::from(failure.is_some());
+    report.points = report.counts.points;
+    report.violations.extend(failure.map(|what| {
+        format!(
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- {options}--seed {seed} --runs 1",
+            report.points
+        )
+    }));
     report
 }
 
+/// Returns whether a run of a plan has shown a mistake.
+pub(crate) fn outcome(flow: Flow, plan: &str) -> Result<(), String> {
+    match flow {
+        Ok(()) | Err(Stop::End) => Ok(()),
+        Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {plan}")),
+        Err(Stop::Crash(_)) => Err("a crash that nobody planned".into()),
+    }
+}
+
 /// Returns what a panic said.
-pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
     let told = LAST_PANIC.with(|last| last.borrow_mut().take());
     let text = payload.downcast_ref::<String>().cloned();
     let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_string()));
@@ -196,10 +210,5 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     world.checkpoints = leaves.then(|| Checkpoints::new(apart));
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);
-    match result {
-        Ok(Ok(()) | Err(Stop::End)) => Ok(()),
-        Ok(Err(Stop::Violation(what))) => Err(format!("{what}\n  plan: {told}")),
-        Ok(Err(Stop::Crash(_))) => Err("a crash that nobody planned".into()),
-        Err(payload) => panic::resume_unwind(payload),
-    }
+    outcome(result.unwrap_or_else(|payload| panic::resume_unwind(payload)), &told)
 }

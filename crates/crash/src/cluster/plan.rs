@@ -95,7 +95,7 @@ impl ClusterPlan {
             delay_us: rng.pick(&[100, 1_000, 4_000]).min(lease_us / 10),
             lost_permille: rng.pick(&[0, 2, 20]),
             abandoned_us: lease_us * 3,
-            program_us: rng.pick(&[20_000, 200_000]),
+            program_us: lease_us * 3,
             failure_us: report_us * rng.pick(&[2, 10]),
         };
         let crash = rng.pick(&[800, 2_500, 6_000]);

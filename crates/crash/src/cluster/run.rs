@@ -1,6 +1,5 @@
 //! One seed, one run: VMs move between hosts that die, while etcd fails; in the end everything must be in order, and all is read.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::time::Instant;
 
 use haversack_directory::{Change, DiskRecord, Key};
@@ -19,16 +18,12 @@ use crate::device::{Blank, Store};
 use crate::hosts::guest::Guest;
 use crate::hosts::host::{Host, Shared};
 use crate::hosts::machines::Machines;
-use crate::hosts::plan::Plan;
+use crate::hosts::plan::{Plan, RUNS_BY_DEFAULT};
 use crate::oracle::Oracle;
 use crate::plan::disk_id;
-use crate::run::{RunReport, tell};
-use crate::world::{Flow, Stop, violation};
+use crate::run::{RUNS_THAT_PREPARE, RunReport, outcome, reported, tell};
+use crate::world::{Flow, violation};
 
-/// One run in this many prepares segments while it runs.
-const RUNS_THAT_PREPARE: u64 = 3;
-/// One run in this many moves disks by the default method in any case.
-const RUNS_BY_DEFAULT: u64 = 3;
 /// One run in this many has hosts that leave checkpoints when they are stopped in order.
 const RUNS_WITH_CHECKPOINTS: u64 = 2;
 /// The longest time of a run, without its end.
@@ -66,21 +61,7 @@ pub(super) struct Cluster {
 
 /// Runs everything that one seed determines.
 pub fn run_seed(seed: u64) -> RunReport {
-    let mut report = RunReport::default();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, &mut report)));
-    let failure = match outcome {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(payload) => Some(crate::run::panic_text(payload.as_ref())),
-    };
-    if let Some(what) = failure {
-        report.points += 1;
-        report.violations.push(format!(
-            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --cluster --seed {seed} --runs 1",
-            report.points
-        ));
-    }
-    report
+    reported(seed, "--cluster ", |report| one_run(seed, report))
 }
 
 fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
@@ -136,16 +117,12 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             instances: 0,
             base: Instant::now(),
         };
-        let outcome = cluster.live(points);
+        let lived = cluster.live(points);
         cluster.machines.report.counts.jobs = cluster.manager.moves;
         *report = cluster.machines.into_report();
-        outcome
+        lived
     });
-    match result {
-        Ok(()) | Err(Stop::End) => Ok(()),
-        Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {told}")),
-        Err(Stop::Crash(_)) => Err("a crash that nobody planned".into()),
-    }
+    outcome(result, &told)
 }
 
 impl Cluster {

@@ -7,6 +7,9 @@ use haversack_model::random::Random;
 
 use crate::plan::{admission, cleaner, disk_id};
 
+/// One run in this many moves disks by the default method in any case.
+pub const RUNS_BY_DEFAULT: u64 = 3;
+
 /// Returns the segments of a host's devices.
 fn devices(rng: &mut Random) -> Vec<u32> {
     (0..rng.range(1, 2)).map(|_| rng.range(2, 5) as u32).collect()
@@ -111,7 +114,7 @@ impl Plan {
         self.disks = (0..disks).map(|of| disk(of, 60, rng)).collect();
     }
 
-    /// Another method than the default, in most of the runs.
+    /// Another method than the default, in most of the runs: see [`RUNS_BY_DEFAULT`].
     pub fn moving_by(&mut self, rng: &mut Random) {
         self.method = rng.pick(&Method::ALL);
         self.timing.preload_window = rng.pick(&[1, 8, 128]);

@@ -1,7 +1,5 @@
 //! One seed, one run: the virtual machine moves back and forth, hosts die, and in the end everything is read.
 
-use std::panic::{self, AssertUnwindSafe};
-
 use haversack_migrate::PaceLimits;
 use haversack_model::random::Random;
 
@@ -11,15 +9,11 @@ use crate::hosts::base::Base;
 use crate::hosts::guest::Guest;
 use crate::hosts::host::{Host, Shared};
 use crate::hosts::machines::{MOST_STEPS, Machines};
-use crate::hosts::plan::Plan;
+use crate::hosts::plan::{Plan, RUNS_BY_DEFAULT};
 use crate::oracle::Oracle;
-use crate::run::{RunReport, tell};
-use crate::world::{Flow, Stop, violation};
+use crate::run::{RUNS_THAT_PREPARE, RunReport, outcome, reported, tell};
+use crate::world::{Flow, violation};
 
-/// One run in this many prepares segments while it runs.
-const RUNS_THAT_PREPARE: u64 = 3;
-/// One run in this many moves the disk by the default method in any case.
-const RUNS_BY_DEFAULT: u64 = 3;
 /// One run in this many sends copies at a pace that spares guests.
 const RUNS_WITH_A_PACE: u64 = 3;
 /// One run in this many ends with a host that dies permanently.
@@ -48,30 +42,12 @@ pub(super) struct Twin {
 
 /// Runs everything that one seed determines. No disk has a replica.
 pub fn run_seed(seed: u64) -> RunReport {
-    run(seed, "--twin", false)
+    reported(seed, "--twin ", |report| one_run(seed, false, report))
 }
 
 /// The same; in one run of four, the disk's dirty blocks have a replica.
 pub fn run_seed_with_replicas(seed: u64) -> RunReport {
-    run(seed, "--twin --replicas", true)
-}
-
-fn run(seed: u64, options: &str, has_replicas: bool) -> RunReport {
-    let mut report = RunReport::default();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, has_replicas, &mut report)));
-    let failure = match outcome {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(payload) => Some(crate::run::panic_text(payload.as_ref())),
-    };
-    if let Some(what) = failure {
-        report.points += 1;
-        report.violations.push(format!(
-            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- {options} --seed {seed} --runs 1",
-            report.points
-        ));
-    }
-    report
+    reported(seed, "--twin --replicas ", |report| one_run(seed, true, report))
 }
 
 fn one_run(seed: u64, has_replicas: bool, report: &mut RunReport) -> Result<(), String> {
@@ -124,18 +100,14 @@ fn one_run(seed: u64, has_replicas: bool, report: &mut RunReport) -> Result<(), 
             let mut apart = Random::scrambled((!seed).rotate_left(8 * host.place as u32));
             host.checkpoints = apart.one_in(RUNS_WITH_STOPS).then(|| Checkpoints::new(apart));
         }
-        let outcome = match &mut heir {
+        let lived = match &mut heir {
             Some(apart) => twin.live_with_replica(points, apart),
             None => twin.live(points, is_forced.then_some([&mut force, &mut soon])),
         };
         *report = twin.machines.into_report();
-        outcome
+        lived
     });
-    match result {
-        Ok(()) | Err(Stop::End) => Ok(()),
-        Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {told}")),
-        Err(Stop::Crash(_)) => Err("a crash that nobody planned".into()),
-    }
+    outcome(result, &told)
 }
 
 impl Twin {

@@ -2,12 +2,12 @@
 //!
 //! The prediction is level + trend. After an observation, the level is the prediction plus alpha times its
 //! error, and the trend moves by beta towards the step that the level took. The first trend is the first step.
-//! The self-tuned variant works as in [`exponential`](super::SelfTunedExponential), over ten alphas and ten
-//! betas.
+//! The self-tuned variant ([`SelfTuned`]) tries ten alphas and ten betas.
 //!
 //! Source: Holt's method as named in CloudCache (Arteaga), section 3.4.2: alpha = beta = 0.3 fixed, or self-tuned.
 
 use super::Forecast;
+use super::tuned::SelfTuned;
 
 /// The paper's alpha and beta.
 const FIXED: f64 = 0.3;
@@ -63,48 +63,21 @@ impl Forecast for Double {
 
 /// Double exponential smoothing that fits alpha and beta. Uses the paper's values until another pair was
 /// better.
-#[derive(Clone, PartialEq, Debug)]
-pub struct SelfTunedDouble {
-    tried: Vec<(Double, f64)>,
-    best: usize,
-}
+pub type SelfTunedDouble = SelfTuned<Double>;
 
 impl Default for SelfTunedDouble {
     fn default() -> SelfTunedDouble {
         let share = |step: u32| f64::from(step) / f64::from(STEPS);
         let pairs = (1..=STEPS).flat_map(|alpha| (1..=STEPS).map(move |beta| (alpha, beta)));
-        let tried: Vec<_> =
-            pairs.map(|(alpha, beta)| (Double::new(share(alpha), share(beta)), 0.0)).collect();
-        let fixed = |double: &Double| double.alpha >= FIXED && double.beta >= FIXED;
-        let best = tried.iter().position(|(double, _)| fixed(double)).unwrap_or(0);
-        SelfTunedDouble { tried, best }
+        let tried = pairs.map(|(alpha, beta)| Double::new(share(alpha), share(beta)));
+        SelfTuned::new(tried, |double| double.alpha >= FIXED && double.beta >= FIXED)
     }
 }
 
 impl SelfTunedDouble {
     /// Returns the alpha and beta that fit best so far.
     pub fn parameters(&self) -> (f64, f64) {
-        let best = &self.tried[self.best].0;
-        (best.alpha, best.beta)
-    }
-}
-
-impl Forecast for SelfTunedDouble {
-    fn observe(&mut self, value: f64) {
-        for (smoother, squared_error) in &mut self.tried {
-            let error = smoother.predict().map_or(0.0, |predicted| value - predicted);
-            *squared_error += error * error;
-            smoother.observe(value);
-        }
-        for at in 0..self.tried.len() {
-            if self.tried[at].1 < self.tried[self.best].1 {
-                self.best = at;
-            }
-        }
-    }
-
-    fn predict(&self) -> Option<f64> {
-        self.tried[self.best].0.predict()
+        (self.best().alpha, self.best().beta)
     }
 }
 

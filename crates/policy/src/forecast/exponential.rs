@@ -1,13 +1,12 @@
 //! Exponential smoothing: the level moves towards each observation by alpha times the error.
 //!
-//! The first observation is the first level. Self-tuned means that alpha is fitted to the whole history, for
-//! the smallest sum of squared one-step errors: a smoother runs for each of twenty alphas and sums its own
-//! errors, so that fitting needs no copy of the history.
+//! The first observation is the first level. The self-tuned variant ([`SelfTuned`]) tries twenty alphas.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.2: alpha = 0.3 fixed, or self-tuned "based on the error between the
 //! predicted and observed RWSS values".
 
 use super::Forecast;
+use super::tuned::SelfTuned;
 
 /// The paper's alpha.
 const ALPHA: f64 = 0.3;
@@ -45,44 +44,19 @@ impl Forecast for Exponential {
 }
 
 /// Exponential smoothing that fits its alpha. Uses the paper's value until another one was better.
-#[derive(Clone, PartialEq, Debug)]
-pub struct SelfTunedExponential {
-    tried: Vec<(Exponential, f64)>,
-    best: usize,
-}
+pub type SelfTunedExponential = SelfTuned<Exponential>;
 
 impl Default for SelfTunedExponential {
     fn default() -> SelfTunedExponential {
         let alphas = (1..=ALPHAS).map(|step| f64::from(step) / f64::from(ALPHAS));
-        let tried: Vec<_> = alphas.map(|alpha| (Exponential::new(alpha), 0.0)).collect();
-        let best = tried.iter().position(|(smoother, _)| smoother.alpha >= ALPHA).unwrap_or(0);
-        SelfTunedExponential { tried, best }
+        SelfTuned::new(alphas.map(Exponential::new), |smoother| smoother.alpha >= ALPHA)
     }
 }
 
 impl SelfTunedExponential {
     /// Returns the alpha that fits best so far.
     pub fn alpha(&self) -> f64 {
-        self.tried[self.best].0.alpha
-    }
-}
-
-impl Forecast for SelfTunedExponential {
-    fn observe(&mut self, value: f64) {
-        for (smoother, squared_error) in &mut self.tried {
-            let error = smoother.predict().map_or(0.0, |predicted| value - predicted);
-            *squared_error += error * error;
-            smoother.observe(value);
-        }
-        for at in 0..self.tried.len() {
-            if self.tried[at].1 < self.tried[self.best].1 {
-                self.best = at;
-            }
-        }
-    }
-
-    fn predict(&self) -> Option<f64> {
-        self.tried[self.best].0.predict()
+        self.best().alpha
     }
 }
 

@@ -11,6 +11,7 @@ mod exponential;
 mod last_value;
 mod outlier;
 mod scored;
+mod tuned;
 
 pub use best::Best;
 pub use double::{Double, SelfTunedDouble};
@@ -18,6 +19,7 @@ pub use exponential::{Exponential, SelfTunedExponential};
 pub use last_value::LastValue;
 pub use outlier::OutlierFilter;
 pub use scored::{Score, Scored};
+pub use tuned::SelfTuned;
 
 use serde::{Deserialize, Serialize};
 

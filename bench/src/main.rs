@@ -9,6 +9,7 @@ mod memory;
 mod migration;
 mod monitor;
 mod opening;
+mod opening_device;
 mod output;
 mod table;
 mod traces;
@@ -29,7 +30,7 @@ usage: haversack-bench [memory|hits|monitor|opening|traces|all] [--traces DIR] [
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
   monitor       what recording requests costs
-  opening       what opening a full pool costs, without its device
+  opening       what opening a full pool costs, in memory and with a file as its device
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
   engine        the live data path beside its peers: NBD, vhost-user-blk, a disk beside hostile ones, and 100 idle disks
@@ -158,7 +159,7 @@ fn run() -> ExitCode {
         monitor::run();
     }
     if wants("opening") {
-        opening::run();
+        opening::run(&arguments.live.places);
     }
     if wants("traces") {
         traces::run(arguments.traces.as_deref(), arguments.staging);

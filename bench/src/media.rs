@@ -1,6 +1,10 @@
 //! A cache device that exists only while a pool is made and opened: it keeps what was written, packed.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use haversack_core::{IoFailure, Media, PageRead};
 use haversack_model::BLOCK_BYTES;
@@ -24,6 +28,27 @@ impl SparseMedia {
     }
 }
 
+impl SparseMedia {
+    /// Writes what it keeps to a new file of the same size.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let file = File::create_new(path)?;
+        file.set_len(self.capacity_bytes)?;
+        for (offset_bytes, words) in &self.pages {
+            file.write_all_at(&unpacked(words), *offset_bytes)?;
+        }
+        file.sync_all()
+    }
+}
+
+fn unpacked(words: &[(u16, [u8; WORD])]) -> [u8; BLOCK_BYTES] {
+    let mut page = [0; BLOCK_BYTES];
+    for (at, word) in words {
+        let at = usize::from(*at) * WORD;
+        page[at..at + WORD].copy_from_slice(word);
+    }
+    page
+}
+
 impl Media for SparseMedia {
     fn devices(&self) -> usize {
         1
@@ -39,11 +64,7 @@ impl Media for SparseMedia {
 
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
         for read in reads {
-            read.page.fill(0);
-            for (at, word) in self.pages.get(&read.offset_bytes).into_iter().flatten() {
-                let at = usize::from(*at) * WORD;
-                read.page[at..at + WORD].copy_from_slice(word);
-            }
+            *read.page = self.pages.get(&read.offset_bytes).map_or([0; BLOCK_BYTES], |words| unpacked(words));
             read.result = Ok(());
         }
     }

@@ -1,6 +1,7 @@
 //! Opening a full pool: what reading, checking and taking over its metadata costs. The pages are in memory, so no
-//! device limits it.
+//! device limits it; then also with a file as the device.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use haversack_core::format::geometry::{self, SLOTS_PER_SEGMENT};
@@ -14,6 +15,7 @@ use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DiskId, SECTORS_PER_BLOCK, 
 
 use crate::alloc;
 use crate::media::SparseMedia;
+use crate::opening_device;
 use crate::table::{self, grouped, row};
 
 /// Segments of the pool: 10.4 million blocks.
@@ -27,23 +29,25 @@ const STOP: Uuid = Uuid([0x57; 16]);
 const ROUNDS: usize = 5;
 
 /// Measures and prints.
-pub fn run() {
+pub fn run(places: &[PathBuf]) {
     let mut media = full_pool();
     let entries = u64::from(SEGMENTS * SLOTS_PER_SEGMENT);
     let metadata_bytes = u64::from(SEGMENTS) * 2 * BLOCK_BYTES as u64;
-    let (mut seconds, mut peak_bytes, mut kept_bytes) = (Vec::new(), 0, 0);
+    let (mut seconds, mut processor, mut peak_bytes, mut kept_bytes) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..ROUNDS {
         let mut memory = NullMemory::new(FRAMES, FRAMES);
         let before = alloc::live_bytes();
         alloc::reset_peak();
-        let start = Instant::now();
+        let (start, start_processor) = (Instant::now(), processor_seconds());
         let (core, _) = open(&mut media, &mut memory);
         seconds.push(start.elapsed().as_secs_f64());
+        processor.push(processor_seconds() - start_processor);
         assert_eq!(core.pool_stats().usage_blocks, entries, "every entry is cached");
         (peak_bytes, kept_bytes) = (alloc::peak_bytes() - before, alloc::live_bytes() - before);
     }
     seconds.sort_by(f64::total_cmp);
-    let median = seconds[ROUNDS / 2];
+    processor.sort_by(f64::total_cmp);
+    let (median, median_processor) = (seconds[ROUNDS / 2], processor[ROUNDS / 2]);
     let each = |bytes: usize| format!("{:.2}", bytes as f64 / entries as f64);
     let rows = [
         row(["", "measured"]),
@@ -51,12 +55,28 @@ pub fn run() {
         row(["seconds, best and worst", &format!("{:.2}, {:.2}", seconds[0], seconds[ROUNDS - 1])]),
         row(["ns for an entry", &format!("{:.0}", median * 1e9 / entries as f64)]),
         row(["metadata, MB a second", &format!("{:.0}", metadata_bytes as f64 / 1e6 / median)]),
+        row([
+            "the same of processor time",
+            &format!("{:.0}", metadata_bytes as f64 / 1e6 / median_processor),
+        ]),
+        row([
+            "ns of processor time for an entry",
+            &format!("{:.1}", median_processor * 1e9 / entries as f64),
+        ]),
+        row(["the best", &format!("{:.1}", processor[0] * 1e9 / entries as f64)]),
         row(["bytes allocated for an entry, open", &each(kept_bytes)]),
         row(["the most while it opens", &each(peak_bytes)]),
     ];
     let title = format!("opening: {} entries in {} segments, one arena", grouped(entries), SEGMENTS);
     table::print(&title, &rows);
+    opening_device::run(&media, places, metadata_bytes, entries);
     from_checkpoint(&mut media, entries);
+}
+
+/// Returns the processor time that this thread has used.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Measures the same opening from the checkpoint of a clean stop, and how long it takes to make one.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use contest::{Contender, Outcome};
 use load::Client;
-use place::Place;
+pub use place::Place;
 use serve::{Figures, Service};
 
 use crate::output::say;

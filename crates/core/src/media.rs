@@ -26,6 +26,16 @@ impl fmt::Display for IoFailure {
     }
 }
 
+/// A page at an address that direct I/O can read to.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub(crate) struct AlignedPage(pub [u8; BLOCK_BYTES]);
+
+impl AlignedPage {
+    /// A page of zeroes.
+    pub const BLANK: AlignedPage = AlignedPage([0; BLOCK_BYTES]);
+}
+
 /// One 4 KiB page to read.
 pub struct PageRead<'a> {
     /// The device's index in the list that was opened.
@@ -57,6 +67,12 @@ pub trait Media {
     fn capacity_bytes(&self, device: usize) -> u64;
     /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
+    /// Like [`Media::read_batch`], and runs `meanwhile` once, if possible while the pages are being read.
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], meanwhile: &mut dyn FnMut()) {
+        meanwhile();
+        self.read_batch(reads);
+    }
+
     /// Writes whole pages at a byte offset that is a multiple of 4,096.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Cache devices: block devices and files, opened for direct I/O and locked against other processes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, IoSliceMut, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -138,6 +138,11 @@ impl CacheDevice {
     /// Reads all of `bytes` from an offset.
     pub fn read_at(&self, bytes: &mut [u8], offset_bytes: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, self.start_bytes + offset_bytes)
+    }
+
+    /// Reads from an offset to several places, one after the other; returns how many bytes were read.
+    pub fn read_pages_at(&self, pages: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
+        Ok(rustix::io::preadv(&self.file, pages, self.start_bytes + offset_bytes)?)
     }
 
     /// Writes all of `bytes` to an offset.

@@ -1,7 +1,9 @@
 //! Cache devices as the core's start-up and offline work sees them: plain reads and writes, done as direct I/O
-//! from an aligned buffer. A batch of reads has many of them in flight, one on each of some threads.
+//! to and from aligned memory. A batch of reads has many of them in flight, one on each of some threads.
 
+use std::io::IoSliceMut;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haversack_core::{IoFailure, Media, PageRead, ReadProgress};
@@ -15,7 +17,7 @@ use crate::pool::Formatting;
 /// Size of the buffer: long writes use all of it at once.
 const BUFFER_BYTES: usize = 1 << 20;
 /// The most reads in flight. Each uses a part of the buffer.
-const READERS: usize = 16;
+const READERS: usize = 32;
 /// The most neighbouring pages that are read at once.
 const PAGES_AT_ONCE: usize = BUFFER_BYTES / READERS / BLOCK_BYTES;
 /// How often progress is reported.
@@ -72,10 +74,19 @@ impl Devices {
     }
 }
 
-/// Reads neighbouring pages at once.
+/// Reads neighbouring pages at once: directly if their memory is aligned, else by way of the buffer.
 fn read_run(devices: &[CacheDevice], buffer: &mut [u8], reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
+    let (device, offset_bytes) = (&devices[reads[0].device], reads[0].offset_bytes);
     let bytes = &mut buffer[..reads.len() * BLOCK_BYTES];
-    devices[reads[0].device].read_at(bytes, reads[0].offset_bytes)?;
+    if reads.iter().all(|read| read.page.as_ptr().addr().is_multiple_of(BLOCK_BYTES)) {
+        let mut pages: Vec<IoSliceMut<'_>> =
+            reads.iter_mut().map(|read| IoSliceMut::new(&mut read.page[..])).collect();
+        // A read that is cut short is repeated below.
+        if device.read_pages_at(&mut pages, offset_bytes)? == bytes.len() {
+            return Ok(());
+        }
+    }
+    device.read_at(bytes, offset_bytes)?;
     for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
         *read.page = *page;
     }
@@ -83,7 +94,11 @@ fn read_run(devices: &[CacheDevice], buffer: &mut [u8], reads: &mut [PageRead<'_
 }
 
 /// Reads runs of neighbouring pages, one after the other.
-fn read_runs(devices: &[CacheDevice], buffer: &mut [u8], runs: &mut [&mut [PageRead<'_>]]) {
+fn read_runs<'a, 'b: 'a>(
+    devices: &[CacheDevice],
+    buffer: &mut [u8],
+    runs: impl Iterator<Item = &'a mut [PageRead<'b>]>,
+) {
     for run in runs {
         if read_run(devices, buffer, run).is_ok() {
             continue;
@@ -93,6 +108,25 @@ fn read_runs(devices: &[CacheDevice], buffer: &mut [u8], runs: &mut [&mut [PageR
             run[at].result = read_run(devices, buffer, &mut run[at..=at]).map_err(|e| failed(&e));
         }
     }
+}
+
+/// Reads pages, many at the same time.
+fn read_all(devices: &[CacheDevice], buffer: &mut [u8], reads: &mut [PageRead<'_>]) {
+    let follows = |a: &PageRead<'_>, b: &PageRead<'_>| {
+        a.device == b.device && a.offset_bytes + BLOCK_BYTES as u64 == b.offset_bytes
+    };
+    let count = reads.len();
+    let mut runs = reads.chunk_by_mut(follows).flat_map(|run| run.chunks_mut(PAGES_AT_ONCE));
+    if count < FEW_READS {
+        return read_runs(devices, buffer, runs);
+    }
+    let runs = Mutex::new(&mut runs);
+    let next = || std::iter::from_fn(|| runs.lock().unwrap_or_else(PoisonError::into_inner).next());
+    std::thread::scope(|scope| {
+        for buffer in buffer.chunks_mut(BUFFER_BYTES / READERS).take(count) {
+            scope.spawn(move || read_runs(devices, buffer, next()));
+        }
+    });
 }
 
 /// Converts a system error into a failure of the device.
@@ -125,20 +159,14 @@ impl Media for Devices {
     }
 
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
-        let follows = |a: &PageRead<'_>, b: &PageRead<'_>| {
-            a.device == b.device && a.offset_bytes + BLOCK_BYTES as u64 == b.offset_bytes
-        };
-        let runs = reads.chunk_by_mut(follows).flat_map(|run| run.chunks_mut(PAGES_AT_ONCE));
-        let mut runs: Vec<&mut [PageRead<'_>]> = runs.collect();
-        let buffer = self.buffer.first_mut(BUFFER_BYTES);
-        if runs.len() < FEW_READS {
-            return read_runs(&self.devices, buffer, &mut runs);
-        }
-        let (devices, each) = (&self.devices, runs.len().div_ceil(READERS));
+        read_all(&self.devices, self.buffer.first_mut(BUFFER_BYTES), reads);
+    }
+
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], meanwhile: &mut dyn FnMut()) {
+        let (devices, buffer) = (&self.devices, self.buffer.first_mut(BUFFER_BYTES));
         std::thread::scope(|scope| {
-            for (runs, buffer) in runs.chunks_mut(each).zip(buffer.chunks_mut(BUFFER_BYTES / READERS)) {
-                scope.spawn(move || read_runs(devices, buffer, runs));
-            }
+            scope.spawn(|| read_all(devices, buffer, reads));
+            meanwhile();
         });
     }
 

@@ -25,6 +25,8 @@ const BODY: usize = SECTOR - 4;
 pub const PAYLOAD_BYTES: usize = SECTORS * BODY;
 /// Bytes of the header at the start of the payload.
 pub const HEADER_BYTES: usize = 16;
+/// Bytes of the payload after the header.
+pub const CONTENT_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
 /// Generations and sequence numbers are kept in 48 bits.
 pub const NUMBER_LIMIT: u64 = 1 << 48;
 
@@ -189,13 +191,12 @@ pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Opti
 }
 
 /// Returns the payload after the header, without tags.
-pub fn content(page: &[u8; BLOCK_BYTES]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PAYLOAD_BYTES);
-    for sector in page.chunks_exact(SECTOR) {
-        out.extend_from_slice(&sector[..BODY]);
+pub fn content(page: &[u8; BLOCK_BYTES]) -> [u8; CONTENT_BYTES] {
+    let mut payload = [0; PAYLOAD_BYTES];
+    for (to, sector) in payload.chunks_exact_mut(BODY).zip(page.chunks_exact(SECTOR)) {
+        to.copy_from_slice(&sector[..BODY]);
     }
-    out.drain(..HEADER_BYTES);
-    out
+    payload[HEADER_BYTES..].try_into().expect("what is left after the header")
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo};
 
+use super::newest::{note_once, settle};
 use super::scan::{self, IntentFound, Pool, SegmentFound};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
@@ -30,12 +31,12 @@ use crate::disk::inside;
 use crate::error::PoolError;
 use crate::flow::intent::map::{has, region_blocks_log2};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
-use crate::format::page::NO_OWNER;
+use crate::format::page::{self, NO_OWNER};
 use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead, ReadProgress};
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
-use crate::store::{PREFETCH_TOGETHER, Store};
+use crate::store::{Placed, Store};
 
 /// The recovered store, and what must be written before it is used.
 pub(crate) struct Recovered {
@@ -63,6 +64,8 @@ pub(crate) struct Recovered {
     pub distrust_clean: bool,
     /// A flush mark may have been on a page that is damaged, and on no other.
     marks_lost: bool,
+    /// A page lists a damaged block.
+    any_poisoned: bool,
 }
 
 /// The blocks in a staging area that survived.
@@ -91,9 +94,7 @@ pub(crate) fn recover(
     r.last_seq = r.last_seq.max(listed.flushed_seq).max(told);
     r.flushed_seq = listed.flushed_seq;
     let verified = verify(media, pool, &mut r, listed, staged);
-    for entry in verified {
-        r.adopt(&pool.record.disks, entry.number, entry.slot);
-    }
+    r.adopt(pool, &verified);
     r.scrub.sort_unstable();
     r.scrub.dedup();
     r.keep(pool);
@@ -121,13 +122,17 @@ struct Listed {
 
 fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
     let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
+    let mut placed = Placed::default();
     let total_segments = pool.present.iter().flatten().map(|device| u64::from(device.prepared)).sum();
     let mut progress = ReadProgress { done_segments: 0, total_segments };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
         let first = r.store.devices[DeviceNo(at as u8)].as_ref().map_or(0, |d| d.first_segment.0);
-        scan::segments(media, device, &mut progress, |on_device, found| {
-            r.list_segment(pool, SegmentNo(first + on_device), found, &mut listed);
+        scan::segments(media, device, &mut progress, |part| {
+            for (on_device, found) in part {
+                r.list_segment(pool, SegmentNo(first + on_device), &found, &mut listed, &mut placed);
+            }
+            r.index(&mut placed);
         })?;
     }
     Ok(listed)
@@ -155,68 +160,102 @@ impl Recovered {
             damaged_segments: 0,
             distrust_clean: pool.record.distrust_clean || !pool.covered,
             marks_lost: false,
+            any_poisoned: false,
         })
     }
 
-    fn list_segment(&mut self, pool: &Pool, segment: SegmentNo, found: SegmentFound, listed: &mut Listed) {
-        let (header, content) = match found {
-            SegmentFound::Good { header, content, paired } => {
+    /// Takes over what a segment's page lists. Entries that are known to be flushed go into their slots, the others are
+    /// put aside: a list of all would be twice as large as the store itself.
+    fn list_segment(
+        &mut self,
+        pool: &Pool,
+        segment: SegmentNo,
+        found: &SegmentFound<'_>,
+        listed: &mut Listed,
+        placed: &mut Placed,
+    ) {
+        let (header, page) = match found {
+            SegmentFound::Good { header, page, paired } => {
                 if !paired {
                     self.scrub.push(segment);
                 }
-                (header, content)
+                (header, page)
             }
             SegmentFound::Damaged { generation, owner } => {
-                listed.lost.push((segment, owner));
-                self.store.segments[segment].generation = generation;
+                listed.lost.push((segment, *owner));
+                self.store.segments[segment].generation = *generation;
                 self.rebuild.push(segment);
                 return;
             }
         };
         listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
         self.store.segments[segment].generation = header.generation;
-        let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
-        let mut read = Vec::with_capacity(SLOTS_PER_SEGMENT as usize);
-        for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
-            let decoded = Slot::decode(entry.try_into().expect("an entry's bytes"));
-            let Some((slot, twin)) = decoded else { continue };
+        let disk = pool.record.disks.get(header.owner as usize).and_then(Option::as_ref);
+        let (mut is_blank, mut flushed) = (true, Vec::with_capacity(SLOTS_PER_SEGMENT as usize));
+        let content = page::content(page);
+        for (number, entry) in self.store.slots_of(segment).zip(content.as_chunks::<ENTRY_BYTES>().0) {
+            let Some((slot, twin)) = Slot::decode(entry) else { continue };
+            is_blank = false;
             self.last_seq = self.last_seq.max(slot.seq());
-            read.push(Entry { number, slot, twin });
+            let Some(disk) = disk else { continue };
+            if slot.seq() <= listed.flushed_seq {
+                flushed.push((number, self.trusted(disk, segment, slot)));
+            } else {
+                listed.entries.push(Entry { number, slot, twin });
+            }
         }
-        if read.is_empty() {
+        if is_blank {
             return;
         }
-        if !known || header.owner == NO_OWNER {
+        if disk.is_none() {
             self.note_scrub(segment);
             return;
         }
         self.store.adopt_segment(segment, DiskNo(header.owner));
-        self.adopt_flushed(pool, &read, listed);
+        self.store.place(segment, &flushed, placed);
     }
 
-    /// Adds the entries of a segment that are known to be flushed, and puts the others aside. They are taken over as
-    /// they are read, since a list of all would be twice as large as the store itself.
-    fn adopt_flushed(&mut self, pool: &Pool, read: &[Entry], listed: &mut Listed) {
-        for some in read.chunks(PREFETCH_TOGETHER) {
-            let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
-            for (to, entry) in blocks.iter_mut().zip(some) {
-                *to = (self.store.owner_of(entry.number), entry.slot.block());
-            }
-            self.store.prefetch(&blocks[..some.len()]);
-            for entry in some {
-                if entry.slot.seq() <= listed.flushed_seq {
-                    self.adopt(&pool.record.disks, entry.number, entry.slot);
-                } else {
-                    listed.entries.push(*entry);
-                }
-            }
+    /// Returns how the store has an entry that is trusted, as long as no other of its block is: dead if it is void.
+    fn trusted(&mut self, disk: &DiskRecord, segment: SegmentNo, slot: Live) -> Slot {
+        let inside = inside(slot.block(), disk.phase, disk.sectors);
+        let mask = slot.mask() & inside;
+        // A lost block has no valid sectors.
+        let nothing = if slot.poisoned() { inside == 0 } else { mask == 0 };
+        let void = slot.seq() < disk.since_seq || nothing;
+        if void || mask != slot.mask() {
+            self.store.segments[segment].stale = true;
         }
+        self.any_poisoned |= slot.poisoned();
+        let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
+        if slot.seq() <= disk.clean_seq {
+            // The disk was detached clean after that commit, and the page was not written since.
+            slot = slot.with_dirty(false);
+        }
+        if void { slot.die(false).into() } else { slot.into() }
+    }
+
+    /// Takes over entries that were put aside, and are trusted now.
+    fn adopt(&mut self, pool: &Pool, entries: &[Entry]) {
+        let mut placed = Placed::default();
+        for entry in entries {
+            let segment = self.store.segment_of(entry.number);
+            let owner = self.store.owner_of(entry.number);
+            let disk = pool.record.disks[owner.0 as usize].as_ref();
+            let slot =
+                self.trusted(disk.expect("listed segments belong to known disks"), segment, entry.slot);
+            self.store.place(segment, &[(entry.number, slot)], &mut placed);
+        }
+        self.index(&mut placed);
+    }
+
+    /// Adds placed entries to the index, and decides between the versions of each block.
+    fn index(&mut self, placed: &mut Placed) {
+        let Recovered { store, scrub, .. } = self;
+        store.index_placed(placed, |store, number, other| settle(store, scrub, number, other));
     }
 
     fn note_scrub(&mut self, segment: SegmentNo) {
-        if self.scrub.last() != Some(&segment) {
-            self.scrub.push(segment);
-        }
+        note_once(&mut self.scrub, segment);
     }
 
     /// Notes segments whose newest pages are damaged. If all are on one device and dirty blocks have second
@@ -247,63 +286,20 @@ impl Recovered {
         }
     }
 
-    /// Adds an entry and decides between the versions of its block.
-    fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Live) {
-        let disk = self.store.owner_of(number);
-        let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
-        let inside = inside(slot.block(), record.phase, record.sectors);
-        let mask = slot.mask() & inside;
-        // A lost block has no valid sectors.
-        let nothing = if slot.poisoned() { inside == 0 } else { mask == 0 };
-        let void = slot.seq() < record.since_seq || nothing;
-        if void || mask != slot.mask() {
-            let segment = self.store.segment_of(number);
-            self.store.segments[segment].stale = true;
-        }
-        let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
-        if slot.seq() <= record.clean_seq {
-            // The disk was detached clean after that commit, and the page was not written since.
-            slot = slot.with_dirty(false);
-        }
-        let existing = self.store.lookup(disk, slot.block());
-        if void {
-            self.store.adopt_dead(number, slot);
-            return;
-        }
-        let Some((other, o)) = existing else {
-            self.store.adopt(number, slot);
-            return;
-        };
-        let newer = if planted(Bug::OldestWins) { slot.seq() < o.seq() } else { slot.seq() > o.seq() };
-        let twins = slot.seq() == o.seq();
-        let cleaner = twins && !slot.dirty() && o.dirty();
-        if twins && slot.dirty() != o.dirty() {
-            // The clean copy must not be the only one that says so.
-            let dirty = if slot.dirty() { number } else { other };
-            self.note_scrub(self.store.segment_of(dirty));
-        }
-        if newer || cleaner {
-            self.store.demote(other);
-            self.store.adopt(number, slot);
-        } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
-            self.store.adopt(number, slot.with_mirror(true));
-            self.store.pair(other, number);
-            if (slot.poisoned(), slot.mask()) != (o.poisoned(), o.mask()) {
-                // Both copies were found damaged, and a crash kept one of the pages from saying so.
-                self.store.poison(other);
-            }
-        } else {
-            self.store.adopt_dead(number, slot);
-        }
-    }
-
     /// Drops blocks that must not be kept because of persistence, write-intent bitmaps or doubt. A damaged block that
     /// is clean is one whose loss was accepted: the origin counts.
     fn keep(&mut self, pool: &Pool) {
+        let has_marks = |found: &IntentFound| found.marked.iter().any(|regions| *regions != 0);
+        let is_marked: Vec<bool> = self.intents.iter().map(has_marks).collect();
         for segment in self.store.segments.numbers() {
             let owner = self.store.segments[segment].owner;
             let Some(record) = pool.record.disks.get(owner as usize).copied().flatten() else { continue };
             let disk = DiskNo(owner);
+            if record.persistence == Persistence::All
+                && !(is_marked[owner as usize] || self.distrust_clean || self.any_poisoned)
+            {
+                continue;
+            }
             let log2 = region_blocks_log2(record.sectors);
             for number in self.store.slots_of(segment) {
                 let Some(slot) = self.store.slot(number).primary() else { continue };

@@ -11,6 +11,8 @@
 //!   another must be at least as new to count: that device may just have joined. If none counts, every region is
 //!   marked.
 
+use std::ops::Range;
+
 use haversack_model::{ArenaId, BLOCK_BYTES, DeviceNo, DiskNo};
 
 use super::OpenOptions;
@@ -23,13 +25,16 @@ use crate::format::geometry::{self, RECORD_PAGES};
 use crate::format::page::{self, Found, Header, Kind, Place};
 use crate::format::record::{DeviceState, PoolRecord};
 use crate::format::superblock::{self, Superblock};
-use crate::media::{Media, PageRead, ReadProgress};
+use crate::media::{AlignedPage, IoFailure, Media, PageRead, ReadProgress};
 use crate::pool::io_error;
 
 /// The generation of a disk's first write-intent bitmap. Those before it are blank, as on a device that just joined.
 const FIRST_MAP: u64 = 2;
-/// Segments read at a time.
-const AT_A_TIME: u32 = 512;
+/// The fewest and the most segments read at a time: 4 and 16 MiB of pages.
+const AT_A_TIME: [u32; 2] = [512, 2048];
+/// Otherwise as many are read at a time as a device has for each of these parts, so that buffers take little memory
+/// compared with the tables.
+const PARTS: u32 = 128;
 
 /// A device of the pool that is present.
 #[derive(Clone, Copy)]
@@ -57,11 +62,11 @@ pub(crate) struct Pool {
 }
 
 /// A segment's metadata as found.
-pub(crate) enum SegmentFound {
+pub(crate) enum SegmentFound<'a> {
     /// The newest page is intact.
     Good {
         header: Header,
-        content: Vec<u8>,
+        page: &'a [u8; BLOCK_BYTES],
         /// The older page is intact too.
         paired: bool,
     },
@@ -215,18 +220,18 @@ fn find_missing(pool: &mut Pool, first: Superblock, options: &OpenOptions) -> Re
 }
 
 fn inspect_pair(
-    pages: &[[u8; BLOCK_BYTES]; 2],
+    pages: [&[u8; BLOCK_BYTES]; 2],
     places: [Place; 2],
     kind: Kind,
 ) -> ([Found; 2], Option<usize>) {
-    let mut found = [0, 1].map(|at| page::inspect(&pages[at], places[at], kind, None));
+    let mut found = [0, 1].map(|at| page::inspect(pages[at], places[at], kind, None));
     let generation = |f: &Found| match f {
         Found::Intact(header) => Some(header.generation),
         _ => None,
     };
     for at in 0..2 {
         if let Some(sibling) = generation(&found[1 - at]) {
-            found[at] = page::inspect(&pages[at], places[at], kind, Some(sibling));
+            found[at] = page::inspect(pages[at], places[at], kind, Some(sibling));
         }
     }
     let newest = [0, 1].into_iter().filter(|at| generation(&found[*at]).is_some());
@@ -242,49 +247,79 @@ fn may_be_newer(damaged: &Found, intact: u64) -> bool {
     }
 }
 
-/// Reads the metadata pages of a device's prepared segments, in order.
+/// The metadata pages of some neighbouring segments.
+struct Part {
+    segments: Range<u32>,
+    /// Two for each segment.
+    pages: Vec<AlignedPage>,
+}
+
+impl Part {
+    fn new(most_segments: u32) -> Part {
+        Part { segments: 0..0, pages: vec![AlignedPage::BLANK; 2 * most_segments as usize] }
+    }
+
+    /// Reads the pages of segments of a device, and runs `meanwhile` once. A page that cannot be read is rotten.
+    fn read(
+        &mut self,
+        media: &mut dyn Media,
+        device: &Present,
+        segments: Range<u32>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), PoolError> {
+        self.segments = segments;
+        let places = self.segments.clone().flat_map(|segment| [(segment, 0), (segment, 1)]);
+        let mut reads: Vec<PageRead<'_>> = places
+            .zip(&mut self.pages)
+            .map(|((segment, copy), page)| {
+                let offset_bytes = geometry::metadata_bytes(segment, copy);
+                PageRead { device: device.index, offset_bytes, page: &mut page.0, result: Ok(()) }
+            })
+            .collect();
+        media.read_batch_while(&mut reads, meanwhile);
+        for read in &mut reads {
+            match read.result {
+                Ok(()) => {}
+                Err(IoFailure::Error) => read.page.fill(0xff),
+                Err(gone @ IoFailure::Gone) => {
+                    return Err(io_error(media, device.index, read.offset_bytes, gone));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn found<'a>(&'a self, device: &'a Present) -> impl Iterator<Item = (u32, SegmentFound<'a>)> {
+        let pairs = self.pages.as_chunks().0;
+        self.segments.clone().zip(pairs).map(|(number, pair)| (number, segment(pair, device, number)))
+    }
+}
+
+/// Reads the metadata pages of a device's prepared segments, in order. `take` gets them in parts: each while the next one
+/// is being read.
 pub(crate) fn segments(
     media: &mut dyn Media,
     device: &Present,
     progress: &mut ReadProgress,
-    mut each: impl FnMut(u32, SegmentFound),
+    mut take: impl FnMut(&mut dyn Iterator<Item = (u32, SegmentFound<'_>)>),
 ) -> Result<(), PoolError> {
     let count = device.prepared;
-    let mut start = 0;
-    let mut buffer = vec![[0u8; BLOCK_BYTES]; 2 * AT_A_TIME.min(count) as usize];
-    while start < count {
-        let end = (start + AT_A_TIME).min(count);
-        let pages = &mut buffer[..2 * (end - start) as usize];
-        let mut reads: Vec<PageRead<'_>> = pages
-            .iter_mut()
-            .enumerate()
-            .map(|(at, page)| {
-                let offset_bytes = geometry::metadata_bytes(start + at as u32 / 2, at as u64 % 2);
-                PageRead { device: device.index, offset_bytes, page, result: Ok(()) }
-            })
-            .collect();
-        media.read_batch(&mut reads);
-        let failed: Vec<bool> = reads.iter().map(|r| r.result.is_err()).collect();
-        let gone = reads.iter().find(|r| r.result == Err(crate::media::IoFailure::Gone));
-        if let Some(offset) = gone.map(|r| r.offset_bytes) {
-            return Err(io_error(media, device.index, offset, crate::media::IoFailure::Gone));
-        }
-        for (at, pair) in pages.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            for copy in 0..2 {
-                if failed[2 * at + copy] {
-                    pair[copy].fill(0xff);
-                }
-            }
-            each(start + at as u32, segment(pair, device, start + at as u32));
-        }
-        progress.done_segments += u64::from(end - start);
+    let part_segments = (count / PARTS).clamp(AT_A_TIME[0], AT_A_TIME[1]).min(count);
+    // Nothing is known while the first part is being read.
+    let (mut known, mut next) = (Part::new(part_segments), Part::new(part_segments));
+    for start in (0..count).step_by(part_segments.max(1) as usize) {
+        let segments = start..(start + part_segments).min(count);
+        next.read(media, device, segments, &mut || take(&mut known.found(device)))?;
+        progress.done_segments += next.segments.len() as u64;
         media.progress(*progress);
-        start = end;
+        std::mem::swap(&mut known, &mut next);
     }
+    take(&mut known.found(device));
     Ok(())
 }
 
-fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> SegmentFound {
+fn segment<'a>([a, b]: &'a [AlignedPage; 2], device: &Present, segment: u32) -> SegmentFound<'a> {
+    let pages = [&a.0, &b.0];
     let place = |generation| Place {
         device_seed: device.seed,
         offset_bytes: geometry::metadata_bytes(segment, generation),
@@ -298,11 +333,11 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
         let first = first_repaired(&found, Some(newest));
         let generation = next_generation(known_generation(&found), first) - 1;
         // A segment changes its owner only after a page that lists nothing.
-        let listed = page::content(&pages[newest]).iter().any(|byte| *byte != 0);
+        let listed = page::content(pages[newest]).iter().any(|byte| *byte != 0);
         return SegmentFound::Damaged { generation, owner: listed.then_some(header.owner) };
     }
     let paired = matches!(found[1 - newest], Found::Intact(_));
-    SegmentFound::Good { header, content: page::content(&pages[newest]), paired }
+    SegmentFound::Good { header, page: pages[newest], paired }
 }
 
 /// Returns the highest generation that a pair of pages shows.
@@ -343,7 +378,7 @@ pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Resul
             }
         }
         let place = |g| Place { device_seed: device.seed, offset_bytes: geometry::intent_bytes(disk, g) };
-        let (found, newest) = inspect_pair(&pages, [place(0), place(1)], Kind::Intent);
+        let (found, newest) = inspect_pair(pages.each_ref(), [place(0), place(1)], Kind::Intent);
         let known = known_generation(&found);
         generations.push(known);
         places.push(first_repaired(&found, newest));
@@ -395,7 +430,7 @@ mod tests {
             pages[older % 2] = sealed(older as u64, places[older % 2]);
             pages[newer % 2] = sealed(newer as u64, places[newer % 2]);
             pages[newer % 2][700] ^= 1;
-            let (found, newest) = inspect_pair(&pages, places, Kind::Segment);
+            let (found, newest) = inspect_pair(pages.each_ref(), places, Kind::Segment);
             let first = first_repaired(&found, newest);
             assert_eq!(first, Some(older % 2));
             assert!(next_generation(known_generation(&found), first) > newer as u64);
@@ -403,7 +438,7 @@ mod tests {
             let torn = sealed(older as u64 - 1, places[newer % 2]);
             pages[newer % 2] = sealed(newer as u64, places[newer % 2]);
             pages[newer % 2][2048..].copy_from_slice(&torn[2048..]);
-            let (found, newest) = inspect_pair(&pages, places, Kind::Segment);
+            let (found, newest) = inspect_pair(pages.each_ref(), places, Kind::Segment);
             assert_eq!(first_repaired(&found, newest), Some(newer % 2));
         }
     }

@@ -80,6 +80,19 @@ impl Store {
         }
     }
 
+    /// Notes that this many more slots of a segment have been dirty since time 0. The segment does not count them yet.
+    pub(super) fn note_dirty_since_the_start(&mut self, at: SegmentNo, dirty: u8) {
+        let segment = &mut self.segments[at];
+        debug_assert!(segment.dirty == 0 || segment.dirty_since_us == 0);
+        match &mut self.dirty_times[at] {
+            Some(times) => times.longest += dirty,
+            none => *none = (dirty > 0).then(|| DirtyTimes::since_the_start(dirty)),
+        }
+        if segment.dirty == 0 {
+            segment.dirty_since_us = 0;
+        }
+    }
+
     /// Notes that a slot is not dirty any more. Its segment does not count it as dirty any more.
     pub(super) fn note_not_dirty(&mut self, number: SlotNo) {
         self.take_out_of_order(number);

@@ -50,6 +50,23 @@ pub struct Index {
     capacity: usize,
 }
 
+/// The search for a place for an entry.
+#[derive(Clone, Copy, Default)]
+pub struct Search {
+    /// The hash of the entry.
+    pub hash: u64,
+    slot: u32,
+    /// The bucket that it has come to.
+    bucket: u32,
+}
+
+impl Search {
+    /// Returns the slot of the entry.
+    pub fn slot(&self) -> SlotNo {
+        SlotNo(self.slot)
+    }
+}
+
 fn tag(hash: u64) -> u8 {
     hash as u8
 }
@@ -212,22 +229,46 @@ impl Index {
 
     /// Adds an entry.
     pub fn insert(&mut self, hash: u64, slot: SlotNo) {
+        let mut search = self.search(hash, slot);
+        while !self.enter(&mut search, |_| {}) {}
+    }
+
+    /// Returns the search for a place for an entry, at its beginning.
+    pub fn search(&self, hash: u64, slot: SlotNo) -> Search {
+        Search { hash, slot: slot.0, bucket: self.home(hash) as u32 }
+    }
+
+    /// Reads the bucket where a search is, like [`Index::prefetch`].
+    pub fn prefetch_bucket(&self, search: &Search) -> u64 {
+        u64::from(used(self.bucket(search.bucket as usize)))
+    }
+
+    /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, and false is
+    /// returned. `same` gets the entries there that may have the same hash. As long as nothing was removed since the
+    /// index was empty, every entry of the same hash that was added before is in one of the buckets of a search.
+    pub fn enter(&mut self, search: &mut Search, mut same: impl FnMut(SlotNo)) -> bool {
         assert!(self.len < self.capacity, "the index holds no more entries than there are slots");
-        let (mut at, mut count, step) = (self.home(hash), AT_HOME, self.step(hash));
-        loop {
-            let bucket = self.bucket_mut(at);
-            let way = (!used(bucket)).trailing_zeros() as usize;
-            if way < WAYS {
-                let (word, shift) = (way / 4, 8 * (way % 4));
-                bucket[0][word] = bucket[0][word] & !(0xff << shift) | u32::from(tag(hash)) << shift;
-                bucket[1 + word][way % 4] = slot.0;
-                bucket[0][3] |= 1 << way;
-                self.len += 1;
-                return;
-            }
-            set_passed(bucket, count, passed(bucket, count).saturating_add(1));
-            (at, count) = (self.next(at, step), BEYOND);
+        let (hash, at) = (search.hash, search.bucket as usize);
+        let home = self.home(hash);
+        let bucket = self.bucket_mut(at);
+        let mut matches = matches(bucket, tag(hash));
+        while matches != 0 {
+            same(SlotNo(slot_at(bucket, matches.trailing_zeros() as usize)));
+            matches &= matches - 1;
         }
+        let way = (!used(bucket)).trailing_zeros() as usize;
+        if way < WAYS {
+            let (word, shift) = (way / 4, 8 * (way % 4));
+            bucket[0][word] = bucket[0][word] & !(0xff << shift) | u32::from(tag(hash)) << shift;
+            bucket[1 + word][way % 4] = search.slot;
+            bucket[0][3] |= 1 << way;
+            self.len += 1;
+            return true;
+        }
+        let count = if at == home { AT_HOME } else { BEYOND };
+        set_passed(bucket, count, passed(bucket, count).saturating_add(1));
+        search.bucket = self.next(at, self.step(hash)) as u32;
+        false
     }
 
     /// Removes an entry that must exist.

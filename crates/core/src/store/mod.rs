@@ -13,6 +13,7 @@
 //!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
+mod adopting;
 mod aging;
 mod check;
 pub(crate) mod checkpoint;
@@ -55,6 +56,7 @@ use slot::{Live, Slot, SlotNo, Status, View};
 use slots::Slots;
 use stay::{LastUses, Stay};
 
+pub(crate) use adopting::Placed;
 pub use pages::PageContent;
 pub use space::LostDevice;
 

@@ -97,19 +97,23 @@ impl Store {
     }
 
     pub(crate) fn own(&mut self, number: SegmentNo, disk: DiskNo) {
+        self.assign(number, disk);
+        if self.disks[disk].shares {
+            self.join_common(number);
+        } else {
+            self.ghosts.clear(number);
+        }
+    }
+
+    /// Makes a disk the owner of a segment, nothing else.
+    pub(super) fn assign(&mut self, number: SegmentNo, disk: DiskNo) {
         self.free_changed = true;
         let space = &mut self.disks[disk];
         let segment = &mut self.segments[number];
         (segment.state, segment.owner, segment.place) =
             (SegmentState::Owned, disk.0, space.segments.len() as u32);
         space.segments.push(number);
-        if space.shares {
-            self.join_common(number);
-        } else {
-            self.ghosts.clear(number);
-        }
-        let free = u64::from(self.segments[number].free);
-        let space = &mut self.disks[disk];
+        let free = u64::from(segment.free);
         space.free += free;
         self.common.free += if space.shares { free } else { 0 };
     }
@@ -444,50 +448,6 @@ impl Store {
         self.segments[segment].stale = true;
         let slot = self.expect_live(number);
         self.set(number, slot.with_mask(slot.mask() & inside));
-    }
-
-    /// Adds a live entry that recovery found and trusts. The segment's owner is known. The time at which it
-    /// became dirty is no longer known: the time of the pool's opening is used.
-    pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
-        self.adopt_entry(number, slot.into());
-        if slot.dirty() {
-            self.note_dirty(number, 0);
-        }
-        self.adjust(self.segment_of(number), |s| {
-            s.free -= 1;
-            s.live += 1;
-            s.dirty += u8::from(slot.dirty());
-        });
-        self.count_live(self.owner_of(number), slot, 1);
-    }
-
-    /// Adds an obsolete entry that recovery found, as dead.
-    pub(crate) fn adopt_dead(&mut self, number: SlotNo, slot: Live) {
-        self.adopt_entry(number, slot.die(false).into());
-        self.adjust(self.segment_of(number), |s| {
-            s.free -= 1;
-            s.pending += 1;
-        });
-    }
-
-    fn adopt_entry(&mut self, number: SlotNo, slot: Slot) {
-        assert_eq!(self.slot(number).status(), Status::Blank);
-        self.set(number, slot);
-        self.index.insert(hash(self.owner_of(number), slot.block()), number);
-    }
-
-    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to.
-    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
-        self.own(number, disk);
-        self.relist(number, 0);
-    }
-
-    /// Makes a live entry dead: recovery found a newer one.
-    pub(crate) fn demote(&mut self, number: SlotNo) {
-        if let Some(mirror) = self.mirrors.remove(&number) {
-            self.drop_live(mirror, false);
-        }
-        self.drop_live(number, false);
     }
 
     /// Collects the free segments, after recovery has assigned the others to disks.

@@ -135,10 +135,12 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
         // An earlier run has moved the VM, and its QEMU here has ended since.
         (Err(error), Ok(mut destination)) if error.is_gone() => {
             match destination.migration() {
-                Ok(Migration { phase: Phase::Completed, .. }) => match destination::arrive(&mut destination, true)? {
-                    Arrival::Arrived => {}
-                    Arrival::Refused(_) => return Err(unknown(&error)),
-                },
+                Ok(Migration { phase: Phase::Completed, .. }) => {
+                    match destination::arrive(&mut destination, true)? {
+                        Arrival::Arrived => {}
+                        Arrival::Refused(_) => return Err(unknown(&error)),
+                    }
+                }
                 _ => return Err(unknown(&error)),
             }
             (None, Duration::ZERO)

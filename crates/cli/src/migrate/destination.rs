@@ -25,7 +25,8 @@ pub enum Arrival {
 /// Refuses a QEMU that does not wait for a VM.
 pub fn check_waits(destination: &mut Monitor) -> Result<()> {
     if destination.migration()?.phase == Phase::Failed {
-        let what = "restart the QEMU at --qmp-destination: a migration to it has failed, and it accepts no other";
+        let what =
+            "restart the QEMU at --qmp-destination: a migration to it has failed, and it accepts no other";
         return Err(CliError::Usage(what.into()));
     }
     match destination.run_state()?.as_str() {

@@ -124,12 +124,7 @@ impl Balancer {
     }
 
     fn plan_view(&self, now_us: Micros, view: View) -> Plan {
-        let memory = |host: &HostView| {
-            self.hosts.get(&host.host.name).map_or(Memory::default(), |past| Memory {
-                windows: past.windows,
-                peak_load: past.loads.iter().max().map_or(0.0, |load| f64::from(*load) / 1000.0),
-            })
-        };
+        let memory = |host: &HostView| self.memory(&host.host.name);
         let age_us = |moved: &MoveRecord| now_us.saturating_sub(moved.at_us);
         let is_counted = |moved: &&MoveRecord| !moved.draining && age_us(moved) < HOUR_US;
         let made = u32::try_from(self.moves.iter().filter(is_counted).count()).unwrap_or(u32::MAX);
@@ -146,6 +141,22 @@ impl Balancer {
             view,
         };
         round.run()
+    }
+
+    /// Returns what is remembered of a host.
+    pub(crate) fn memory(&self, host: &HostName) -> Memory {
+        self.hosts.get(host).map_or(Memory::default(), |past| Memory {
+            windows: past.windows,
+            peak_load: past.loads.iter().max().map_or(0.0, |load| f64::from(*load) / 1000.0),
+        })
+    }
+
+    /// Returns whether a host had no window with too much demand among as many as make it overloaded.
+    pub(crate) fn is_calm(&self, host: &HostName) -> bool {
+        let Some(past) = self.hosts.get(host) else { return false };
+        let windows = self.settings.windows as usize;
+        let high = |load: &u16| f64::from(*load) / 1000.0 > self.settings.threshold;
+        past.windows == 0 && past.loads.len() >= windows && !past.loads.iter().rev().take(windows).any(high)
     }
 
     /// Returns the moves of the snapshot's VMs that restrict further ones.

@@ -1,5 +1,6 @@
 //! Decides for a cluster of hosts: which VM moves where so that flash is where it is needed, and how much of each host's
 //! cache each tenant gets.
+//! Where VMs cannot move, it says which hosts borrow spare flash of which others ([`Balancer::loans`]).
 //!
 //! [`Balancer`] looks at a [`Snapshot`] of the cluster at the end of each window and makes a [`Plan`]: moves of VMs, by
 //! CloudCache's rule or by expected latency, and what it would move but must not, with the reason. [`divide`] computes
@@ -15,6 +16,7 @@ mod error;
 mod flow;
 mod index;
 mod latency;
+mod loans;
 mod outline;
 mod plan;
 mod queue;
@@ -29,6 +31,7 @@ mod worth;
 pub use balancer::{Balancer, MoveRecord};
 pub use bounds::{Bounds, Parts, Users, parts};
 pub use error::ClusterError;
+pub use loans::{Borrows, FlashLoan, Lends, Offers};
 pub use outline::outline;
 pub use plan::{Held, Hindrance, Move, Plan, Why};
 pub use settings::{Rule, Settings};

@@ -14,6 +14,7 @@ mod handover;
 mod jobs;
 mod late;
 mod leaving;
+mod lent;
 mod model;
 mod modes;
 mod monitor;

@@ -211,6 +211,7 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(10),
         read_only: false,
+        borrows: true,
         moves: None,
         beside: None,
     };

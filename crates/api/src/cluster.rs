@@ -196,6 +196,9 @@ pub struct ClusterPlan {
     pub moves: Vec<PlannedMove>,
     /// What should move and does not, and why.
     pub held: Vec<String>,
+    /// The hosts that borrow flash of others, or are to, because no VM is moved off them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loans: Vec<PlannedLoan>,
     /// Variance of the hosts' load (demand over capacity) now.
     pub variance_before: f64,
     /// The same after the moves.
@@ -219,6 +222,21 @@ pub struct PlannedMove {
     pub copied_bytes: u64,
     /// How long that is expected to take, in seconds.
     pub copy_s: f64,
+}
+
+/// A host that borrows flash of another one, or is to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlannedLoan {
+    /// The host that borrows.
+    pub borrower: String,
+    /// The host that lends.
+    pub lender: String,
+    /// What it has borrowed there, or about what it is to borrow, in bytes.
+    pub size_bytes: u64,
+    /// It borrows there already.
+    pub is_begun: bool,
+    /// Why, in words.
+    pub reason: String,
 }
 
 /// Forgets a host that is gone for good.

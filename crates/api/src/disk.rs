@@ -418,6 +418,9 @@ pub struct DiskConfig {
     /// What a flush promises while there is no complete replica.
     #[serde(default, skip_serializing_if = "is_default")]
     pub without_replica: WithoutReplica,
+    /// Read its origin through flash of other hosts, if this host borrows any.
+    #[serde(default = "yes")]
+    pub borrow: bool,
     /// Export the disk over NBD under its name.
     #[serde(default = "yes")]
     pub nbd: bool,
@@ -494,6 +497,7 @@ impl DiskConfig {
             base: None,
             replicate: None,
             without_replica: WithoutReplica::default(),
+            borrow: true,
             nbd: true,
             accept_loss: None,
             accept_origin_change: None,

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod disk;
+mod lending;
 mod migration;
 mod overview;
 mod policy;
@@ -17,12 +18,13 @@ mod units;
 
 pub use cluster::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
-    ForgetHost, HostState, PlannedMove, TenantSettings, TenantStatus,
+    ForgetHost, HostState, PlannedLoan, PlannedMove, TenantSettings, TenantStatus,
 };
 pub use disk::{
     ANY_HOST, Admission, CleanOrder, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode,
     OriginTls, Persistence, Target, WithoutReplica,
 };
+pub use lending::{BorrowedLoans, LenderState, LendingPool, LentLoans, Loans};
 pub use migration::{
     ExpectDisk, HostStatus, KeepMigration, KeptReplica, LastKnown, Method, MigrationState, MigrationStatus,
     OwnDisk, ReplicaState, ReplicaStatus, StartMigration, Takeover,

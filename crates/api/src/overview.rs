@@ -21,6 +21,12 @@ pub struct Overview {
     /// Whether disks can move between hosts: the configuration has `[migration]`.
     #[serde(default)]
     pub can_migrate: bool,
+    /// Whether this host is in a cluster: the configuration has `[cluster]`.
+    #[serde(default)]
+    pub is_in_cluster: bool,
+    /// Whether this host lends flash or borrows it.
+    #[serde(default)]
+    pub shares_flash: bool,
     /// The pools.
     pub pools: Vec<PoolStatus>,
     /// The disks.

@@ -57,6 +57,9 @@ pub enum Command {
     /// Show the cluster that this host is in, and what would balance it.
     #[command(subcommand)]
     Cluster(crate::cluster::ClusterCommand),
+    /// Show the flash that this host lends to other hosts, and borrows from them.
+    #[command(subcommand)]
+    Loan(crate::loans::LoanCommand),
     /// Manage what tenants may use of the caches of all hosts.
     #[command(subcommand)]
     Tenant(crate::cluster::TenantCommand),

@@ -82,7 +82,7 @@ pub fn run(client: &Client, command: &ClusterCommand, as_json: bool) -> Result<(
 }
 
 /// Replaces control characters, which a terminal might obey: names come from other hosts.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
@@ -328,6 +328,9 @@ fn show_plan(plan: &ClusterPlan) -> String {
     for held in &plan.held {
         let _ = writeln!(text, "{held}");
     }
+    for loan in &plan.loans {
+        let _ = writeln!(text, "{}", loan.reason);
+    }
     if !plan.moves.is_empty() {
         let _ = writeln!(
             text,
@@ -367,7 +370,8 @@ fn show_tenants(tenants: &[TenantStatus]) -> String {
     text
 }
 
-fn seconds(seconds: f64) -> String {
+/// Says a time in a few characters.
+pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1}s"),
         s if s < 600.0 => format!("{s:.0}s"),
@@ -376,13 +380,14 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
+/// Says what part of a whole something is.
+pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
 }
 
 #[cfg(test)]
 mod tests {
-    use haversack_api::{ClusterPool, PlannedMove};
+    use haversack_api::{ClusterPool, PlannedLoan, PlannedMove};
 
     use super::*;
 
@@ -486,11 +491,19 @@ mod tests {
             copied_bytes: 1 << 30,
             copy_s: 3.0,
         };
+        let loan = PlannedLoan {
+            borrower: "beta".into(),
+            lender: "alpha".into(),
+            size_bytes: 64 << 20,
+            is_begun: false,
+            reason: "beta is to borrow 64 MiB of flash of alpha".into(),
+        };
         let plan = ClusterPlan {
             directory: there(None),
             windows: 5,
             moves: vec![moved],
             held: vec!["vm3 stays on beta: no other host has room".into()],
+            loans: vec![loan],
             variance_before: 0.25,
             variance_after: 0.01,
         };
@@ -500,6 +513,7 @@ mod tests {
             windows: 1,
             moves: Vec::new(),
             held: Vec::new(),
+            loans: Vec::new(),
             ..plan
         };
         assert_eq!(show_plan(&nothing), "Nothing is to be moved; this host has watched for 1 window.\n");

@@ -18,6 +18,7 @@ mod flush_offline;
 mod follow;
 mod generate;
 mod grouped;
+mod loans;
 mod migrate;
 mod mix_options;
 mod offline;

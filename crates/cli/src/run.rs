@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Migrate(arguments) => migrate::run(&daemon()?, arguments, style),
         Command::Host(command) => migrate::host(&daemon()?, command, style),
         Command::Cluster(command) => cluster::run(&daemon()?, command, as_json),
+        Command::Loan(command) => crate::loans::run(&daemon()?, command, as_json),
         Command::Tenant(command) => cluster::tenant(&daemon()?, command, style),
         Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
         Command::Policy(PolicyCommand::Accuracy { log }) => policy::accuracy(log, as_json),

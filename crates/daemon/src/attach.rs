@@ -533,6 +533,7 @@ impl Daemon {
             origin_holds_pool: config.origin_holds_pool,
             origin_wait: config.origin_wait.0,
             read_only: config.read_only,
+            borrows: config.borrow,
             moves: None,
             beside: config.base.as_deref().and_then(|base| self.id_in_pool(base, &config.pool)),
         })

@@ -81,6 +81,8 @@ pub trait Backend: Send + Sync {
     fn join_hosts(&self, host: &HostSettings) -> Result<()>;
     /// See [`PoolHandle::join_lending`].
     fn join_lending(&self, settings: &LendingSettings) -> Result<()>;
+    /// See [`PoolHandle::give_back_loans`].
+    fn give_back_loans(&self, lender: HostId) -> Result<()>;
     /// See [`PoolHandle::lending_status`].
     fn lending_status(&self) -> Result<LendingStatus>;
     /// See [`PoolHandle::host_said`].
@@ -222,6 +224,10 @@ impl Backend for PoolHandle {
 
     fn join_lending(&self, settings: &LendingSettings) -> Result<()> {
         PoolHandle::join_lending(self, settings)
+    }
+
+    fn give_back_loans(&self, lender: HostId) -> Result<()> {
+        PoolHandle::give_back_loans(self, lender)
     }
 
     fn lending_status(&self) -> Result<LendingStatus> {

@@ -468,7 +468,7 @@ impl Config {
         if self.migration.is_none() {
             return Err("[borrow] needs [migration]: give this host's name and certificates there".into());
         }
-        borrow.check(&self.hosts).map_err(|what| format!("[borrow] {what}"))
+        borrow.check(&self.hosts, self.cluster.is_some()).map_err(|what| format!("[borrow] {what}"))
     }
 
     fn check_cluster(&self) -> Result<(), String> {
@@ -754,6 +754,14 @@ mod tests {
                 9,
                 "from names host 'b', which is not in the configuration",
             ),
+            (
+                disk(
+                    "[borrow]\nfrom = \"auto\"\n[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true",
+                ),
+                9,
+                "needs [cluster]",
+            ),
+            (disk("[borrow]\nfrom = \"some\""), 10, "expected \"auto\" or a list of hosts"),
             (
                 disk(
                     "[lend]\npool = \"other\"\ncapacity = \"1GiB\"\n[migration]\nname = \"a\"\n\

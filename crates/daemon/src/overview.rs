@@ -17,6 +17,8 @@ impl Daemon {
             uptime_s: status.uptime_s,
             policy,
             can_migrate: self.hosts().is_some(),
+            is_in_cluster: self.cluster().is_some(),
+            shares_flash: self.hosts().is_some_and(|hosts| hosts.shares_flash()),
             pools: status.pools,
             disks: status.disks.into_iter().map(disk).collect(),
         }

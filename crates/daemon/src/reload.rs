@@ -141,6 +141,8 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         (old.nbd != new.nbd, "[nbd] has changed"),
         (old.migration != new.migration, "[migration] has changed"),
         (old.cluster != new.cluster, "[cluster] has changed"),
+        (old.lend != new.lend, "[lend] has changed"),
+        (old.borrow != new.borrow, "[borrow] has changed"),
         (old.hosts != new.hosts, "[[host]] has changed"),
         (old.pools != new.pools, "[[pool]] has changed"),
     ];
@@ -191,6 +193,7 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
         (old.connections != new.connections, "connections"),
         (old.read_only != new.read_only, "read_only"),
         (old.base != new.base, "base"),
+        (old.borrow != new.borrow, "borrow"),
     ];
     differs.into_iter().filter_map(|(differs, key)| differs.then_some(key)).collect()
 }

@@ -33,8 +33,8 @@ pub use error::DirectoryError;
 pub use key::{Key, PREFIX};
 pub use leadership::Leadership;
 pub use record::{
-    BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Load, PoolRecord,
-    RecordError, TenantRecord, VERSION, VmNeeds, Worth,
+    BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, LendRecord, Load,
+    PoolRecord, RecordError, TenantRecord, VERSION, VmNeeds, Worth,
 };
 pub use report::{Changes, Conflict, Report, changes};
 pub use view::{Found, Progress, Seen, Stamp, Unreadable, View};

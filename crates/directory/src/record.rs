@@ -38,6 +38,23 @@ pub struct HostRecord {
     /// Virtual processors that it may run; none if that limits nothing.
     #[serde(default)]
     pub processors: Option<u32>,
+    /// What it lends of its flash (`[lend]`); none if it lends nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lends: Option<LendRecord>,
+    /// What it borrows where the plan of the cluster says (`[borrow] from = "auto"`): bytes by lender; none if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub borrows: Option<BTreeMap<String, u64>>,
+}
+
+/// What a host lends of its flash.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LendRecord {
+    /// Free bytes that it would lend in addition to what it has lent.
+    #[serde(default)]
+    pub spare_bytes: u64,
+    /// The hosts that it lends to; all if none are named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<BTreeSet<String>>,
 }
 
 /// What a VM needs of its host besides cache.
@@ -299,7 +316,12 @@ impl Record for HostRecord {
     fn check(&self) -> Result<(), String> {
         text("software", &self.software)?;
         few("reaches", self.reaches.len())?;
-        names(&self.reaches)
+        names(&self.reaches)?;
+        let to = self.lends.as_ref().and_then(|lends| lends.to.as_ref());
+        few("lends", to.map_or(0, BTreeSet::len))?;
+        names(to.into_iter().flatten())?;
+        few("borrows", self.borrows.as_ref().map_or(0, BTreeMap::len))?;
+        names(self.borrows.iter().flat_map(BTreeMap::keys))
     }
 }
 

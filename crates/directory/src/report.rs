@@ -160,6 +160,8 @@ mod tests {
             link_bytes_per_s: None,
             memory_bytes: None,
             processors: None,
+            lends: None,
+            borrows: None,
         };
         Report {
             host,

@@ -379,6 +379,8 @@ pub(crate) mod tests {
             link_bytes_per_s: None,
             memory_bytes: None,
             processors: None,
+            lends: None,
+            borrows: None,
         }
     }
 

@@ -200,6 +200,11 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.join_lending(settings))
     }
 
+    /// Gives back all that disks have at a lender.
+    pub(crate) fn give_back_loans(&self, lender: HostId) -> Result<()> {
+        self.run(move |reactor| reactor.give_back_loans(lender))
+    }
+
     /// Returns what is lent and borrowed.
     pub(crate) fn lending_status(&self) -> Result<LendingStatus> {
         self.run(|reactor| reactor.lending_status())

@@ -156,6 +156,8 @@ pub struct DiskSpec {
     pub origin_wait: Duration,
     /// NBD clients may not write to it.
     pub read_only: bool,
+    /// It may be read through the flash of other hosts.
+    pub borrows: bool,
     /// Its cache may move to another host with its VM.
     pub moves: Option<Moves>,
     /// A disk in whose arena it belongs if it is new: its base.

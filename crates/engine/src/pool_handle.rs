@@ -131,6 +131,14 @@ impl PoolHandle {
         })
     }
 
+    /// Gives back all that disks have at a lender.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn give_back_loans(&self, lender: HostId) -> Result<()> {
+        self.arenas.iter().try_for_each(|arena| arena.give_back_loans(lender))
+    }
+
     /// Returns what is lent and borrowed.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use haversack_model::{DiskId, HostId, Micros};
 use crate::BLOCK_BYTES;
 use crate::bloom::Bloom;
 use crate::breaker::Breaker;
-use crate::figures::BorrowerFigures;
+use crate::figures::{AtLender, BorrowerFigures};
 use crate::message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 use crate::times::Times;
 use crate::voids::Voids;
@@ -106,12 +106,23 @@ struct Lender {
     /// The most blocks that are asked for: half of what it has refused, and again twice as many each time that it grants.
     most_blocks: u32,
     in_flight: usize,
+    asked_blocks: u64,
+    hit_blocks: u64,
+    ended_loans: u64,
 }
 
 impl Lender {
     fn new(host: HostId) -> Lender {
-        let breaker = Breaker::new();
-        Lender { host, breaker, ask_from_us: 0, most_blocks: MOST_LOAN_BLOCKS, in_flight: 0 }
+        Lender {
+            host,
+            breaker: Breaker::new(),
+            ask_from_us: 0,
+            most_blocks: MOST_LOAN_BLOCKS,
+            in_flight: 0,
+            asked_blocks: 0,
+            hit_blocks: 0,
+            ended_loans: 0,
+        }
     }
 
     /// Notes that it has refused a loan of this many blocks: a smaller one may be possible.
@@ -144,6 +155,7 @@ struct Part {
     loan: Loan,
     lender: usize,
     state: State,
+    since_us: Micros,
     index: Bloom,
     asked: u32,
     missing: u32,
@@ -239,6 +251,7 @@ impl Borrower {
             let loan = Loan { epoch: self.settings.epoch, number: *number };
             let (block, question) = (first + at as u64, question + at as u64);
             self.lenders[*lender].in_flight += 1;
+            self.lenders[*lender].asked_blocks += 1;
             let get = Message::Get { loan, block, question };
             self.outcomes.push_back(Outcome::Send(self.lenders[*lender].host, get));
         }
@@ -371,6 +384,7 @@ impl Borrower {
             loan,
             lender,
             state: State::Asked(now),
+            since_us: now,
             index: Bloom::new(blocks, PROBES),
             asked: 0,
             missing: 0,
@@ -412,6 +426,7 @@ impl Borrower {
                         // It has to go for the next one, or is one of the oldest.
                         State::Closed => {}
                     }
+                    self.lenders[lender].ended_loans += u64::from(!matches!(state, State::Asked(_)));
                     self.parts.remove(at);
                 }
                 // Questions under it are not answered.
@@ -495,6 +510,7 @@ impl Borrower {
         }
         let Some(reading) = self.remove(question) else { return };
         self.figures.hit_blocks += reading.blocks.len() as u64;
+        reading.blocks.iter().for_each(|(_, lender, _)| self.lenders[*lender].hit_blocks += 1);
         let blocks = reading.blocks.into_iter().filter_map(|(_, _, data)| data).collect();
         self.outcomes.push_back(Outcome::Serve { token: reading.token, blocks });
     }
@@ -569,9 +585,40 @@ impl Borrower {
         self.newest += 1;
     }
 
+    /// Gives back all that one lender has.
+    pub fn give_back(&mut self, now: Micros, host: HostId) {
+        let Some(lender) = self.lenders.iter().position(|lender| lender.host == host) else { return };
+        while let Some(at) = self.parts.iter().position(|part| part.lender == lender) {
+            self.give_up(at);
+        }
+        self.fall_back_of(now, |_, of| of == lender);
+    }
+
     /// Returns whether a block is inside the size that the disk had when it was attached: others are not lent.
     pub fn covers(&self, last: u64) -> bool {
         last < self.settings.disk_blocks
+    }
+
+    /// Returns what there is at each lender.
+    pub fn lenders(&self, now: Micros) -> Vec<AtLender> {
+        let at = |(number, lender): (usize, &Lender)| {
+            let parts = || self.parts.iter().filter(|part| part.lender == number);
+            AtLender {
+                host: lender.host,
+                loans: parts().count() as u64,
+                most_blocks: parts().map(|part| u64::from(part.index.most())).sum(),
+                blocks: parts().map(|part| u64::from(part.index.len())).sum(),
+                oldest_us: parts().map(|part| now.saturating_sub(part.since_us)).max().unwrap_or(0),
+                asked_blocks: lender.asked_blocks,
+                hit_blocks: lender.hit_blocks,
+                ended_loans: lender.ended_loans,
+                mean_us: lender.breaker.times.mean_us(),
+                pause: lender.breaker.pause(now),
+                pauses: lender.breaker.pauses,
+                answers: lender.breaker.answers,
+            }
+        };
+        self.lenders.iter().enumerate().map(at).collect()
     }
 
     /// Returns the figures.

@@ -14,18 +14,55 @@ const LONGEST_PAUSE_US: Micros = 64_000_000;
 /// Answers that are needed to say how fast it is.
 const ENOUGH: u32 = 64;
 
+/// Why a lender is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// It did not answer in time, or answered wrongly, several times in a row.
+    Fails,
+    /// It takes longer than the origin.
+    Slow,
+}
+
+/// A lender is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pause {
+    /// Why.
+    pub cause: Cause,
+    /// For how much longer.
+    pub left_us: Micros,
+}
+
 /// The experience with a lender.
 #[derive(Clone, Debug)]
 pub(crate) struct Breaker {
     failures: u32,
     pause_us: Micros,
     until_us: Micros,
+    cause: Cause,
+    /// How often it was left alone.
+    pub pauses: u64,
+    /// It has answered since, or never was left alone.
+    pub answers: bool,
     pub times: Times,
 }
 
 impl Breaker {
     pub fn new() -> Breaker {
-        Breaker { failures: 0, pause_us: FIRST_PAUSE_US, until_us: 0, times: Times::new() }
+        Breaker {
+            failures: 0,
+            pause_us: FIRST_PAUSE_US,
+            until_us: 0,
+            cause: Cause::Fails,
+            pauses: 0,
+            answers: true,
+            times: Times::new(),
+        }
+    }
+
+    /// Returns for how much longer it is left alone, and why.
+    pub fn pause(&self, now: Micros) -> Option<Pause> {
+        let left_us = self.until_us.saturating_sub(now);
+        (left_us > 0).then_some(Pause { cause: self.cause, left_us })
     }
 
     /// Returns whether it may be asked.
@@ -37,6 +74,7 @@ impl Breaker {
     pub fn answered(&mut self, now: Micros, took_us: Micros, origin: &Times) {
         if self.is_closed(now) {
             self.failures = 0;
+            self.answers = true;
             self.count(now, took_us, origin);
         }
     }
@@ -53,7 +91,7 @@ impl Breaker {
         self.times.add(took_us);
         let is_known = self.times.samples() >= ENOUGH && origin.samples() >= ENOUGH;
         if is_known && self.times.mean_us() > origin.mean_us() {
-            self.open(now);
+            self.open(now, Cause::Slow);
         } else if is_known {
             self.pause_us = FIRST_PAUSE_US;
         }
@@ -66,12 +104,15 @@ impl Breaker {
         }
         self.failures += 1;
         if self.failures >= FAILURES {
-            self.open(now);
+            self.open(now, Cause::Fails);
         }
     }
 
     /// Leaves it alone for a while. Then its speed is measured from the beginning.
-    fn open(&mut self, now: Micros) {
+    fn open(&mut self, now: Micros, cause: Cause) {
+        self.cause = cause;
+        self.pauses += 1;
+        self.answers = false;
         self.until_us = now + self.pause_us;
         self.pause_us = (self.pause_us * 2).min(LONGEST_PAUSE_US);
         self.failures = 0;
@@ -133,5 +174,22 @@ mod tests {
         breaker.answered(now, 1, &Times::new());
         (1..FAILURES).for_each(|_| breaker.failed(now));
         assert!(breaker.is_closed(now), "an answer in between");
+    }
+
+    #[test]
+    fn it_is_known_why_a_lender_is_left_alone_and_whether_it_has_answered_since() {
+        let mut breaker = Breaker::new();
+        assert_eq!((breaker.pause(0), breaker.pauses, breaker.answers), (None, 0, true));
+        (0..FAILURES).for_each(|_| breaker.failed(10));
+        let pause = Pause { cause: Cause::Fails, left_us: FIRST_PAUSE_US - 5 };
+        assert_eq!((breaker.pause(15), breaker.pauses, breaker.answers), (Some(pause), 1, false));
+        let later = 10 + FIRST_PAUSE_US;
+        assert_eq!((breaker.pause(later), breaker.answers), (None, false), "nobody has asked it yet");
+        let mut origin = Times::new();
+        (0..100).for_each(|_| origin.add(1000));
+        breaker.answered(later, 2000, &origin);
+        assert!(breaker.answers);
+        (0..ENOUGH).for_each(|_| breaker.answered(later, 2000, &origin));
+        assert_eq!(breaker.pause(later).map(|pause| pause.cause), Some(Cause::Slow));
     }
 }

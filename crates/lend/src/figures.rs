@@ -1,4 +1,8 @@
-//! What is counted on both sides.
+//! What is counted on both sides, and what an operator is told of them.
+
+use haversack_model::{HostId, Micros};
+
+use crate::breaker::Pause;
 
 /// What has happened since the disk was attached.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -35,6 +39,8 @@ pub struct BorrowerFigures {
 pub struct LenderFigures {
     /// Loans that there are.
     pub loans: u64,
+    /// The most blocks that are stored in them.
+    pub promised_blocks: u64,
     /// Blocks that were stored in them.
     pub blocks: u64,
     /// Blocks that were asked for.
@@ -47,4 +53,33 @@ pub struct LenderFigures {
     pub bad_blocks: u64,
     /// Loans that were given back because the space was needed.
     pub given_back: u64,
+}
+
+/// What a disk has at one lender.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AtLender {
+    /// The lender.
+    pub host: HostId,
+    /// Loans that there are.
+    pub loans: u64,
+    /// The most blocks that are sent under them.
+    pub most_blocks: u64,
+    /// Blocks that the index has.
+    pub blocks: u64,
+    /// For how long there has been the oldest of them, in microseconds; 0 if there is none.
+    pub oldest_us: Micros,
+    /// Blocks that it was asked for since the disk was attached.
+    pub asked_blocks: u64,
+    /// Blocks that it has sent.
+    pub hit_blocks: u64,
+    /// Loans that it has ended: it needed the space, or was started again.
+    pub ended_loans: u64,
+    /// The mean time of its latest answers, in microseconds; 0 if there is none.
+    pub mean_us: f64,
+    /// It is left alone for now.
+    pub pause: Option<Pause>,
+    /// How often it was left alone.
+    pub pauses: u64,
+    /// It has answered since it was left alone last, or never was.
+    pub answers: bool,
 }

@@ -74,13 +74,21 @@ pub struct LoanStatus {
     pub disk: DiskId,
     /// Its name.
     pub loan: Loan,
+    /// The most blocks that are stored.
+    pub most_blocks: u32,
     /// Blocks that were stored.
     pub blocks: u32,
+    /// How long ago it was granted.
+    pub age_us: Micros,
+    /// Blocks that were asked for.
+    pub asked_blocks: u64,
+    /// Blocks of these that were there.
+    pub hit_blocks: u64,
 }
 
 struct Held {
     status: LoanStatus,
-    most_blocks: u32,
+    since_us: Micros,
     disk_blocks: u64,
 }
 
@@ -146,7 +154,7 @@ impl Lender {
                     self.end_earlier(from, disk, loan.epoch);
                 }
                 if may_open && spare_blocks > 0 && self.make_room(from, blocks) {
-                    self.grant(from, disk, loan, blocks, disk_blocks);
+                    self.grant(now, (from, disk, loan), blocks, disk_blocks);
                 } else {
                     self.send(from, disk, Message::Ended { loan });
                 }
@@ -164,11 +172,26 @@ impl Lender {
         }
     }
 
-    fn grant(&mut self, host: HostId, disk: DiskId, loan: Loan, most_blocks: u32, disk_blocks: u64) {
+    fn grant(
+        &mut self,
+        now: Micros,
+        (host, disk, loan): (HostId, DiskId, Loan),
+        most_blocks: u32,
+        disk_blocks: u64,
+    ) {
         let no = LoanNo(self.next_no);
         self.next_no += 1;
-        let status = LoanStatus { host, disk, loan, blocks: 0 };
-        self.loans.insert(no, Held { status, most_blocks, disk_blocks });
+        let status = LoanStatus {
+            host,
+            disk,
+            loan,
+            most_blocks,
+            blocks: 0,
+            age_us: 0,
+            asked_blocks: 0,
+            hit_blocks: 0,
+        };
+        self.loans.insert(no, Held { status, since_us: now, disk_blocks });
         self.numbers.insert((host, disk, loan), no);
         self.outputs.push_back(LenderOutput::Make { no, disk_blocks });
         self.send(host, disk, Message::Opened { loan });
@@ -191,7 +214,7 @@ impl Lender {
         // Oldest first.
         let mut left: BTreeMap<HostId, VecDeque<(LoanNo, u64)>> = BTreeMap::from([(host, VecDeque::new())]);
         for (no, held) in &self.loans {
-            left.entry(held.status.host).or_default().push_back((*no, held.most_blocks.into()));
+            left.entry(held.status.host).or_default().push_back((*no, held.status.most_blocks.into()));
         }
         let (mut loans, mut promised) = (self.loans.len(), self.promised_blocks());
         let mut victims = Vec::new();
@@ -208,7 +231,7 @@ impl Lender {
     }
 
     fn promised_blocks(&self) -> u64 {
-        self.loans.values().map(|held| u64::from(held.most_blocks)).sum()
+        self.loans.values().map(|held| u64::from(held.status.most_blocks)).sum()
     }
 
     /// Frees what a borrower had before its daemon ended, or the disk was attached again.
@@ -250,7 +273,7 @@ impl Lender {
             self.figures.bad_blocks += 1;
             return;
         }
-        if block >= held.disk_blocks || status.blocks >= held.most_blocks || spare_blocks == 0 {
+        if block >= held.disk_blocks || status.blocks >= status.most_blocks || spare_blocks == 0 {
             return;
         }
         status.blocks += 1;
@@ -259,7 +282,8 @@ impl Lender {
     }
 
     fn get(&mut self, no: LoanNo, block: u64, question: u64) {
-        let held = &self.loans[&no];
+        let held = self.loans.get_mut(&no).expect("a number is of a loan");
+        held.status.asked_blocks += 1;
         let LoanStatus { host, disk, loan, .. } = held.status;
         self.figures.asked_blocks += 1;
         if block >= held.disk_blocks || self.reads.len() >= MOST_READS {
@@ -275,6 +299,10 @@ impl Lender {
     pub fn read_done(&mut self, ticket: u64, data: Option<Vec<u8>>) {
         let Some(Read { host, disk, loan, block, question }) = self.reads.remove(&ticket) else { return };
         self.figures.hit_blocks += u64::from(data.is_some());
+        let no = self.numbers.get(&(host, disk, loan));
+        if let Some(held) = no.and_then(|no| self.loans.get_mut(no)) {
+            held.status.hit_blocks += u64::from(data.is_some());
+        }
         let found = data.map(|data| (checksum(disk, loan, block, &data), data));
         self.send(host, disk, Message::Got { loan, block, question, found });
     }
@@ -314,14 +342,17 @@ impl Lender {
     }
 
     /// Returns the loans, oldest first.
-    pub fn loans(&self) -> impl Iterator<Item = LoanStatus> + '_ {
-        self.loans.values().map(|held| held.status)
+    pub fn loans(&self, now: Micros) -> impl Iterator<Item = LoanStatus> + '_ {
+        let status =
+            move |held: &Held| LoanStatus { age_us: now.saturating_sub(held.since_us), ..held.status };
+        self.loans.values().map(status)
     }
 
     /// Returns the figures.
     pub fn figures(&self) -> LenderFigures {
         let blocks = self.loans.values().map(|held| u64::from(held.status.blocks)).sum();
-        LenderFigures { loans: self.loans.len() as u64, blocks, ..self.figures }
+        let (loans, promised_blocks) = (self.loans.len() as u64, self.promised_blocks());
+        LenderFigures { loans, blocks, promised_blocks, ..self.figures }
     }
 }
 
@@ -346,7 +377,7 @@ mod tests {
     }
 
     fn held(lender: &Lender) -> Vec<(u64, Loan)> {
-        lender.loans().map(|status| (status.host.0, status.loan)).collect()
+        lender.loans(0).map(|status| (status.host.0, status.loan)).collect()
     }
 
     #[test]
@@ -383,6 +414,24 @@ mod tests {
         assert!(opens(&mut lender, 0, 2, loan(1, 1), LEAST));
         assert!(opens(&mut lender, 0, 1, loan(2, 1), LEAST));
         assert_eq!(held(&lender), [(2, loan(1, 1)), (1, loan(2, 1))]);
+    }
+
+    #[test]
+    fn a_loan_says_how_old_it_is_and_what_it_was_good_for() {
+        let mut lender = Lender::new(5 * u64::from(LEAST));
+        assert!(opens(&mut lender, 100, 1, loan(1, 1), LEAST));
+        for question in 0..3 {
+            lender.heard(200, HostId(1), DISK, Message::Get { loan: loan(1, 1), block: 7, question }, 1000);
+            let Some(LenderOutput::Read { ticket, .. }) = lender.poll() else { panic!("it is read") };
+            lender.read_done(ticket, (question > 0).then(|| vec![0; BLOCK_BYTES]));
+            while lender.poll().is_some() {}
+        }
+        let shown: Vec<LoanStatus> = lender.loans(1100).collect();
+        let [LoanStatus { most_blocks, age_us, asked_blocks, hit_blocks, .. }] = shown[..] else {
+            panic!("{shown:?}")
+        };
+        assert_eq!((most_blocks, age_us, asked_blocks, hit_blocks), (LEAST, 1000, 3, 2));
+        assert_eq!(lender.figures().promised_blocks, u64::from(LEAST));
     }
 
     #[test]

@@ -23,7 +23,8 @@ mod voids;
 
 pub use bloom::Bloom;
 pub use borrower::{Borrower, BorrowerSettings, Outcome, ReadTicket};
-pub use figures::{BorrowerFigures, LenderFigures};
+pub use breaker::{Cause, Pause};
+pub use figures::{AtLender, BorrowerFigures, LenderFigures};
 pub use lender::{Lender, LenderOutput, LoanNo, LoanStatus};
 pub use message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 

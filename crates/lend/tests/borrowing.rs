@@ -180,3 +180,37 @@ fn an_answer_to_no_question_is_ignored() {
     scene.hears(got(loan, 100, question));
     assert!(matches!(scene.outcomes()[..], [Outcome::Serve { .. }]));
 }
+
+#[test]
+fn what_is_given_back_to_a_lender_is_not_asked_for_any_more() {
+    let mut scene = Scene::new();
+    scene.borrow(40);
+    scene.get(100).expect("a lender has it");
+    scene.now += 1_000_000;
+    let [at] = scene.borrower.lenders(scene.now)[..] else { panic!("one lender") };
+    assert_eq!((at.host, at.loans, at.blocks, at.asked_blocks, at.hit_blocks), (LENDER, 1, 40, 1, 0));
+    assert!(at.most_blocks >= 40 && at.oldest_us >= 1_000_000 && at.pause.is_none() && at.answers);
+    scene.borrower.give_back(scene.now, HostId(77));
+    assert_eq!(scene.outcomes(), []);
+    scene.borrower.give_back(scene.now, LENDER);
+    let outcomes = scene.outcomes();
+    assert!(
+        matches!(outcomes[..], [Outcome::Send(LENDER, Message::Close { .. }), Outcome::FallBack { .. }]),
+        "{outcomes:?}"
+    );
+    assert!(scene.get(100).is_none());
+    assert_eq!(scene.borrower.lenders(scene.now)[0].loans, 0);
+    assert!(scene.asks(1).is_some(), "the next one begins at once if it is wanted again");
+}
+
+#[test]
+fn a_loan_that_a_lender_ends_is_counted() {
+    let mut scene = Scene::new();
+    let (loan, _) = scene.asks(1).expect("a lender is connected");
+    scene.hears(Message::Ended { loan });
+    assert_eq!(scene.borrower.lenders(scene.now)[0].ended_loans, 0, "it was refused");
+    let (loan, _) = scene.asks(1).expect("it may be asked for less");
+    scene.hears(Message::Opened { loan });
+    scene.hears(Message::Ended { loan });
+    assert_eq!(scene.borrower.lenders(scene.now)[0].ended_loans, 1);
+}

@@ -25,6 +25,8 @@ pub fn add_host(view: &mut View, name: &str, is_alive: bool) {
         link_bytes_per_s: None,
         memory_bytes: None,
         processors: None,
+        lends: None,
+        borrows: None,
     };
     if is_alive {
         view.hosts.insert(name.into(), seen(host));

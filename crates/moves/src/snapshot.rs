@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_cluster::{
-    Disk, DiskName, Host, HostName, HostState, Snapshot, Tenant, TenantName, Vm, VmName,
+    Borrows, Disk, DiskName, Host, HostName, HostState, Lends, Offers, Snapshot, Tenant, TenantName, Vm,
+    VmName,
 };
 use haversack_directory::{DiskRecord, HostRecord, PoolRecord, Seen, TenantRecord, View};
 use haversack_model::BLOCK_BYTES;
@@ -174,6 +175,25 @@ pub fn tenants(view: &View) -> Vec<Tenant> {
     view.tenants.iter().map(tenant).collect()
 }
 
+/// Returns what hosts that are alive say about loans of flash.
+pub fn offers(view: &View) -> Offers {
+    let named =
+        |names: &BTreeSet<String>| -> BTreeSet<HostName> { names.iter().cloned().map(HostName).collect() };
+    let mut offers = Offers { moves_are_made: view.leader.is_some(), ..Offers::default() };
+    for (name, seen) in &view.hosts {
+        let (name, record) = (HostName(name.clone()), &seen.record);
+        if let Some(lends) = &record.lends {
+            let (spare_blocks, to) = (lends.spare_bytes / BLOCK, lends.to.as_ref().map(named));
+            offers.lenders.insert(name.clone(), Lends { spare_blocks, to });
+        }
+        if let Some(borrows) = &record.borrows {
+            let from = borrows.iter().map(|(host, bytes)| (HostName(host.clone()), bytes / BLOCK)).collect();
+            offers.borrowers.insert(name, Borrows { from, reaches: named(&record.reaches) });
+        }
+    }
+    offers
+}
+
 /// A disk's identity and name.
 pub type Named = (String, String);
 
@@ -198,7 +218,7 @@ pub fn disks_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use haversack_directory::{DrainRecord, VmNeeds};
+    use haversack_directory::{DrainRecord, LendRecord, VmNeeds};
 
     use super::*;
     use crate::samples::{add_disk, add_host, seen};
@@ -238,6 +258,30 @@ mod tests {
         let snapshot = of(&view);
         let hosts: Vec<_> = snapshot.hosts.iter().map(|host| (host.state, host.capacity_blocks)).collect();
         assert_eq!(hosts, [(HostState::Serving, 100), (HostState::Away, 200)]);
+    }
+
+    #[test]
+    fn what_hosts_say_of_loans_is_known_while_they_are_alive() {
+        let mut view = View::default();
+        for name in ["alpha", "beta", "gamma"] {
+            add_host(&mut view, name, name != "gamma");
+        }
+        let to = Some(BTreeSet::from(["alpha".to_string()]));
+        let of = |view: &mut View, name: &str| view.hosts.remove(name).unwrap().record;
+        let mut alpha = of(&mut view, "alpha");
+        alpha.borrows = Some(BTreeMap::from([("beta".into(), 3 * BLOCK)]));
+        alpha.reaches.insert("beta".into());
+        let mut beta = of(&mut view, "beta");
+        beta.lends = Some(LendRecord { spare_bytes: 7 * BLOCK, to });
+        view.hosts.insert("alpha".into(), seen(alpha));
+        view.hosts.insert("beta".into(), seen(beta));
+        let offers = offers(&view);
+        let lends = &offers.lenders[&HostName::from("beta")];
+        assert_eq!((lends.spare_blocks, lends.to.as_ref().unwrap().len()), (7, 1));
+        let borrows = &offers.borrowers[&HostName::from("alpha")];
+        assert_eq!(borrows.from, BTreeMap::from([("beta".into(), 3)]));
+        assert!(borrows.reaches.contains(&HostName::from("beta")));
+        assert!(offers.lenders.len() == 1 && offers.borrowers.len() == 1 && !offers.moves_are_made);
     }
 
     #[test]

@@ -79,6 +79,8 @@ fn report(directory: &Directory, number: u64, disks: &[(&str, u64)]) -> Report {
         link_bytes_per_s: None,
         memory_bytes: None,
         processors: None,
+        lends: None,
+        borrows: None,
     };
     let disk = |(name, epoch): &(&str, u64)| (format!("id-{name}"), disk(name, me, *epoch));
     Report {

@@ -6,3 +6,4 @@ mod directory;
 mod lending;
 mod live;
 mod raw;
+mod spare;

@@ -76,6 +76,12 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
     ),
     row("docs/cluster.md", "set -e", MANAGER, None),
     row(
+        "docs/lending.md",
+        "haversack loan list",
+        "it needs two hosts with a loan",
+        Some(("tests/tests/cluster/spare.rs", "\"loan\", \"list\"")),
+    ),
+    row(
         "docs/cluster.md",
         "ssh ",
         MANAGER,

@@ -397,6 +397,8 @@ impl Daemon {
             link_bytes_per_s: None,
             memory_bytes: None,
             processors: None,
+            lends: None,
+            borrows: None,
         };
         let pool = PoolRecord {
             state: "ok".into(),

@@ -7,6 +7,7 @@
 
 mod balance;
 pub mod config;
+mod loans;
 mod moves;
 mod report;
 mod show;
@@ -73,8 +74,9 @@ pub fn start(
     let weak = Arc::downgrade(daemon);
     let run = move || {
         let (mut watch, mut tenants) = (Watch::default(), Tenants::default());
-        let [mut observing, mut dividing, mut reporting, mut watching, mut tidying] = [
+        let [mut observing, mut borrowing, mut dividing, mut reporting, mut watching, mut tidying] = [
             "looking at the loads of hosts",
+            "borrowing flash of other hosts",
             "dividing caches among tenants",
             "reporting",
             "looking for changes of hosts",
@@ -92,6 +94,7 @@ pub fn start(
             if Instant::now() >= next_window {
                 next_window = Instant::now() + window;
                 guard(&mut observing, &mut || cluster.observe());
+                guard(&mut borrowing, &mut || cluster.borrow(&daemon));
                 tenants.end_window();
             }
             if Instant::now() >= next {

@@ -11,6 +11,7 @@ use haversack_model::{BLOCK_BYTES, DiskId};
 use haversack_policy::Curve;
 
 use super::config::ClusterConfig;
+use super::loans;
 use crate::daemon::Daemon;
 use crate::hosts::Hosts;
 use crate::settings;
@@ -104,6 +105,8 @@ impl Reporter {
             link_bytes_per_s: self.link_bytes_per_s,
             memory_bytes: self.memory_bytes,
             processors: self.processors,
+            lends: hosts.as_deref().and_then(|hosts| loans::lends(daemon, hosts)),
+            borrows: hosts.as_deref().and_then(|hosts| loans::borrows(daemon, hosts)),
         };
         Report { host, pools, closed_pools, disks, other_disks }
     }

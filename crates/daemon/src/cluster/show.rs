@@ -7,12 +7,13 @@ use haversack_api::{
     ClusterDisk, ClusterHost, ClusterMove, ClusterPlan, ClusterPool, ClusterStatus, DirectoryStatus,
     ForgetHost, HostState, PlannedMove, Size, TenantSettings, TenantStatus,
 };
-use haversack_cluster::{Move, Plan, TenantTotal, WEIGHTS};
+use haversack_cluster::{FlashLoan, Move, Plan, TenantTotal, WEIGHTS};
 use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, TenantRecord, View};
+use haversack_etcd::Status;
 use haversack_model::BLOCK_BYTES;
 use haversack_moves::snapshot;
 
-use super::{Cluster, tenants};
+use super::{Cluster, loans, tenants};
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
@@ -62,9 +63,9 @@ impl Daemon {
     pub fn cluster_plan(&self) -> Result<ClusterPlan> {
         let cluster = self.cluster_or_error()?;
         let view = cluster.directory.view();
-        let plan = cluster.plan(&view);
-        let plan: Plan =
-            plan.map_err(|error| DaemonError::conflict(error.to_string(), "see 'haversack cluster status'"))?;
+        let (plan, borrowed): (Plan, Vec<FlashLoan>) = cluster
+            .plan_with_loans(&view)
+            .map_err(|error| DaemonError::conflict(error.to_string(), "see 'haversack cluster status'"))?;
         let vms = plan.moves.iter().map(|moved| (moved.vm.0.as_str(), moved.from.0.as_str()));
         let disks = snapshot::disks_of(&view, vms);
         Ok(ClusterPlan {
@@ -72,6 +73,7 @@ impl Daemon {
             windows: cluster.observed.locked().windows(),
             moves: plan.moves.iter().map(|moved| planned(moved, &disks)).collect(),
             held: plan.held.iter().map(ToString::to_string).collect(),
+            loans: borrowed.iter().map(loans::planned).collect(),
             variance_before: plan.variance_before,
             variance_after: plan.variance_after,
         })

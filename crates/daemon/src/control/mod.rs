@@ -16,6 +16,7 @@ mod cluster;
 pub mod config;
 mod dashboard;
 mod disks;
+mod lending;
 mod listen;
 mod migration;
 mod openapi;
@@ -85,6 +86,7 @@ fn readers() -> Router<Control> {
         .route("/v1/disks/{disk}/own", get(migration::takeover))
         .route("/v1/migrations", get(migration::list))
         .route("/v1/hosts", get(migration::hosts))
+        .route("/v1/loans", get(lending::list))
         .route("/v1/cluster", get(cluster::show))
         .route("/v1/cluster/plan", get(cluster::plan))
         .route("/v1/cluster/tenants", get(cluster::tenants))

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi;
 
-use super::{cluster, disks, migration, policy, pools, system};
+use super::{cluster, disks, lending, migration, policy, pools, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -45,6 +45,7 @@ use super::{cluster, disks, migration, policy, pools, system};
         migration::stop,
         migration::takeover,
         migration::own,
+        lending::list,
         cluster::show,
         cluster::plan,
         cluster::drain,

@@ -1,10 +1,13 @@
 //! Pooled flash: which hosts this one borrows from and lends to, and which of the lenders have said that they lend.
 //!
-//! Invariant
+//! Invariants
 //! - Messages about loans go only to a host that has said, on the present connection, that it lends to this one. A host of an
 //!   older version does not know these messages.
+//! - Disks ask only lenders that are chosen: those of the configuration, or with `from = "auto"` those that the cluster's plan
+//!   names (`cluster/loans.rs`). What a lender has that is chosen no more is given back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,15 +17,19 @@ use haversack_engine::LendingSettings;
 use haversack_lend::LEAST_LOAN_BLOCKS;
 use haversack_link::{Frame, host_id};
 use haversack_model::{BLOCK_BYTES, DiskId, HostId};
-use serde::Deserialize;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::config::HostConfig;
+use super::loans::Watch;
 use super::talk::{Answer, Question};
 use super::{Hosts, LOOK_EVERY, frame, watch};
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 use crate::settings::check_name;
 
+/// The operator is told of changes each time after this many looks.
+const LOOKS_A_TELL: u32 = 4;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A host that does not lend is asked again after this time.
@@ -42,12 +49,52 @@ pub struct LendConfig {
     pub to: Option<Vec<String>>,
 }
 
+/// The hosts that this one borrows from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lenders {
+    /// Those that the cluster's plan names, while disks of this host need more than its cache and their VMs cannot move.
+    Auto,
+    /// These.
+    Named(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Lenders {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lenders, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Lenders;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\" or a list of hosts that lend")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Lenders, E> {
+                if text == "auto" {
+                    return Ok(Lenders::Auto);
+                }
+                Err(E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Lenders, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = list.next_element()? {
+                    names.push(name);
+                }
+                Ok(Lenders::Named(names))
+            }
+        }
+
+        deserializer.deserialize_any(Read)
+    }
+}
+
 /// What this host borrows.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BorrowConfig {
     /// The hosts that lend.
-    pub from: Vec<String>,
+    pub from: Lenders,
     /// The disks that are read through them; all if not set.
     pub disks: Option<Vec<String>>,
 }
@@ -93,8 +140,14 @@ impl LendConfig {
 
 impl BorrowConfig {
     /// Checks it against the rest of the configuration.
-    pub(crate) fn check(&self, hosts: &[HostConfig]) -> Result<(), String> {
-        check_hosts("from", "[borrow]", &self.from, hosts)?;
+    pub(crate) fn check(&self, hosts: &[HostConfig], is_in_cluster: bool) -> Result<(), String> {
+        match &self.from {
+            Lenders::Auto if is_in_cluster => {}
+            Lenders::Auto => {
+                return Err("from = \"auto\" needs [cluster], which says who has flash to spare".into());
+            }
+            Lenders::Named(names) => check_hosts("from", "[borrow]", names, hosts)?,
+        }
         let Some(disks) = &self.disks else { return Ok(()) };
         if disks.is_empty() {
             return Err("disks = [] names no disk: name one, or leave it out for all disks".into());
@@ -103,32 +156,65 @@ impl BorrowConfig {
     }
 }
 
+/// A host to borrow from.
+#[derive(Default)]
+pub(super) struct LenderFlags {
+    /// It has said on the present connection that it lends to this host.
+    lends: AtomicBool,
+    /// Disks may ask it.
+    is_chosen: AtomicBool,
+}
+
+impl LenderFlags {
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
+    }
+
+    pub fn is_chosen(&self) -> bool {
+        self.is_chosen.load(Ordering::Relaxed)
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Lending {
     lend: Option<LendConfig>,
     borrow: Option<BorrowConfig>,
-    /// The hosts to borrow from, and whether they lend now.
-    lenders: Arc<BTreeMap<HostId, AtomicBool>>,
+    /// The hosts to borrow from.
+    pub lenders: Arc<BTreeMap<HostId, LenderFlags>>,
     asked: Mutex<BTreeMap<HostId, Instant>>,
+    pub watch: Mutex<Watch>,
 }
 
 impl Lending {
-    pub fn new(lend: Option<&LendConfig>, borrow: Option<&BorrowConfig>) -> Lending {
-        let from = borrow.iter().flat_map(|borrow| &borrow.from);
+    pub fn new(lend: Option<&LendConfig>, borrow: Option<&BorrowConfig>, others: &[HostConfig]) -> Lending {
+        let lender = |name: &String, is_chosen: bool| {
+            (host_id(name), LenderFlags { is_chosen: AtomicBool::new(is_chosen), ..LenderFlags::default() })
+        };
+        let lenders = match borrow.map(|borrow| &borrow.from) {
+            None => BTreeMap::new(),
+            Some(Lenders::Auto) => others.iter().map(|host| lender(&host.name, false)).collect(),
+            Some(Lenders::Named(names)) => names.iter().map(|name| lender(name, true)).collect(),
+        };
         Lending {
             lend: lend.cloned(),
             borrow: borrow.cloned(),
-            lenders: Arc::new(from.map(|name| (host_id(name), AtomicBool::new(false))).collect()),
+            lenders: Arc::new(lenders),
             asked: Mutex::default(),
+            watch: Mutex::default(),
         }
     }
 
     /// Notes that the connection to a host has ended.
     pub fn lost(&self, host: HostId) {
-        if let Some(lends) = self.lenders.get(&host) {
-            lends.store(false, Ordering::Relaxed);
+        if let Some(lender) = self.lenders.get(&host) {
+            lender.lends.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether the cluster's plan says whom to borrow from.
+    fn is_auto(&self) -> bool {
+        self.borrow.as_ref().is_some_and(|borrow| borrow.from == Lenders::Auto)
     }
 
     fn lends_to(&self, host: HostId) -> bool {
@@ -148,9 +234,10 @@ impl Hosts {
         }
         let (sender, rooms) = (self.sender.clone(), self.sender.clone());
         let lenders = lending.lenders.clone();
-        let lends = move |host: HostId| lenders.get(&host).is_some_and(|lends| lends.load(Ordering::Relaxed));
-        let lends_to_me = Arc::new(lends);
-        let may_send = lends_to_me.clone();
+        let may_send = move |host: HostId| lenders.get(&host).is_some_and(LenderFlags::lends);
+        let lenders = lending.lenders.clone();
+        let may_ask =
+            move |host: HostId| lenders.get(&host).is_some_and(|lender| lender.lends() && lender.is_chosen());
         let send = move |to: HostId, disk: DiskId, message| {
             let frame = frame(disk, message);
             let is_for_lender = matches!(&frame, Frame::Lend { message, .. } if message.is_for_lender());
@@ -163,7 +250,7 @@ impl Hosts {
         Some(LendingSettings {
             send: Arc::new(send),
             room: Arc::new(move |to| rooms.copy_room(to)),
-            lends_to_me,
+            lends_to_me: Arc::new(may_ask),
             lenders: lending.lenders.keys().copied().collect(),
             borrowing_disks: lending.borrow.as_ref().and_then(|borrow| borrow.disks.clone()),
             lent_blocks: lend.map_or(0, |lend| lend.capacity.0 / BLOCK_BYTES as u64),
@@ -181,7 +268,8 @@ impl Hosts {
 
     /// Asks the hosts that are connected, and have not said that they lend, whether they do.
     fn ask_lenders(&self) {
-        for (host, lends) in self.lending.lenders.iter().filter(|(_, lends)| !lends.load(Ordering::Relaxed)) {
+        let is_asked = |lender: &LenderFlags| lender.is_chosen() && !lender.lends();
+        for (host, lender) in self.lending.lenders.iter().filter(|(_, lender)| is_asked(lender)) {
             let Some(since) = self.connected_since(*host) else {
                 // It is asked as soon as it is connected.
                 self.lending.asked.locked().remove(host);
@@ -196,11 +284,45 @@ impl Hosts {
             if !matches!(answers.recv_timeout(PATIENCE), Ok((_, Answer::Done))) {
                 continue;
             }
-            lends.store(true, Ordering::Relaxed);
+            lender.lends.store(true, Ordering::Relaxed);
             self.lending.asked.locked().remove(host);
             // If this connection has ended meanwhile, the answer does not hold for the next one.
             if self.connected_since(*host) != Some(since) {
-                lends.store(false, Ordering::Relaxed);
+                lender.lends.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns whether this host lends or borrows.
+    pub(crate) fn shares_flash(&self) -> bool {
+        !self.lending.lenders.is_empty() || self.lending.lend.is_some()
+    }
+
+    /// Returns the pool that lends, and the hosts that it lends to; all if none are named.
+    pub(crate) fn lends(&self) -> Option<(&str, Option<BTreeSet<String>>)> {
+        let lend = self.lending.lend.as_ref()?;
+        let to = lend.to.as_ref().map(|to| to.iter().map(|name| name.to_ascii_lowercase()).collect());
+        Some((&lend.pool, to))
+    }
+
+    /// Returns the hosts that the cluster's plan has chosen; none if it chooses none here.
+    pub(crate) fn auto_lenders(&self) -> Option<BTreeSet<String>> {
+        let chosen = self.lending.lenders.iter().filter(|(_, lender)| lender.is_chosen());
+        self.lending.is_auto().then(|| chosen.map(|(host, _)| self.name_of(*host)).collect())
+    }
+
+    /// Borrows from these hosts and no others. What the others have is given back.
+    pub(crate) fn choose_lenders(&self, daemon: &Daemon, names: &BTreeSet<String>) {
+        for (host, lender) in self.lending.lenders.iter() {
+            let is_chosen = names.contains(&self.name_of(*host));
+            let was_chosen = lender.is_chosen.swap(is_chosen, Ordering::Relaxed);
+            if !was_chosen || is_chosen {
+                continue;
+            }
+            for pool in daemon.pools() {
+                if let Err(error) = pool.backend.give_back_loans(*host) {
+                    tracing::debug!(pool = pool.name, "what was borrowed is not given back: {error}");
+                }
             }
         }
     }
@@ -220,17 +342,20 @@ pub fn tell_unknown_disks(daemon: &Daemon) {
     }
 }
 
-/// Keeps asking lenders until the daemon ends.
+/// Keeps asking lenders, and tells the operator of them, until the daemon ends.
 ///
 /// # Errors
 /// The thread cannot be started.
 pub fn watch_lenders(daemon: &Arc<Daemon>) -> std::io::Result<()> {
-    let borrows = daemon.hosts().is_some_and(|hosts| !hosts.lending.lenders.is_empty());
-    if borrows {
-        watch(daemon, ("lenders", "asking hosts whether they lend"), LOOK_EVERY, |_, hosts| {
-            hosts.ask_lenders()
-        })
-    } else {
-        Ok(())
+    if !daemon.hosts().is_some_and(|hosts| hosts.shares_flash()) {
+        return Ok(());
     }
+    let mut looks = 0;
+    watch(daemon, ("lenders", "asking hosts whether they lend"), LOOK_EVERY, move |daemon, hosts| {
+        hosts.ask_lenders();
+        looks += 1;
+        if looks % LOOKS_A_TELL == 0 {
+            daemon.tell_of_loans(hosts);
+        }
+    })
 }

@@ -17,6 +17,7 @@ pub mod guests;
 pub mod incarnation;
 pub(crate) mod learned;
 pub mod lending;
+mod loans;
 mod measured;
 mod migrate;
 mod movable;
@@ -177,7 +178,7 @@ impl Hosts {
             replicas: Replicas::default(),
             fence: config.fence.clone(),
             fence_time: config.fence_time.0,
-            lending: Lending::new(lend, borrow),
+            lending: Lending::new(lend, borrow, others),
         }))
     }
 

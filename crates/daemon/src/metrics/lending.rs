@@ -56,7 +56,7 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
 fn borrowed(out: &mut Text, all: &[(String, LendingStatus)]) {
     let disks: Vec<(&str, &Borrowed)> = all
         .iter()
-        .flat_map(|(_, status)| status.borrowed.iter().map(|(name, figures)| (name.as_str(), figures)))
+        .flat_map(|(_, status)| status.borrowed.iter().map(|one| (one.disk.as_str(), &one.figures)))
         .collect();
     if disks.is_empty() {
         return;

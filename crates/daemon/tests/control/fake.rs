@@ -24,7 +24,7 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
-    DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, LendingSettings,
+    Borrowed, DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, LendingSettings,
     LendingStatus, MissingDevice, MoveStatus, NbdClient, Receipt, RecordedDisk, ReplicaPolicy, Snapshot,
     TakeoverLoss, VhostUserConfig,
 };
@@ -146,6 +146,9 @@ impl Backend for Fake {
         Ok(())
     }
     fn join_lending(&self, _: &LendingSettings) -> Result<()> {
+        Ok(())
+    }
+    fn give_back_loans(&self, _: HostId) -> Result<()> {
         Ok(())
     }
     fn lending_status(&self) -> Result<LendingStatus> {
@@ -392,6 +395,6 @@ pub fn vm1() -> Value {
 }
 /// A pool that lends, and a disk that borrows.
 fn lending_status() -> LendingStatus {
-    let borrowed = vec![("vm1".to_string(), Default::default())];
+    let borrowed = vec![Borrowed { disk: "vm1".into(), ..Borrowed::default() }];
     LendingStatus { lends: true, borrowed, ..LendingStatus::default() }
 }

@@ -41,7 +41,7 @@ impl Lending {
 
 impl Reactor {
     /// Returns how many blocks can be lent, and whether so few are free that some must be given back.
-    fn spare_blocks(&self) -> (u64, bool) {
+    pub(super) fn spare_blocks(&self) -> (u64, bool) {
         let (free, all) = self.core.free_blocks();
         let kept = (all / KEPT_SHARE).max(LEAST_KEPT_BLOCKS);
         (free.saturating_sub(kept), free < kept / 2)

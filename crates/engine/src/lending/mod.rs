@@ -13,7 +13,9 @@ mod lender;
 use std::sync::Arc;
 
 use haversack_core::DiskInfo;
-use haversack_lend::{BorrowerFigures, BorrowerSettings, Lender, LenderFigures, LoanStatus, Message};
+use haversack_lend::{
+    AtLender, BorrowerFigures, BorrowerSettings, Lender, LenderFigures, LoanStatus, Message,
+};
 use haversack_model::{DiskHandle, DiskId, HostId, SECTORS_PER_BLOCK};
 
 use crate::config::DiskSpec;
@@ -51,19 +53,37 @@ pub struct LendingSettings {
 pub struct LendingStatus {
     /// Whether it lends at all.
     pub lends: bool,
+    /// The most blocks that it lends.
+    pub capacity_blocks: u64,
+    /// Blocks that could be lent in addition: they are free, and within the capacity.
+    pub spare_blocks: u64,
     /// What it lends.
     pub lent: LenderFigures,
     /// The loans.
     pub loans: Vec<LoanStatus>,
-    /// What its disks borrow, by name.
-    pub borrowed: Vec<(String, BorrowerFigures)>,
+    /// What its disks borrow.
+    pub borrowed: Vec<Borrowed>,
+}
+
+/// What a disk borrows.
+#[derive(Clone, Debug, Default)]
+pub struct Borrowed {
+    /// The disk's name.
+    pub disk: String,
+    /// What has happened.
+    pub figures: BorrowerFigures,
+    /// What it has at each lender.
+    pub lenders: Vec<AtLender>,
 }
 
 impl LendingStatus {
     /// Adds the status of another arena.
     pub(crate) fn add(&mut self, other: LendingStatus) {
         let (mine, its) = (&mut self.lent, other.lent);
+        self.capacity_blocks += other.capacity_blocks;
+        self.spare_blocks += other.spare_blocks;
         mine.loans += its.loans;
+        mine.promised_blocks += its.promised_blocks;
         mine.blocks += its.blocks;
         mine.asked_blocks += its.asked_blocks;
         mine.hit_blocks += its.hit_blocks;
@@ -108,7 +128,8 @@ impl Reactor {
     pub(crate) fn with_lenders(&self, spec: &DiskSpec, origin: Box<dyn Origin>) -> Box<dyn Origin> {
         let Some(settings) = self.lending.as_ref().map(|lending| &lending.settings) else { return origin };
         let names = settings.borrowing_disks.as_ref();
-        let borrows = names.is_none_or(|names| names.contains(&spec.name)) && self.clock.runs();
+        let is_named = names.is_none_or(|names| names.contains(&spec.name));
+        let borrows = spec.borrows && is_named && self.clock.runs();
         if settings.lenders.is_empty() || !borrows {
             return origin;
         }
@@ -150,14 +171,32 @@ impl Reactor {
         }
     }
 
+    /// Gives back all that disks have at a lender.
+    pub(crate) fn give_back_loans(&mut self, lender: HostId) {
+        self.now = self.clock.now_us();
+        let handles: Vec<DiskHandle> = self.disks.iter().map(|live| live.handle).collect();
+        for handle in handles {
+            self.origin(handle, |origin, context| origin.give_back(context, lender));
+        }
+    }
+
     pub(crate) fn lending_status(&self) -> LendingStatus {
-        let borrowed =
-            self.disks.iter().filter_map(|live| Some((live.spec.name.clone(), live.origin.borrowed()?)));
+        let now = self.clock.now_us();
+        let borrowed = self.disks.iter().filter_map(|live| {
+            let (figures, lenders) = live.origin.borrowed(now)?;
+            Some(Borrowed { disk: live.spec.name.clone(), figures, lenders })
+        });
         let mut status = LendingStatus { borrowed: borrowed.collect(), ..LendingStatus::default() };
         if let Some(lending) = &self.lending {
             status.lends = lending.settings.lent_blocks > 0;
+            status.capacity_blocks = lending.settings.lent_blocks;
             status.lent = lending.lender.figures();
-            status.loans = lending.lender.loans().collect();
+            status.loans = lending.lender.loans(now).collect();
+            let left_blocks = status.capacity_blocks.saturating_sub(status.lent.promised_blocks);
+            let (spare_blocks, _) = self.spare_blocks();
+            // What is promised and not stored yet needs room as well.
+            let unstored_blocks = status.lent.promised_blocks.saturating_sub(status.lent.blocks);
+            status.spare_blocks = spare_blocks.saturating_sub(unstored_blocks).min(left_blocks);
         }
         status
     }

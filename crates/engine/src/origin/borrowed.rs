@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use haversack_core::IoId;
-use haversack_lend::{Borrower, BorrowerFigures, BorrowerSettings, Message, Outcome, ReadTicket};
+use haversack_lend::{AtLender, Borrower, BorrowerFigures, BorrowerSettings, Message, Outcome, ReadTicket};
 use haversack_model::{BLOCK_BYTES, HostId, Micros, SECTOR_BYTES};
 
 use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
@@ -229,8 +229,13 @@ impl Origin for BorrowedOrigin {
         self.drive(context);
     }
 
-    fn borrowed(&self) -> Option<BorrowerFigures> {
-        Some(self.borrower.figures())
+    fn give_back(&mut self, context: &mut OriginContext<'_>, lender: HostId) {
+        self.borrower.give_back(context.now, lender);
+        self.drive(context);
+    }
+
+    fn borrowed(&self, now: Micros) -> Option<(BorrowerFigures, Vec<AtLender>)> {
+        Some((self.borrower.figures(), self.borrower.lenders(now)))
     }
 }
 

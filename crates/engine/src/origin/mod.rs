@@ -16,7 +16,7 @@ pub(crate) use self::borrowed::{BorrowedOrigin, Port};
 pub use self::extents::{Descent, Layers};
 use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
-use haversack_lend::{BorrowerFigures, Message};
+use haversack_lend::{AtLender, BorrowerFigures, Message};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 
 use self::file_lock::Users;
@@ -101,8 +101,10 @@ pub(crate) trait Origin {
     fn lender_said(&mut self, _: &mut OriginContext<'_>, _from: HostId, _: Message) {}
     /// Uses nothing of what was sent to lenders so far any more.
     fn void_lent(&mut self, _: &mut OriginContext<'_>) {}
-    /// Returns what is borrowed, if the disk borrows.
-    fn borrowed(&self) -> Option<BorrowerFigures> {
+    /// Gives back what a lender has.
+    fn give_back(&mut self, _: &mut OriginContext<'_>, _lender: HostId) {}
+    /// Returns what is borrowed, in all and by lender, if the disk borrows.
+    fn borrowed(&self, _now: Micros) -> Option<(BorrowerFigures, Vec<AtLender>)> {
         None
     }
 }

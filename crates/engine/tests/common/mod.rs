@@ -96,6 +96,7 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(20),
         read_only: false,
+        borrows: true,
         moves: None,
         beside: None,
     }

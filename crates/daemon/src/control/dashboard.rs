@@ -21,6 +21,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("dashboard.css", "text/css", include_str!("../dashboard/dashboard.css")),
     ("main.js", "text/javascript", include_str!("../dashboard/main.js")),
     ("charts.js", "text/javascript", include_str!("../dashboard/charts.js")),
+    ("cluster.js", "text/javascript", include_str!("../dashboard/cluster.js")),
     ("disks.js", "text/javascript", include_str!("../dashboard/disks.js")),
     ("moves.js", "text/javascript", include_str!("../dashboard/moves.js")),
     ("pools.js", "text/javascript", include_str!("../dashboard/pools.js")),

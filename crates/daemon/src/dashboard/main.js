@@ -1,12 +1,13 @@
 // Asks the daemon for its figures, again and again, and shows them.
+import { showCluster, showLoans } from "./cluster.js";
 import { curveOf, disksWithCurves, showDisks } from "./disks.js";
 import { showMoves } from "./moves.js";
 import { showDay, showPools } from "./pools.js";
 import { duration, element } from "./text.js";
 
-const EVERY_MS = 5000, SELDOM_MS = 30000, EVENTS = 50;
+const EVERY_MS = 5000, OFTEN_MS = 10000, SELDOM_MS = 30000, EVENTS = 50;
 const place = (id) => document.getElementById(id);
-const state = { overview: null, loads: new Map(), events: [], after: 0 };
+const state = { overview: null, loads: new Map(), events: [], after: 0, plan: null, tenants: null };
 
 async function ask(path) {
   // Without the credentials that the page's own address may have.
@@ -71,6 +72,26 @@ async function refreshMoves() {
   showMoves(place("moves"), state.overview.can_migrate ? await ask("/v1/migrations") : null);
 }
 
+/** A daemon without a cluster would refuse: nothing of one is shown. */
+async function refreshCluster() {
+  place("cluster-section").hidden = !state.overview.is_in_cluster;
+  if (!state.overview.is_in_cluster) return;
+  const { plan, tenants } = state;
+  showCluster(place("cluster"), { status: await ask("/v1/cluster"), plan, tenants });
+}
+
+/** What a large cluster needs time for. */
+async function refreshPlan() {
+  if (!state.overview.is_in_cluster) return;
+  [state.plan, state.tenants] = await Promise.all([ask("/v1/cluster/plan").catch(() => null), ask("/v1/cluster/tenants")]);
+  await refreshCluster();
+}
+
+async function refreshLoans() {
+  place("loans-section").hidden = !state.overview.shares_flash;
+  if (state.overview.shares_flash) showLoans(place("loans"), await ask("/v1/loans"));
+}
+
 async function refreshEvents() {
   const { events, next } = await ask(`/v1/events?after=${state.after}`);
   state.after = next;
@@ -96,5 +117,6 @@ place("filter").addEventListener("input", () => state.overview && draw());
 await forever(refresh, EVERY_MS);
 if (state.overview) {
   await Promise.all([forever(refreshEvents, EVERY_MS), forever(refreshMoves, EVERY_MS), forever(refreshDay, SELDOM_MS),
-    forever(refreshCurves, SELDOM_MS)]);
+    forever(refreshCurves, SELDOM_MS), forever(refreshCluster, OFTEN_MS), forever(refreshLoans, OFTEN_MS),
+    forever(refreshPlan, SELDOM_MS)]);
 }

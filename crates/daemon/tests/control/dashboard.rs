@@ -80,6 +80,8 @@ struct Between {
     measured: Arc<Mutex<Option<String>>>,
     /// Disks that move, of which a daemon without a data path has none.
     moves: Option<Vec<MigrationStatus>>,
+    /// What a daemon in a cluster says, by path.
+    cluster: BTreeMap<&'static str, Value>,
     /// The paths that the browser has asked for.
     asked: Arc<Mutex<Vec<String>>>,
 }
@@ -95,6 +97,14 @@ async fn pass(State(between): State<Between>, mut request: Request<Body>, next: 
         ("/test/measured", _) => {
             *between.measured.lock().unwrap() = request.uri().query().map(str::to_owned);
             ().into_response()
+        }
+        (path, _) if between.cluster.contains_key(path) => Json(&between.cluster[path]).into_response(),
+        ("/v1/overview", _) if !between.cluster.is_empty() => {
+            changed(next.run(request).await, |text| {
+                text.replace("\"is_in_cluster\":false", "\"is_in_cluster\":true")
+                    .replace("\"shares_flash\":false", "\"shares_flash\":true")
+            })
+            .await
         }
         ("/v1/migrations", Some(moves)) => Json(moves).into_response(),
         ("/v1/overview", Some(_)) => {
@@ -190,7 +200,10 @@ impl Drop for Window {
 
 /// What the script in the page measures in a window of this size.
 async fn measured(api: &Api, size: (u32, u32)) -> BTreeMap<String, f64> {
-    let between = Between { measures: true, ..Between::default() };
+    measured_with(api, size, Between { measures: true, ..Between::default() }).await
+}
+
+async fn measured_with(api: &Api, size: (u32, u32), between: Between) -> BTreeMap<String, f64> {
     let port = serve(api, between.clone()).await;
     let _window = Window::open(port, size);
     for _ in 0..POLLS {
@@ -237,7 +250,9 @@ async fn the_dashboard_shows_a_thousand_disks() {
     let times = |path: &str| asked.iter().filter(|asked| *asked == path).count();
     // Again and again, except for the moves, which a daemon without other hosts does not have.
     assert!(times("/v1/overview") > 1, "{asked:?}");
-    assert_eq!(times("/v1/migrations"), 0, "{asked:?}");
+    for path in ["/v1/migrations", "/v1/cluster", "/v1/cluster/plan", "/v1/cluster/tenants", "/v1/loans"] {
+        assert_eq!(times(path), 0, "{path}: {asked:?}");
+    }
 }
 
 #[tokio::test]
@@ -335,6 +350,103 @@ async fn the_dashboard_shows_the_disks_that_move() {
     assert!(!page.contains("epsilon"), "a disk that is here is among those that move: {page}");
 }
 
+/// A cluster of three hosts as the API shows it, with this many disks.
+fn cluster(disks: u64) -> BTreeMap<&'static str, Value> {
+    let pool = json!({"name": "main", "state": "ok", "capacity_bytes": 100u64 << 30, "demand_bytes": 150u64 << 30,
+        "usage_bytes": 90u64 << 30, "dirty_bytes": 1 << 30, "requests_per_s": 812.0, "bytes_per_s": 1e6, "latency_us": 210.0});
+    let host = |name: &str, state: &str| json!({"name": name, "state": state, "is_drained": state == "draining", "age_s": 3.0, "disks": 1, "pools": [pool]});
+    let directory = json!({"name": "alpha", "endpoint": "http://e:2379", "since_s": 9.0, "is_reported": true,
+        "problems": ["disk '<b>': two hosts"]});
+    let disk = |number: u64| {
+        json!({"name": format!("web{number}"), "id": "1", "host": "beta", "is_host_alive": false, "epoch": 1, "pool": "main",
+            "state": "attached", "tenant": "shop", "can_move": true, "size_bytes": 1 << 30, "demand_bytes": number << 20,
+            "usage_bytes": 5 << 20, "dirty_bytes": 0, "requests_per_s": 1.0, "age_s": 1.0})
+    };
+    let under_way = json!({"disk": "web1", "id": "1", "from": "alpha", "to": "beta", "by": "alpha", "state": "sending", "age_s": 65.0,
+        "reason": "demand on alpha was too high"});
+    let planned = |vm: &str| json!({"vm": vm, "disks": [vm], "from": "alpha", "to": "gamma", "reason": "gamma has room", "copied_bytes": 1, "copy_s": 1.0});
+    let loan = json!({"borrower": "beta", "lender": "gamma", "size_bytes": 3u64 << 30, "is_begun": true, "reason": "it is too small"});
+    let tenant = json!({"name": "shop", "settings": {"weight": 2.5, "reservation": 0, "limit": 7u64 << 30}, "disks": 2,
+        "demand_bytes": 9u64 << 30, "usage_bytes": 1, "share_bytes": 6u64 << 30, "missing_bytes": 0});
+    let hosts = [host("alpha", "alive"), host("beta", "away"), host("gamma", "draining")];
+    let disks: Vec<Value> = (0..disks).map(disk).collect();
+    let lent = json!({"pool": "main", "host": "delta", "disk": "vm9", "loans": 4, "capacity_bytes": 1u64 << 30,
+        "used_bytes": 512 << 20, "age_s": 61.0, "asked_blocks": 1000, "hit_blocks": 500});
+    let borrowed = json!({"disk": "vm1", "host": "gamma", "state": "paused", "pause_left_s": 3.0, "pauses": 1, "loans": 1,
+        "capacity_bytes": 256 << 20, "used_bytes": 64 << 20, "age_s": 5.0, "asked_blocks": 4, "hit_blocks": 3, "ended_loans": 0,
+        "latency_us": 260.0});
+    let lends = json!({"pool": "main", "capacity_bytes": 50u64 << 30, "promised_bytes": 1u64 << 30, "spare_bytes": 2u64 << 30,
+        "taken_back": 12});
+    BTreeMap::from([
+        (
+            "/v1/cluster",
+            json!({"directory": directory, "leader": "alpha", "hosts": hosts, "disks": disks, "moves": [under_way]}),
+        ),
+        (
+            "/v1/cluster/plan",
+            json!({"directory": directory, "windows": 5, "moves": [planned("web1"), planned("web2")],
+                "held": ["beta stays overloaded: no move that is allowed would help"], "loans": [loan],
+                "variance_before": 0.1, "variance_after": 0.0}),
+        ),
+        ("/v1/cluster/tenants", json!([tenant])),
+        ("/v1/loans", json!({"lends": [lends], "lent": [lent], "borrowed": [borrowed]})),
+    ])
+}
+
+#[tokio::test]
+async fn the_dashboard_shows_the_cluster_and_its_loans() {
+    let api = many_disks();
+    let between = Between { cluster: cluster(150), ..Between::default() };
+    let page = document(&api, between.clone()).await;
+    let page = page.split_once("id=\"cluster-section\"").map_or("", |(_, rest)| rest);
+    assert!(!page.starts_with(" hidden"), "the cluster is hidden");
+    let state = |text: &str| format!("<span class=\"state {text}\">{text}</span>");
+    let cell = |text: &str| format!("<td class=\"words\">{text}</td>");
+    let wanted = [
+        "Host alpha balances",
+        "disk '&lt;b&gt;': two hosts",
+        &state("alive"),
+        &state("away"),
+        &state("draining"),
+        "<td>150.0 %</td>",
+        "<td>812</td>",
+        &(cell("web1") + &cell("alpha") + &cell("beta") + &cell(&state("sending"))),
+        &(cell("web2") + &cell("alpha") + &cell("gamma") + &cell(&state("proposed"))),
+        "demand on alpha was too high",
+        "beta stays overloaded: no move",
+        &(cell("beta") + &cell("gamma") + &cell(&state("borrows")) + "<td>3.0 GiB</td>"),
+        &cell("shop"),
+        "<td>6.0 GiB</td>",
+        "Disks of the cluster: 150, the 100 with the highest demand",
+        &(cell("web149") + &cell("beta (away)")),
+        "Pool main lends 1.0 GiB of 50.0 GiB at most; 2.0 GiB more could be lent now; loans taken back: 12.",
+        &(cell("delta") + &cell("vm9")),
+        "<td>50 %</td>",
+        &(cell("vm1") + &cell("gamma") + &cell(&state("paused"))),
+    ];
+    shows(page, &wanted);
+    assert_eq!(
+        page.matches(&cell("web1")).count(),
+        1,
+        "a move that is under way is shown as proposed as well"
+    );
+    assert!(!page.contains(&cell("web49")), "more disks are shown than {page}");
+    let asked = between.asked.lock().unwrap();
+    let times = |path: &str| asked.iter().filter(|asked| *asked == path).count();
+    assert!((1..=3).contains(&times("/v1/cluster")), "{asked:?}");
+    assert_eq!(times("/v1/cluster/plan"), 1, "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_telephone_shows_the_cluster_without_scrolling_sideways() {
+    let api = many_disks();
+    add_history(&api);
+    let between = Between { measures: true, cluster: cluster(150), ..Between::default() };
+    let figures = measured_with(&api, TELEPHONE, between).await;
+    let (wide, window) = (figures["wide"], figures["window"]);
+    assert!(window <= NARROWEST && wide <= window, "the page is {wide} pixels wide in a window of {window}");
+}
+
 #[tokio::test]
 async fn the_dashboard_loads_nothing_from_elsewhere() {
     let api = Api::new();
@@ -358,6 +470,6 @@ async fn the_dashboard_loads_nothing_from_elsewhere() {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!elsewhere.contains("://"), "{path} names another place");
     }
-    assert_eq!(asked.len(), 8, "{asked:?}");
+    assert_eq!(asked.len(), 9, "{asked:?}");
     assert_eq!(api.call("GET", "/dashboard/../Cargo.toml", Value::Null).await.0, 404);
 }

@@ -18,6 +18,8 @@ async function seen(selector) {
 
 const [paint, disks] = await Promise.all([painted, seen("#disks tbody tr")]);
 for (const selector of ["#curves figure", "#day figure", "#moves *", "#events td"]) await seen(selector);
+const { is_in_cluster } = await (await fetch("/v1/overview")).json();
+for (const selector of is_in_cluster ? ["#cluster table", "#loans table"] : []) await seen(selector);
 await pause(100);
 const wide = document.documentElement.scrollWidth;
 await fetch(`/test/measured?paint=${paint}&disks=${disks}&wide=${wide}&window=${innerWidth}`);

@@ -237,7 +237,8 @@ impl Daemon {
 /// The thread cannot be started.
 pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let mut watch = Watch::default();
-    super::watch(daemon, "replicas", LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
+    let part = ("replicas", "watching replicas");
+    super::watch(daemon, part, LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
 }
 
 /// A host that was asked to attach a disk.

@@ -38,12 +38,13 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The disk is at alpha, with `more` in its table. Beta's configuration does not name it.
+    /// The disk is at alpha, with `more` in its table. Beta names it too, since both cannot have the same socket on one machine.
     fn new(place: &Place, places: &'a [Place; 2], more: &str) -> Result<Self> {
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
         let network = Network::new(place, 2, MBITS)?;
         let hosts = Hosts::on(place, &["alpha", "beta"], &network)?;
-        let disk = Disk::new("vm1", origin.uri()).with(DIRTY).with("from = \"none\"").with(more);
+        let there = Disk::new("vm1", origin.uri()).with(DIRTY);
+        let disk = there.clone().with("from = \"none\"").with(more);
         let settings = |host: usize, name: &str, disks| Settings {
             more: hosts.tables(name),
             network: Some(network.namespace(host)),
@@ -51,7 +52,7 @@ impl<'a> Pair<'a> {
         };
         let [beta, alpha] = Haversack::start_both(
             places,
-            [settings(1, "beta", Vec::new()), settings(0, "alpha", vec![disk])],
+            [settings(1, "beta", vec![there]), settings(0, "alpha", vec![disk])],
         )?;
         Ok(Self { alpha, beta, network, _origin: origin })
     }
@@ -317,6 +318,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
             wait_until("the move", PATIENCE, || Ok(state(&pair.beta, "vm1")? == "here"))
         })?;
         wait_until_moved(&pair.alpha, &pair.beta, "vm1")?;
+        pair.beta.command(&["disk", "set", "vm1", "--replicate", "alpha"])?;
         wait_for(&pair.beta, "complete")?;
         check(replica(&pair.beta)?["host"] == "alpha", "it is at the other host")?;
         written.check(&pair.beta)?;

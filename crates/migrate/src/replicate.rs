@@ -324,8 +324,8 @@ impl Migration {
         self.replicating = None;
         call.end_replication(now, disk);
         self.want_disk(call, now);
-        if self.task == Task::Idle && !self.is_attached_here(call) {
-            // After a restart. What is dirty is cleaned although no guest has come yet.
+        if self.replica.is_some() && self.task == Task::Idle && !self.is_attached_here(call) {
+            // After a restart, of a disk that its driver has attached. What is dirty is cleaned although no guest has come yet.
             self.attach_again(call, now);
         }
     }

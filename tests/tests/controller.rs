@@ -234,14 +234,19 @@ fn killed_while_the_vm_stops(
     load.advance(100)
 }
 
-/// It lacks a disk that the VM has.
+/// It lacks a disk that the VM has. The source may notice that while it sends, or take the VM for sent; that is to be seen once.
 fn refused_by_the_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
-    let there = Qemu::expect(pair.place, "lacking", &pair.attachments(1 - pair.from)[..1], &[])?;
-    let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
-    pair.place.say(&ended(&output, 1, "has refused it")?);
-    wait_until("the end of a QEMU that is of no use", PATIENCE, || Ok(there.watch().is_err()))?;
-    check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
-    load.advance(100)
+    wait_until("a VM that is refused when it has been sent", PATIENCE, || {
+        pair.count += 1;
+        let (name, disks) = (format!("lacking{}", pair.count), pair.attachments(1 - pair.from));
+        let there = Qemu::expect(pair.place, &name, &disks[..1], &[])?;
+        let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
+        let text = ended(&output, 1, "is where it was")?;
+        wait_until("the end of a QEMU that is of no use", PATIENCE, || Ok(there.watch().is_err()))?;
+        check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
+        load.advance(100)?;
+        Ok(text.contains("has refused it"))
+    })
 }
 
 /// The VM never stays stopped, and can be moved by another run of the command. One guest goes through all of it.

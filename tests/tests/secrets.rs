@@ -169,11 +169,10 @@ fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
         let mut daemon = start(place, &certificates)?;
         let silent = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a server"))?;
         let port = silent.local_addr().map_err(Error::io("its address"))?.port();
-        let target = json!({
-            "driver": "iscsi", "transport": "tcp", "portal": format!("127.0.0.1:{port}"), "target": "iqn.x", "lun": 0,
-            "user": "user", "password": "planted-chap"
-        });
-        let attach = ["disk", "attach", "slow", &format!("qemu:{target}"), "--pool", &daemon.pool()];
+        silent.set_nonblocking(true).map_err(Error::io("a server"))?;
+        let web = json!({ "driver": "https", "url": format!("https://user:planted-in-url@127.0.0.1:{port}/x"), "timeout": 60 });
+        let attach =
+            ["disk", "attach", "slow", &format!("qemu:{web}"), "--read-only", "--pool", &daemon.pool()];
         let _attaching = Process::start(place, "attach", &daemon.command_line(&attach)?)?;
         let commands = || -> Result<Vec<String>> {
             let read = |pid: Pid| std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok();
@@ -182,8 +181,11 @@ fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
         };
         let is_of_slow = |command: &String| command.contains("qemu-storage-daemon");
         tools::wait_until("the helper", PATIENCE, || Ok(commands()?.iter().any(is_of_slow)))?;
-        // Until it has been told what to open.
-        silent.accept().map_err(Error::io("the helper's connection"))?;
+        let mut connection = None;
+        tools::wait_until("the helper's connection", PATIENCE, || {
+            connection = silent.accept().ok();
+            Ok(connection.is_some())
+        })?;
         for command in commands()? {
             check(!command.contains(PLANTED), format!("a command line has a secret: {command}"))?;
         }

@@ -76,7 +76,7 @@ pub struct FlashLoan {
 impl fmt::Display for FlashLoan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = (self.load * 100.0).round();
-        let mib = self.blocks * BLOCK_BYTES as u64 >> 20;
+        let mib = (self.blocks * BLOCK_BYTES as u64) >> 20;
         let FlashLoan { borrower, lender, .. } = self;
         if self.is_begun {
             write!(f, "{borrower} borrows flash of {lender}: its demand is {percent} % of its cache")

@@ -79,7 +79,10 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         "docs/lending.md",
         "haversack loan list",
         "it needs two hosts with a loan",
-        Some(("tests/tests/cluster/spare.rs", "\"loan\", \"list\"")),
+        Some((
+            "tests/tests/cluster/spare.rs",
+            "fn a_host_that_is_overloaded_borrows_what_another_has_to_spare_and_gives_it_back(",
+        )),
     ),
     row(
         "docs/cluster.md",

@@ -40,6 +40,8 @@ pub struct Replication {
     pub guards: bool,
     /// Blocks that it lacks, or must not keep.
     pub lacking: usize,
+    /// Blocks that it may have.
+    pub kept: usize,
     /// The number of the last change.
     pub changes: u64,
 }
@@ -55,6 +57,7 @@ impl Core {
         Some(Replication {
             guards: replicating.guards,
             lacking: replicating.lacking(),
+            kept: replicating.kept(),
             changes: replicating.changes(),
         })
     }

@@ -1,7 +1,8 @@
 //! A replica of a disk's dirty blocks: what the owner waits for, and what the other host keeps.
 
 use haversack_core::{
-    Action, Copied, CoreConfig, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, RequestTag, ToReplicate,
+    Action, Copied, CoreConfig, DiskConfig, IoFailure, JobId, ManageError, Moved, Op, PeerLoss, RequestTag,
+    ToReplicate,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode};
 
@@ -240,16 +241,32 @@ fn a_replica_is_forgotten_by_name_and_stays_away() {
     assert_eq!(rig.read(disk, 8, 16), [OF_ORIGIN; 16]);
 }
 
+/// The replica is ended while it is being sealed, and an earlier session of this host has left volatile writes in the origin.
 #[test]
 fn a_seal_flushes_no_origin() {
-    let (mut rig, disk) = keeping();
+    let mut rig = Rig::new(&[4], false, config());
+    let is_origin_flush = |asked: &Requested| matches!(asked.action, Action::FlushOrigin { .. });
+    let fate = |asked: &Requested| match is_origin_flush(asked) {
+        true => Fate::Fail(IoFailure::Error),
+        false => Fate::Done,
+    };
     let now = rig.now;
+    let (disk, _) = rig.core().attach(now, &lazy(), 2, false).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    rig.run_with(fate);
+    rig.core().release(now, disk).expect("the disk is attached");
+    rig.run_with(fate);
+    rig.core().start_replica(now, &lazy(), 5, OWNER).expect("the disk is released");
+    rig.run_with(fate);
+    keep(&mut rig, disk, 1, 3);
+    assert!(rig.log.iter().any(is_origin_flush), "the origin may hold volatile writes");
+    rig.log.clear();
     rig.core().seal(now, disk).expect("it is a replica");
     rig.run_without(is_device_flush);
     let job = rig.core().end_replica(now, disk).expect("it is a replica");
     rig.finish(job);
     rig.wait(1_000_000);
-    assert!(!rig.log.iter().any(|asked| matches!(asked.action, Action::FlushOrigin { .. })));
+    assert!(!rig.log.iter().any(is_origin_flush));
 }
 
 #[test]

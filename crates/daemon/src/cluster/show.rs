@@ -9,7 +9,6 @@ use haversack_api::{
 };
 use haversack_cluster::{FlashLoan, Move, Plan, TenantTotal, WEIGHTS};
 use haversack_directory::{Conflict, DirectoryError, DrainRecord, Key, Progress, TenantRecord, View};
-use haversack_etcd::Status;
 use haversack_model::BLOCK_BYTES;
 use haversack_moves::snapshot;
 

@@ -74,7 +74,7 @@ fn a_file_that_has_lost_its_pools_starts_no_daemon() {
         daemon.command(&["disk", "attach", "vm1", &origin, "--pool", &daemon.pool()])?;
         // The settings have no pool.
         daemon.reload(&daemon.configuration())?;
-        daemon.wait_for_log(&["reload refused", "no [[pool]] any more", "complete"])?;
+        daemon.wait_for_log(&["reload refused", "no longer has a [[pool]]", "complete"])?;
         daemon.stop()?;
         let Err(error) = daemon.start_again() else {
             return Err(Error::Check("it starts without the pool of an attached disk".into()));

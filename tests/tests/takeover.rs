@@ -1,4 +1,4 @@
-//! A host dies for good, and another one takes its disks over: two daemons over TLS, one origin.
+//! A host dies permanently, and another one takes its disks over: two daemons over TLS, one origin.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -239,7 +239,7 @@ pub struct PlannedLoan {
     pub reason: String,
 }
 
-/// Forgets a host that is gone for good.
+/// Forgets a permanently dead host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetHost {

@@ -54,7 +54,7 @@ pub enum Command {
     /// Show the other hosts; drain or forget a host of the cluster.
     #[command(subcommand)]
     Host(crate::migrate::HostCommand),
-    /// Show the cluster that this host is in, and what would balance it.
+    /// Show the cluster that this host is in, and the moves that would balance it.
     #[command(subcommand)]
     Cluster(crate::cluster::ClusterCommand),
     /// Show the flash that this host lends to other hosts, and borrows from them.
@@ -108,7 +108,7 @@ pub enum Command {
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
     /// Compare rules by which VMs move between the hosts of a cluster to balance their caches. Does not need the daemon.
     CompareCluster(Box<crate::compare_cluster::CompareCluster>),
-    /// Redo the figures and tables of the papers that the policies come from. Does not need the daemon.
+    /// Reproduce the figures and tables of the papers that the policies come from. Does not need the daemon.
     #[command(subcommand)]
     Paper(crate::paper::PaperCommand),
     /// Recommend a cache size for a trace. Does not need the daemon.

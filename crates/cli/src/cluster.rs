@@ -127,7 +127,7 @@ pub fn drain(client: &Client, host: &str, is_drained: bool, style: Style) -> Res
     })
 }
 
-/// Shows what the directory has of a host that is gone for good, has its name typed, and removes that.
+/// Shows what the directory has of a permanently dead host, asks for its name as a confirmation, and removes that.
 pub fn forget(client: &Client, host: &str, confirm: Option<&str>, style: Style) -> Result<()> {
     let not_confirmed = || CliError::NotConfirmed(host.into());
     if confirm.is_some_and(|typed| typed != host) {
@@ -178,7 +178,7 @@ pub fn directory(directory: &DirectoryStatus) -> String {
     let mut text = match (&directory.endpoint, directory.age_s) {
         (Some(endpoint), _) => format!("directory: etcd at {endpoint}, this host is '{}'\n", directory.name),
         (None, Some(age)) => format!(
-            "directory: etcd has been away for {}; what is shown is {} old. Guests and disks go on, nothing is balanced\n",
+            "directory: etcd has been away for {}; what is shown is {} old. Guests and disks continue, nothing is balanced\n",
             seconds(directory.since_s),
             seconds(age)
         ),
@@ -315,7 +315,7 @@ fn show_plan(plan: &ClusterPlan) -> String {
     }
     if plan.moves.is_empty() {
         let windows = counted(plan.windows, "window");
-        let _ = writeln!(text, "Nothing is to be moved; this host has watched for {windows}.");
+        let _ = writeln!(text, "No moves are proposed; this host has watched for {windows}.");
     }
     for one in &plan.moves {
         let disks = if one.disks == [one.vm.clone()] {
@@ -343,7 +343,7 @@ fn show_plan(plan: &ClusterPlan) -> String {
 
 fn show_tenants(tenants: &[TenantStatus]) -> String {
     if tenants.is_empty() {
-        return "There are no tenants: 'haversack tenant set' makes one, and 'tenant' of a disk names it.\n"
+        return "There are no tenants: 'haversack tenant set' creates one, and 'tenant' of a disk names it.\n"
             .into();
     }
     let mut text = format!(
@@ -516,7 +516,7 @@ mod tests {
             loans: Vec::new(),
             ..plan
         };
-        assert_eq!(show_plan(&nothing), "Nothing is to be moved; this host has watched for 1 window.\n");
+        assert_eq!(show_plan(&nothing), "No moves are proposed; this host has watched for 1 window.\n");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub enum CliError {
     #[error("{}: see above", differing(.0))]
     Different(usize),
     /// A VM was not moved to another host.
-    #[error("the VM was not moved, and is where it was: {why}")]
+    #[error("the VM was not moved and stays where it was: {why}")]
     NotMoved {
         /// The reason.
         why: String,

@@ -103,7 +103,7 @@ pub enum HostCommand {
         #[arg(add = Names::ClusterHosts)]
         name: String,
     },
-    /// Remove a host that is gone for good from the directory of the cluster. Requires typing the host's name.
+    /// Remove a permanently dead host from the directory of the cluster. Requires typing the host's name.
     Forget {
         /// Host.
         #[arg(add = Names::ClusterHosts)]

@@ -1,4 +1,4 @@
-//! `haversack disk own`: taking a disk over from a host that is dead for good.
+//! `haversack disk own`: taking a disk over from a permanently dead host.
 
 use haversack_api::{KeptReplica, OwnDisk, Size, Takeover};
 use hyper::Method;

@@ -1,4 +1,4 @@
-//! `haversack paper`: the papers' figures and tables, redone from recipes.
+//! `haversack paper`: the papers' figures and tables, reproduced from recipes.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ use crate::sim::Bar;
 /// Commands for the papers' figures.
 #[derive(Subcommand)]
 pub enum PaperCommand {
-    /// List the figures and tables that can be redone here.
+    /// List the figures and tables that can be reproduced here.
     List,
-    /// Redo figures and tables, and write an HTML page for each paper.
+    /// Reproduce figures and tables, and write an HTML page for each paper.
     Run(RunPaper),
 }
 
-/// What to redo.
+/// What to reproduce.
 #[derive(Args)]
 pub struct RunPaper {
     /// Figures or papers, such as cloudcache/3.2 or cloudcache; or all.

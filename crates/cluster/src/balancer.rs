@@ -177,7 +177,7 @@ impl Balancer {
         all
     }
 
-    /// Takes note of a move that was begun, proposed by the balancer or not. A move that is not recorded may be proposed again.
+    /// Records a move that was begun, proposed by the balancer or not. A move that is not recorded may be proposed again.
     pub fn record(&mut self, moved: MoveRecord) {
         let place = self.moves.partition_point(|other| other.at_us <= moved.at_us);
         self.moves.insert(place, moved);
@@ -193,7 +193,7 @@ impl Balancer {
         self.moves.retain(|other| other != moved);
     }
 
-    /// Takes note of moves that another host knows of, whose clock shows `their_now_us`. Of one that both know, the later time
+    /// Records moves that another host knows of, whose clock shows `their_now_us`. Of one that both know, the later time
     /// counts.
     pub fn learn(&mut self, now_us: Micros, moves: &[MoveRecord], their_now_us: Micros) {
         for moved in moves {

@@ -1,13 +1,13 @@
-//! What each tenant has of each cache of the cluster: at least, and at most. The hosts' policies keep to it.
+//! The minimum and maximum that each tenant has of each cache of the cluster. The hosts' policies enforce them.
 //!
 //! The least is the tenant's max-min share ([`divide`]), which weights and reservations lead to; it is no more than the demand. A
 //! tenant with a limit has a most: its share, and a part of what the limit leaves beyond all its shares. That is divided by the
 //! number of its disks, so that a disk of which no demand is known yet is not left without space.
 //!
-//! A host that is not there keeps what it had last: that is taken from the limits before the others are divided.
+//! A host that is away keeps what it had last: that is taken from the limits before the others are divided.
 //!
 //! Invariants
-//! - Settings may be anything, and only make sense of themselves: they are never a reason to divide nothing.
+//! - Settings may have any values: they never prevent the division.
 //! - The most of a tenant's caches, and what it holds elsewhere, come to no more than its limit, unless it holds more already.
 //! - The least of all tenants of a cache come to no more than the cache.
 

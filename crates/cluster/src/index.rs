@@ -1,4 +1,4 @@
-//! Finds hosts with room: the best by a key, among those with enough spare cache, memory and processors.
+//! Finds hosts with enough space: the best by a key, among those with enough spare cache, memory and processors.
 //!
 //! A binary tree over the hosts. Each node has the smallest key and the most of each resource below it. A search looks at
 //! nodes in the order of their keys, and passes over those without room, so it costs about the logarithm of the number of

@@ -3,7 +3,7 @@
 //! Where VMs cannot move, it says which hosts borrow spare flash of which others ([`Balancer::loans`]).
 //!
 //! [`Balancer`] looks at a [`Snapshot`] of the cluster at the end of each window and makes a [`Plan`]: moves of VMs, by
-//! CloudCache's rule or by expected latency, and what it would move but must not, with the reason. [`divide`] computes
+//! CloudCache's rule or by expected latency, and what it should move but must not, with the reason. [`divide`] computes
 //! weighted max-min shares of tenants over all hosts.
 //!
 //! Nothing here does I/O, reads a clock or uses random numbers, and the order of hosts and VMs in a snapshot does not

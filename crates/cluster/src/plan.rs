@@ -1,4 +1,4 @@
-//! What the balancer proposes, and what it would but must not, in a form that can be logged and shown.
+//! What the balancer proposes, and which moves it must not make, in a form that can be logged and shown.
 
 use std::fmt;
 
@@ -148,9 +148,9 @@ impl fmt::Display for Hindrance {
             Hindrance::Pinned(reason) => write!(f, "the manager says that it cannot be moved: {reason}"),
             Hindrance::Moving(to) => write!(f, "it is being moved to {to}"),
             Hindrance::NoRoom => f.write_str(
-                "no other host has the memory, processors and cache for it and none of the VMs that must not be with it",
+                "no other host has enough memory, processors and cache for it and none of the VMs that must be kept apart from it",
             ),
-            Hindrance::EnoughForNow => f.write_str("enough moves for now; the next round goes on"),
+            Hindrance::EnoughForNow => f.write_str("enough moves for now; the next round continues"),
             Hindrance::EnoughThisHour => f.write_str("as many moves as allowed were made in the last hour"),
             Hindrance::NothingGained => f.write_str("no move that is allowed would help"),
         }

@@ -1,7 +1,7 @@
 //! The overloaded host whose best move is the best of all.
 //!
 //! A host's best move was found at some time; moves since then may have changed it. It is made only if neither of its hosts
-//! has changed, and asked for again otherwise. So of all hosts only few are asked twice.
+//! has changed, and is computed again otherwise. So only few hosts are asked twice.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -46,7 +46,7 @@ impl Queue {
         Some((entry.from, is_fresh.then_some(entry.choice)))
     }
 
-    /// Takes note of a move.
+    /// Records a move.
     pub fn made(&mut self, from: usize, to: usize) {
         self.versions[from] += 1;
         self.versions[to] += 1;

@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 /// What the balancer remembers of a VM's moves.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Moved {
-    /// Whether it has not been long enough where it is.
+    /// Whether it was moved too recently to be moved again.
     pub is_recent: bool,
     /// Hosts that it left a short time ago.
     pub left: Vec<usize>,
@@ -46,7 +46,7 @@ pub(crate) struct Round<'a> {
     pub host_moves_left: Vec<u32>,
     /// The least memory and processors of a VM that may be moved.
     pub smallest: (u64, u32),
-    /// Whether draining hosts have been looked after; what leaves them is not limited.
+    /// Whether draining hosts have been handled; moves off them are not limited.
     pub is_balancing: bool,
     pub plan: Plan,
 }
@@ -68,7 +68,7 @@ pub(crate) trait Chooser {
     /// Returns where a VM of a draining host is best placed, or `None` if there is no room for it.
     fn place(&mut self, round: &Round, vm: usize) -> Option<Choice>;
 
-    /// Takes note that a VM was moved.
+    /// Records that a VM was moved.
     fn moved(&mut self, round: &Round, from: usize, to: usize);
 
     /// Whether hosts take turns, the most loaded first; otherwise the best move of all hosts is next.
@@ -93,7 +93,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns whether the host has had too much demand for long enough, and has it still.
+    /// Returns whether the host has had too much demand for long enough, and still has.
     pub fn is_overloaded(&self, host: usize) -> bool {
         let of = &self.view.hosts[host];
         of.is_serving()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ClusterError;
 
-/// Which VM moves where.
+/// How moves are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -39,7 +39,7 @@ pub struct Settings {
     pub max_moves_per_hour: u32,
     /// The most moves from or to a host that are proposed in one round.
     pub max_moves_per_host: u32,
-    /// The least time between two moves of a VM. A draining host loses its VMs all the same.
+    /// The least time between two moves of a VM. This does not apply to VMs of a draining host.
     pub min_residence_us: Micros,
     /// The time during which a VM is not moved back to a host that it left, unless its host is draining.
     pub no_return_us: Micros,

@@ -2,13 +2,13 @@
 //!
 //! A tenant's space on a host is at most what it demands there, and all tenants' together at most the host's cache. Weighted
 //! max-min fairness means: no tenant could have more unless another one gave up space that has no more per weight. Which
-//! tenants limit each other depends on where they demand space; [`Network`] finds it out.
+//! tenants limit each other depends on where they demand space; [`Network`] determines it.
 //!
 //! First, reservations are met, as far as they are demanded; if hosts are too small for that, in proportion to the
 //! reservations. Then all tenants rise from there, in proportion to their weights, up to demand or limit. The totals are exact
-//! but for rounding to blocks.
+//! except for rounding to blocks.
 //!
-//! Then shares become whole chunks, but for those that end at a demand, and those of tenants that would fall below their
+//! Then shares become whole chunks, except those that end at a demand, and those of tenants that would fall below their
 //! reservation. That changes a share by less than a chunk.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 4.2, for weights and chunks.
@@ -65,7 +65,7 @@ pub struct HostShare {
     pub blocks: u64,
 }
 
-/// What a tenant gets in all.
+/// What a tenant gets in total.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TenantTotal {
     /// The tenant.

@@ -1,6 +1,7 @@
 //! CloudCache's rule: the move that leaves the smallest variance of load over hosts, to a host that stays below the threshold.
 //!
-//! Of hosts with caches of one size, that with the lowest load is best for a VM. So one host for each size of cache is tried.
+//! Among hosts with caches of the same size, the one with the lowest load is best for a
+//! VM. So one host for each size of cache is tried.
 //! With more than [`MOST_SIZES`] sizes, similar ones are taken together and several hosts of each are tried.
 //!
 //! Source: CloudCache (Arteaga), section 4.5.

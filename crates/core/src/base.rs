@@ -94,7 +94,7 @@ pub struct SharingId(pub u32);
 pub(crate) struct Base {
     /// Which beginning of sharing this is.
     pub sharing: SharingId,
-    /// The base, and its identity: its number may be another disk's by now.
+    /// The base, and its identity: its number may already belong to another disk.
     pub disk: DiskNo,
     pub id: DiskId,
     /// The ownership epochs of the disk and of the base when sharing began.
@@ -124,7 +124,7 @@ impl Base {
         }
     }
 
-    /// Shares these blocks, except for those that differ by now.
+    /// Shares these blocks, except for those that already differ.
     pub fn share(&mut self, blocks: BaseBlocks) {
         let blocks = blocks.into_words();
         for (index, own) in self.own.iter_mut().enumerate() {

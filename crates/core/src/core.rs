@@ -247,7 +247,7 @@ impl Core {
     }
 
     /// Sets the share of the blocks, from 0 to 1, of which clean copies may be written to flash, where admission weighs no
-    /// prices. A budget of flash writes is kept by lowering it. It is 1 at first. Writes in modes that defer them are not
+    /// prices. A budget of flash writes is kept by lowering it. Initially it is 1. Writes in modes that defer them are not
     /// affected.
     pub fn set_fill_share(&mut self, share: f64) {
         self.config.fill_share = share;

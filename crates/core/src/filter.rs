@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Whether nothing of the disk may enter, whatever its filter says: it is capped to no blocks.
+    /// Whether nothing of the disk may enter, regardless of its filter: it is capped to no blocks.
     fn is_kept_out(&self, disk: DiskNo) -> bool {
         self.disk(disk).target == Target::Capped(0)
     }

@@ -55,7 +55,7 @@ pub(crate) enum JobKind {
     Retake {
         epoch: u64,
     },
-    /// The record is being written, and nothing else is to be done.
+    /// The record is being written, and there is nothing else to do.
     Record,
 }
 
@@ -173,7 +173,7 @@ impl Jobs {
         self.pool = Some(job);
     }
 
-    /// Takes out the job of the pool that is to be driven: the one that is running, or the next stop.
+    /// Takes out the job of the pool to drive: the one that is running, or the next stop.
     #[inline]
     pub fn take_pool(&mut self) -> Option<PoolJob> {
         let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };

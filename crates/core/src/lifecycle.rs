@@ -46,11 +46,11 @@ pub(crate) enum State {
 /// What changes a disk's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// It is to be attached.
+    /// It is about to be attached.
     Attach,
     /// Its epoch and its marks are durable.
     Attached,
-    /// It is to be detached.
+    /// It is about to be detached.
     Detach,
     /// Detaching was cancelled or cannot be finished.
     DetachFailed,
@@ -60,24 +60,24 @@ pub(crate) enum Event {
     Release,
     /// Nothing is in flight, and the record says durably that it is not owned.
     Released,
-    /// It is to leave the pool for good.
+    /// It is to leave the pool permanently.
     Forget,
-    /// It is to be handed over.
+    /// It is about to be handed over.
     Freeze,
     /// The handover is called off.
     Thaw,
-    /// Another host is to own it.
+    /// Another host will own it.
     HandOver,
     /// The record says durably that another host owns it, which needs dirty blocks from here.
     HandedOver,
     /// No other host needs what is kept here: the new owner has all dirty blocks of a peer, or a replica is dropped or
     /// does not count any more.
     Drained,
-    /// Copies of its blocks are to be taken in.
+    /// Copies of its blocks will be stored.
     Expect,
     /// No copies will come.
     Dismiss,
-    /// Copies of its dirty blocks are to be kept.
+    /// Copies of its dirty blocks will be kept.
     Replicate,
 }
 
@@ -206,7 +206,7 @@ impl Life {
         )
     }
 
-    /// Whether it is leaving the pool for good.
+    /// Whether it is leaving the pool permanently.
     pub fn is_forgotten(&self) -> bool {
         self.state == State::Forgetting
     }

@@ -1,4 +1,4 @@
-//! The blocks of a disk of which dirty sectors were lost with a device, or dropped as damaged. The cache need not have
+//! The blocks of a disk with dirty sectors that were lost with a device, or dropped as damaged. The cache need not have
 //! an entry that says so, and a restart does not know them: the record says only that the disk has lost something.
 //!
 //! Invariants

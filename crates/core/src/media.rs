@@ -53,7 +53,7 @@ pub struct PageRead<'a> {
 pub struct ReadProgress {
     /// Segments whose metadata pages were read.
     pub done_segments: u64,
-    /// Segments whose metadata pages are to be read.
+    /// Segments whose metadata pages must be read.
     pub total_segments: u64,
 }
 

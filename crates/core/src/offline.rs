@@ -106,7 +106,7 @@ pub enum OfflineError {
     /// A device is missing or metadata is damaged: there may be unknown dirty blocks, and older versions of
     /// others may pass for the newest.
     #[error(
-        "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back, or drop it by name"
+        "devices are missing or metadata is damaged: it is uncertain which blocks of disk {0} are dirty; bring the devices back, or drop it by name"
     )]
     Damaged(DiskId),
     /// The origin is smaller than the disk: it belongs to another one.
@@ -165,7 +165,7 @@ pub fn ranges(blocks: &[BlockNo]) -> String {
 pub struct FlushProgress {
     /// Blocks written.
     pub done_blocks: u64,
-    /// Blocks in all.
+    /// Blocks in total.
     pub total_blocks: u64,
 }
 

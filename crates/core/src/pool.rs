@@ -1,4 +1,4 @@
-//! Creating a pool, and formatting a device that is to join one.
+//! Creating a pool, and formatting a device that will join one.
 //!
 //! Invariants
 //! - Nothing is written unless all devices are fit and carry no pool.
@@ -245,7 +245,7 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     Ok(())
 }
 
-/// A device, or an extent of it, that is to belong to an arena.
+/// A device, or an extent of it, that will belong to an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
     /// The arena.

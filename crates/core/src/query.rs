@@ -52,7 +52,7 @@ pub struct CacheState {
 pub enum Writer {
     /// The cleaner: what it wrote is still dirty and is written again, and no guest needs to know.
     Cleaner,
-    /// A guest whose writes go past the cache: it is told when it flushes.
+    /// A guest whose writes go past the cache: its next flush reports it.
     Guest,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
     actions: VecDeque<Action>,
     /// Requests to run.
     ready: VecDeque<u32>,
-    /// Disks whose background work is to be driven.
+    /// Disks whose background work must be driven.
     touched: VecDeque<DiskNo>,
     /// Whether each disk is in `touched`.
     is_touched: Table<DiskNo, bool>,
@@ -83,7 +83,7 @@ impl Schedule {
         }
     }
 
-    /// Returns what is to be done next: requests first.
+    /// Returns what to do next: requests first.
     #[inline]
     pub fn next(&mut self) -> Option<Work> {
         if let Some(request) = self.ready.pop_front() {

@@ -188,7 +188,7 @@ impl DaemonError {
                 (409, "conflict", "see 'haversack cluster status', then try again")
             }
             DaemonError::Directory(_) => {
-                (503, "directory", "guests and disks go on without etcd; try again when it is back")
+                (503, "directory", "guests and disks continue without etcd; try again when it is back")
             }
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }
@@ -223,7 +223,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         }
         EngineError::Manage(ManageError::BadConfig(_)) => (400, "bad-request", "correct the setting"),
         EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {
-            (409, "conflict", "give the disk an image of its own")
+            (409, "conflict", "give the disk its own image")
         }
         EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
             (409, "conflict", "see 'haversack status'")

@@ -291,7 +291,7 @@ impl Helper {
         !self.shared.is_cut_off.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns why no process is started any more, if that was refused for good.
+    /// Returns why no process is started any more, if starting one was refused permanently.
     pub fn refusal(&self) -> Option<String> {
         self.shared.refusal.locked().clone()
     }

@@ -99,7 +99,7 @@ impl Daemon {
     fn tell_resized(&self, name: &str, old: u64, new: u64) {
         let [from, to] = [old, new].map(|sectors| sectors * SECTOR_BYTES as u64);
         if new < old {
-            let message = format!("shrunk from {from} to {to} bytes; what was cached beyond is gone");
+            let message = format!("shrunk from {from} to {to} bytes; cached data beyond was dropped");
             tracing::warn!(disk = name, "{message}");
             self.events.add("shrunk", name, message);
         } else {
@@ -248,7 +248,7 @@ impl Daemon {
             daemon.state.note_locked(id, false)?;
             daemon.remove_disk(&name_too);
             daemon.forget_learned(id);
-            daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
+            daemon.events.add("forgotten", &name_too, "its cached blocks were dropped");
             daemon.state.forget_taken_over(id)?;
             Ok(daemon.state.forget(&name_too)?)
         })

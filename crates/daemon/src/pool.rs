@@ -39,7 +39,7 @@ impl KnownDisk {
     /// Returns the message for a disk that is dirty and that nothing attaches.
     pub fn left_dirty(&self) -> String {
         format!(
-            "{} dirty bytes are in the cache alone, and nothing attaches the disk: attach it, or forget it to destroy them",
+            "{} dirty bytes are only in the cache, and the disk is not attached: attach it, or forget it to destroy them",
             self.dirty_bytes
         )
     }
@@ -209,7 +209,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
                 return;
             }
             let message =
-                "the store has cut its helper off, which is replaced if the disk is still this host's";
+                "the store has cut off its helper, which is replaced if this host still owns the disk";
             ("helper-cut-off", name, message.into())
         }
         EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
@@ -240,7 +240,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
             ("overtaken", disk_name(*disk), format!("host '{host}' has taken the disk over by force{kept}"))
         }
         EngineEvent::MoveEnded { disk } => {
-            ("move-ended", disk_name(*disk), "nothing of the disk is on another host any more".into())
+            ("move-ended", disk_name(*disk), "no other host has blocks of the disk any longer".into())
         }
         EngineEvent::DeviceError { path, offset_bytes, errno } => {
             let error = std::io::Error::from_raw_os_error(*errno);

@@ -68,7 +68,7 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
 /// Refuses a file that has lost all its pools.
 fn check_pools(old: &Config, new: &Config) -> Result<()> {
     if new.pools.is_empty() && !old.pools.is_empty() {
-        let what = "it has no [[pool]] any more: is it complete?";
+        let what = "it no longer has a [[pool]]: is it complete?";
         return Err(DaemonError::conflict(what, "put the pools back, or restart the daemon without them"));
     }
     Ok(())

@@ -1,14 +1,14 @@
-//! Planted mistakes that the crash simulator of a cluster must catch. Without the feature `bug-zoo`, `planted` is always false at
+//! Planted bugs that the crash simulator of a cluster must catch. Without the feature `bug-zoo`, `planted` is always false at
 //! compile time.
 
-/// A mistake that can be planted.
+/// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
-    /// A disk's entry is replaced whatever its epoch is.
+    /// A disk's entry is replaced regardless of its epoch.
     ReplaceAnyEntry,
     /// A host that knows a disk claims it when the lease of its owner has ended.
     ClaimFromDead,
-    /// An intent is removed that is another host's.
+    /// Another host's intent is removed.
     EndAnyMove,
     /// Intents count as abandoned as soon as their driver's lease has ended.
     AbandonAtOnce,

@@ -1,11 +1,11 @@
-//! Changes that a caller needs the result of: what they write, and on what they depend. Etcd carries them out
-//! for a host, and a model of it in the crash simulator.
+//! Changes whose result a caller needs: what they write, and on what they depend. They are carried out by etcd,
+//! and in the crash simulator by a model of it.
 //!
 //! Invariants
 //! - A move begins only if the disk still has the owner and epoch that its mover has seen, and no other move of it is there. A move
 //!   that the same daemon has begun already is begun again.
 //! - Under a [`Leadership`], nothing is changed once another host has become the leader.
-//! - An intent is removed only as it was seen: one that somebody else has begun since stays.
+//! - An intent is removed only if it is still the one that was seen: a later one stays.
 
 use crate::bugs::{Bug, planted};
 use crate::error::DirectoryError;
@@ -22,9 +22,9 @@ use crate::write::{At, Condition, MOST_WRITES, Write};
 pub struct Change {
     /// What is written.
     pub writes: Vec<Write>,
-    /// What must be so, besides what the writes expect.
+    /// What must hold, besides what the writes expect.
     pub conditions: Vec<Condition>,
-    /// The written keys go with this host's lease.
+    /// The written keys are bound to this host's lease.
     pub is_leased: bool,
 }
 
@@ -94,8 +94,8 @@ impl Change {
         })
     }
 
-    /// Removes what the directory has of a host that is gone for good. Nothing is removed once it is alive, or of what others
-    /// have changed since.
+    /// Removes what the directory has of a permanently dead host. Nothing is removed if it is alive again, nor anything that
+    /// others have changed since.
     ///
     /// # Errors
     /// [`DirectoryError::Changed`] of the host's key: it is alive, as far as the view shows.

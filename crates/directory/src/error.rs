@@ -16,7 +16,7 @@ pub enum DirectoryError {
     Endpoint {
         /// The address.
         endpoint: String,
-        /// What an address looks like.
+        /// The form of an address.
         expected: &'static str,
     },
     /// A name that cannot be part of a key.
@@ -77,8 +77,8 @@ pub enum DirectoryError {
         /// Why.
         why: String,
     },
-    /// Somebody else has changed a key meanwhile.
-    #[error("{key} has been changed by somebody else meanwhile: look again, then decide")]
+    /// Another client has changed a key in the meantime.
+    #[error("{key} was changed by another client meanwhile: check it again before you retry")]
     Changed {
         /// The key.
         key: Key,

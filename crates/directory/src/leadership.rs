@@ -1,4 +1,4 @@
-//! The host that balances: one at a time.
+//! Which host balances: one at a time.
 
 use crate::key::Key;
 use crate::view::View;

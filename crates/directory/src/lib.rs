@@ -5,15 +5,15 @@
 //! (docs/ownership.md), and the directory is told afterwards. So a lost lease, an old entry or no etcd at all never gives
 //! a disk away, and no guest waits for etcd.
 //!
-//! This crate is without I/O. It says what is written and under which conditions ([`changes`], [`Change`], [`Lead`]), and
-//! what follows from what is there ([`View`]). The crate `haversack-etcd` carries that out, and the crash simulator runs the
+//! This crate does no I/O. It decides what is written and under which conditions ([`changes`], [`Change`], [`Lead`]), and
+//! interprets what is there ([`View`]). The crate `haversack-etcd` carries that out, and the crash simulator runs the
 //! same rules against a model of etcd.
 //!
 //! The keys are described at [`Key`], the values at the records ([`HostRecord`] and others).
 //!
 //! Invariants
 //! - No time of the system's clock is stored, sent or compared: ages are measured by the monotonic clock of the host that
-//!   looks. A step of a clock changes nothing.
+//!   shows them. A clock that jumps changes nothing.
 //! - A host changes only keys of its own, disks that it owns, and what its callers ask for. An entry of a disk with a higher
 //!   epoch is never replaced by one with a lower epoch.
 

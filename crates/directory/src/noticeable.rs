@@ -1,7 +1,7 @@
 //! Which differences between two records are worth a write to etcd.
 //!
-//! What a record says of names, states and settings is always exact. Figures of load and use move all the time: whoever looks at
-//! a cluster of hosts needs them within a few percent.
+//! Names, states and settings in a record are always exact. Figures of load and use change all the time: it is enough to know
+//! them within a few percent.
 
 use crate::record::{DiskRecord, Load, PoolRecord, Worth};
 
@@ -9,9 +9,9 @@ use crate::record::{DiskRecord, Load, PoolRecord, Worth};
 const SIZES: f64 = 0.1;
 /// The part by which rates may differ: they vary more from one report to the next.
 const RATES: f64 = 0.3;
-/// Dirty data below this, in bytes, is all the same, unless there is none.
+/// Amounts of dirty data below this, in bytes, count as equal, except for none.
 const LEAST_DIRTY: f64 = 64e6;
-/// Rates below this, a second, are all the same.
+/// Rates below this, per second, count as equal.
 const LEAST_REQUESTS: f64 = 10.0;
 /// The same in bytes.
 const LEAST_BYTES: f64 = 1e6;
@@ -36,7 +36,7 @@ fn sizes_differ(a: u64, b: u64) -> bool {
     differ(a as f64, b as f64, SIZES, 0.0)
 }
 
-/// Dirty data comes and goes; whether there is any matters when the host dies.
+/// The amount of dirty data varies; whether there is any matters when the host dies.
 fn dirty_differs(a: u64, b: u64) -> bool {
     (a == 0) != (b == 0) || differ(a as f64, b as f64, RATES, LEAST_DIRTY)
 }

@@ -14,7 +14,7 @@ pub const VERSION: u32 = 1;
 /// A host that is alive.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HostRecord {
-    /// A number that the daemon has chosen at its start. Two daemons with one name differ in it.
+    /// A number that the daemon has chosen at its start. It tells two daemons with the same name apart.
     pub instance: u64,
     /// Reports that the daemon has made since its start. It changes with each, so that all hosts can tell how old a host's
     /// figures are without comparing clocks.
@@ -77,7 +77,7 @@ impl VmNeeds {
     }
 }
 
-/// What is asked of a pool or a disk, over the last report's time.
+/// The load of a pool or a disk, over the last report's time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Load {
     /// Requests a second.
@@ -178,7 +178,7 @@ pub struct Worth {
     pub limit_bytes: Option<u64>,
     /// A factor of the worth of its hits; 1 if nothing is configured.
     pub priority: f64,
-    /// What was used again lately, in bytes, and so is copied when it moves.
+    /// What was reused recently, in bytes, and so is copied when it moves.
     pub reused_bytes: u64,
     /// Hit ratio by cache size in bytes, as a few points in rising order; empty without a policy.
     #[serde(default)]
@@ -198,7 +198,7 @@ pub struct IntentRecord {
     pub from: String,
     /// The epoch under which that host owned it. A disk's entry with a higher one says that the move is over.
     pub epoch: u64,
-    /// Where it is to go.
+    /// Its destination.
     pub to: String,
     /// The host whose daemon has begun it.
     pub by: String,

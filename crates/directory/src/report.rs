@@ -1,4 +1,4 @@
-//! What a host wants to have in the directory, and what it has to write for that.
+//! What a host wants the directory to contain, and what it must write for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct Report {
     pub other_disks: BTreeSet<String>,
 }
 
-/// A disk that this host owns and of which the directory says something else.
+/// A disk that this host owns although the directory names another owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conflict {
     /// The disk's name here.
@@ -42,7 +42,7 @@ pub struct Conflict {
 /// What a report needs.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// What is to be written.
+    /// What to write.
     pub writes: Vec<Write>,
     /// What is not written, since another host has a better claim.
     pub conflicts: Vec<Conflict>,
@@ -60,7 +60,7 @@ fn is_due<T: Noticeable + PartialEq>(mine: &T, there: Option<&Seen<T>>, now: Ins
     })
 }
 
-/// Returns what is to be written so that the directory, as far as it is known, says about what a report says.
+/// Returns what to write so that the directory, as far as it is known, nearly agrees with a report.
 pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant) -> Changes {
     let mut changes = Changes::default();
     let is_new = view.hosts.get(me).is_none_or(|seen| seen.record != report.host || seen.lease != lease);

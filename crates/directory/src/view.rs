@@ -44,7 +44,7 @@ pub struct View {
     pub revision: i64,
     /// The hosts that are alive.
     pub hosts: BTreeMap<String, Seen<HostRecord>>,
-    /// When hosts were gone that were alive while this host looked.
+    /// When hosts disappeared that this host has seen alive.
     pub gone: BTreeMap<String, Instant>,
     /// The pools, by host and name.
     pub pools: BTreeMap<(String, String), Seen<PoolRecord>>,
@@ -107,7 +107,7 @@ impl View {
         self.disks.iter().filter(move |(_, disk)| disk.record.name == name)
     }
 
-    /// Returns what holds a move up or ends it, by the entries of its disk and of the host that has begun it.
+    /// Returns what delays or ends a move, by the entries of its disk and of the host that has begun it.
     pub fn progress(&self, disk: &str, intent: &IntentRecord) -> Progress {
         match self.disks.get(disk).map(|disk| &disk.record) {
             Some(disk) if disk.host == intent.to && disk.epoch > intent.epoch => Progress::Arrived,
@@ -261,14 +261,14 @@ impl View {
     }
 }
 
-/// How far a move is, see [`View::progress`].
+/// The progress of a move, see [`View::progress`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Nothing is sent yet.
     Planned,
     /// The disk's cache is being sent.
     Sending,
-    /// The disk is where it was to go: the intent can be removed.
+    /// The disk has arrived: the intent can be removed.
     Arrived,
     /// Another host has the disk, or it was forgotten: the intent can be removed.
     Elsewhere,
@@ -277,7 +277,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Returns whether the intent is of no use any more.
+    /// Returns whether the intent is obsolete.
     pub fn is_over(self) -> bool {
         matches!(self, Progress::Arrived | Progress::Elsewhere | Progress::Abandoned)
     }

@@ -1,4 +1,4 @@
-//! How other threads talk to one arena of a pool: closures that its reactor runs between two I/Os, and their results.
+//! How other threads call one arena of a pool: closures that its reactor runs between two I/Os, and their results.
 //!
 //! Calls do not wait for device or origin I/O unless their documentation says so: long operations are jobs.
 

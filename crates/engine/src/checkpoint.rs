@@ -2,11 +2,11 @@
 //! opened.
 //!
 //! It is not made durable. While the host stays up, the next process reads it from the page cache; when the host shuts
-//! down in order, the file system is written back. After a power loss it may be anything, and its checksums say so: then
+//! down in order, the file system is written back. After a power loss it may contain anything, which its checksums detect: then
 //! the metadata pages are read, as without it.
 //!
 //! Invariants
-//! - The file is removed only when the pool's record durably says that it counts no more, or when it is not whole.
+//! - The file is removed only when the pool's record durably says that it is obsolete, or when it is incomplete.
 //! - Writing it takes no longer than it saves: guests wait for the next process. It takes at most half of the space that is
 //!   free on its file system. A failure is only reported: the pool is stopped cleanly anyway.
 
@@ -30,7 +30,7 @@ const START_TIME: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Bytes that stay free on the file system, or as many as the file takes, if that is more.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
-/// How often the free space is looked at: others may write there as well.
+/// How often the free space is checked: others may write there as well.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
 /// How long a piece may take to be read. All metadata takes less time to read than a store that does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -121,7 +121,7 @@ fn check_space(free_bytes: u64, rest_bytes: u64, bytes: u64) -> Result<(), Faile
 pub(crate) fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), "cannot remove the checkpoint, which counts no more: {error}");
+            tracing::warn!(path = %path.display(), "cannot remove the checkpoint, which is no longer valid: {error}");
         }
         _ => {}
     }
@@ -136,7 +136,7 @@ pub(crate) struct Source {
     path: PathBuf,
 }
 
-/// Opens a file without waiting, whatever it is.
+/// Opens a file of any kind without waiting.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

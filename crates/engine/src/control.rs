@@ -23,7 +23,7 @@ use crate::reactor::Afterwards;
 use crate::reactor::{CoreCall, Reactor, put};
 use crate::snapshot::{DiskSnapshot, Snapshot, Stepped};
 
-/// How long a reactor that is to end waits for what is in flight, in microseconds.
+/// How long a reactor that has been told to end waits for what is in flight, in microseconds.
 const PATIENCE_US: Micros = 2_000_000;
 
 impl Reactor {
@@ -217,7 +217,7 @@ impl Reactor {
         users
     }
 
-    /// Checks that a disk is shrunk only if `shrink` is set and nobody uses it.
+    /// Checks that a disk is shrunk only if `shrink` is set and no client uses it.
     fn check_shrink(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<()> {
         let (spec, present) = self.spec(disk)?;
         let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;

@@ -1,5 +1,5 @@
 //! I/Os that take time by a model, for tests with their own clock. They are carried out at once; the core learns of
-//! their end when the clock has come so far.
+//! their end when the clock has reached it.
 //!
 //! Invariants
 //! - I/Os end in the order of the model's times, and those that end at the same time in the order in which the core
@@ -131,7 +131,7 @@ impl Held {
         self.looks.soon(nanoseconds(now));
     }
 
-    /// Returns whether timers are to be checked now: when no I/O ends now.
+    /// Returns whether to check timers now: when no I/O ends now.
     pub fn is_time_to_look(&self, now: Micros) -> bool {
         self.looks.next_ns() <= nanoseconds(now) && self.due.keys().next().is_none_or(|(us, _)| *us > now)
     }
@@ -147,7 +147,7 @@ impl Held {
         ends_us.min(self.looks.next_ns().div_ceil(1000))
     }
 
-    /// I/Os take no time any more: the pool stops, and nobody moves the clock.
+    /// I/Os take no more time: the pool stops, and the clock does not advance.
     pub fn let_go(&mut self) {
         self.is_let_go = true;
     }

@@ -1,6 +1,6 @@
 //! A latency histogram of fixed size: power-of-two buckets of microseconds, each split in four.
 //!
-//! Recording is a few instructions and allocates nothing; a bucket's width is at most a fourth of its lower bound.
+//! Recording takes a few instructions and does not allocate; a bucket's width is at most a quarter of its lower bound.
 
 /// Sub-buckets of a power of two, as a power of two.
 const SPLIT_LOG2: u32 = 2;

@@ -1,7 +1,7 @@
 //! The identity of the storage behind a path, so that one store is recognized under two names.
 //!
 //! A path, a symbolic link and a hard link lead to the same inode; two device nodes have the same device
-//! number. A partition, a device-mapper volume and a loop device lie on other storage, which must not be used
+//! number. A partition, a device-mapper volume and a loop device are on other storage, which must not be used
 //! at the same time.
 
 use std::fs::Metadata;
@@ -16,7 +16,7 @@ const DEEPEST: usize = 16;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageIdentity {
     name: Name,
-    /// The storage that it lies on.
+    /// The storage that it is on.
     below: Vec<Name>,
 }
 
@@ -58,7 +58,7 @@ impl Name {
     }
 }
 
-/// Adds what a block device lies on: a partition's disk, a volume's members, a loop device's file.
+/// Adds what a block device is on: a partition's disk, a volume's members, a loop device's file.
 fn find_below(device: u64, below: &mut Vec<Name>, depth: usize) {
     if depth == 0 {
         return;
@@ -80,7 +80,7 @@ fn find_below(device: u64, below: &mut Vec<Name>, depth: usize) {
     }
 }
 
-/// Adds the device of a directory in `/sys`, and what it lies on.
+/// Adds the device of a directory in `/sys`, and what it is on.
 fn add_device(directory: &Path, below: &mut Vec<Name>, depth: usize) {
     let number = std::fs::read_to_string(directory.join("dev")).ok();
     let parts = number.as_deref().and_then(|text| text.trim().split_once(':'));

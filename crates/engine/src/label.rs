@@ -2,7 +2,7 @@
 //! can find them without the daemon that used them. The layout is in `docs/format.md`, "Labels".
 //!
 //! Invariants
-//! - A label is one sector: it exists as a whole or not at all. One that does not verify counts as absent.
+//! - A label is one sector: it is written as a whole or not at all. One that does not verify counts as absent.
 //! - Labels are never needed to read data: a pool without any works as well.
 
 use std::os::unix::fs::MetadataExt;

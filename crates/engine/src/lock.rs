@@ -2,8 +2,8 @@
 //!
 //! A lock belongs to the open file, and I/O in flight keeps the file open. So once this process gets the lock
 //! of a killed process, none of that process's writes can complete any more. A process that has exited or is
-//! exiting is waited for; one that is alive is not, unless it is udev's: udev locks a device for a moment, to look at
-//! what is on it, each time a program that has written to it closes it.
+//! exiting is waited for; one that is alive is not, unless it is udev's: udev locks a device for a moment, to probe
+//! its content, each time a program that has written to it closes it.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;

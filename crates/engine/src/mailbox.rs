@@ -28,7 +28,7 @@ pub(crate) struct Commands {
 
 struct Doorbell {
     fd: OwnedFd,
-    /// It was rung, and the reactor has not begun to take commands since: nobody else has to ring.
+    /// It was rung, and the reactor has not begun to take commands since: there is no need to ring again.
     was_rung: AtomicBool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant
 //! - The kernel reads and writes parts of it for I/Os in flight. A reference covers only the bytes that its caller asks
-//!   for, and nobody asks for bytes of an I/O in flight.
+//!   for, and no caller asks for bytes of an I/O in flight.
 
 use std::fs::File;
 use std::io;

@@ -8,7 +8,7 @@
 //! Invariants
 //! - While pacing is on, the I/Os in line of a device that are in flight cost no more than [`MOST_UNITS`], not counting
 //!   those that began before.
-//! - Those that wait take turns, a piece each, so that none waits for ever.
+//! - Those that wait take turns, a piece each, so that none waits forever.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;

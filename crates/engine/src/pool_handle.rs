@@ -1,4 +1,4 @@
-//! How other threads talk to a pool: what concerns a disk goes to the arena that the disk belongs to, what concerns
+//! How other threads call a pool: what concerns a disk goes to the arena that the disk belongs to, what concerns
 //! devices or the whole pool to all arenas.
 //!
 //! Invariants

@@ -23,7 +23,7 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    /// Keeps a failed request until its pause is over, or returns it if it must not be retried.
+    /// Keeps a failed request until its pause has ended, or returns it if it must not be retried.
     pub fn take(&mut self, disk: DiskHandle, request: OriginRequest, now: Micros) -> Option<OriginRequest> {
         let age = now.saturating_sub(request.started_us);
         if request.op == OriginOp::Flush || age >= OLDEST_US {

@@ -22,7 +22,7 @@ use crate::pacing::{PIECE_BYTES, Pacing};
 const ENTRIES: u32 = 1024;
 /// How long I/O in flight may take to finish when a reactor stops.
 const QUIESCE: Duration = Duration::from_secs(10);
-/// Marks completions that nobody waits for.
+/// Marks completions that are not waited for.
 const NOBODY: u64 = u64::MAX;
 
 /// The owner of an I/O in flight.
@@ -400,7 +400,7 @@ impl Ring {
         }
     }
 
-    /// Submits, then sleeps until an I/O completes or the time is over.
+    /// Submits, then sleeps until an I/O completes or the timeout expires.
     pub fn wait(&mut self, time: Option<Duration>) {
         let submitter = self.uring.submitter();
         let result = match time {

@@ -1,4 +1,4 @@
-//! What the arenas of a pool tell each other: a device that fails for one of them fails for all.
+//! Messages between the arenas of a pool: a device that fails for one of them fails for all.
 
 use haversack_model::{ArenaNo, DeviceNo};
 

@@ -5,7 +5,7 @@
 //! - Nothing is read while earlier data cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
 //!   own buffers in each direction.
 //! - When one side ends, what it sent is still passed on; then both sides are closed. The connection is closed
-//!   anyway if the peer has not taken the rest after `LAST_TIME`.
+//!   anyway if the peer has not read the rest after `LAST_TIME`.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -6,8 +6,8 @@
 //!   no more than that. A disk with nothing waiting is served in the turn in which its request arrives.
 //! - While another disk is active, a disk has at most [`Limits::in_core_units`] plus one request in the core,
 //!   so that its I/O does not form a long queue ahead of others. Requests that wait for the disk's own origin
-//!   do not count, since they do not delay others. Nor do requests that are stuck, so a request never waits for
-//!   ever behind one that makes no progress.
+//!   do not count, since they do not delay others. Nor do requests that are stuck, so a request never waits
+//!   forever behind one that makes no progress.
 //! - The limits are tight only while a light disk is also active, one with few requests at a time: its guest
 //!   waits for each answer. Disks that all have many requests gain nothing from short queues and lose
 //!   throughput.

@@ -1,4 +1,4 @@
-//! A disk is taken over from a host that is dead for good: a pool for each host, one origin.
+//! A disk is taken over from a permanently dead host: a pool for each host, one origin.
 
 mod common;
 

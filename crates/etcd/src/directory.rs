@@ -135,7 +135,7 @@ impl Directory {
         self.call(Change::drain(host, drain)).map(drop)
     }
 
-    /// Removes what the directory has of a host that is gone for good: its pools, the disks that it owned, and its mark as draining.
+    /// Removes what the directory has of a permanently dead host: its pools, the disks that it owned, and its mark as draining.
     /// Nothing is removed of a host that is alive. Entries that others change meanwhile, since they have taken a disk over, stay.
     ///
     /// # Errors

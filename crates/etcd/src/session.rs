@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
             self.shared.set_lease(Some(lease));
             return Ok(());
         }
-        tracing::warn!(endpoint = self.endpoint, "this host's lease has ended: it takes another one");
+        tracing::warn!(endpoint = self.endpoint, "this host's lease has expired: it requests a new one");
         let seconds = self.shared.config.lease_s();
         let (keeper, lease) = Keeper::start(&mut self.calls, &self.endpoint, seconds, None).await?;
         self.keeper = keeper;

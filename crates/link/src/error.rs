@@ -26,7 +26,7 @@ pub enum LinkError {
         address: String,
     },
     /// Two hosts have the same number.
-    #[error("hosts '{first}' and '{second}' have the same number: every host needs a name of its own")]
+    #[error("hosts '{first}' and '{second}' have the same number: rename one of them")]
     SameId {
         /// One host.
         first: String,
@@ -124,11 +124,11 @@ pub(crate) enum ConnectionError {
     Closed,
     #[error("the peer closed the connection in the middle of a frame")]
     ClosedInFrame,
-    #[error("nothing came from the peer for {0} s")]
+    #[error("nothing was received from the peer for {0} s")]
     Silent(u64),
     #[error("a frame did not arrive within {0} s")]
     SlowFrame(u64),
-    #[error("the peer took nothing for {0} s")]
+    #[error("the peer read nothing for {0} s")]
     Stalled(u64),
     #[error("the peer has connected again")]
     Replaced,

@@ -142,7 +142,7 @@ fn a_peer_that_stops_in_the_middle_of_a_frame_is_dropped() {
     let bytes = encode(copy(1));
     stream.write_all(&bytes[..bytes.len() / 2]).unwrap();
     b.expect(&Event::Lost);
-    b.expect_error("nothing came from the peer for 5 s");
+    b.expect_error("nothing was received from the peer for 5 s");
     read_to_the_end(&mut stream);
 }
 
@@ -150,7 +150,7 @@ fn a_peer_that_stops_in_the_middle_of_a_frame_is_dropped() {
 fn a_silent_peer_is_dropped() {
     let (b, mut stream) = joined();
     b.expect(&Event::Lost);
-    b.expect_error("nothing came from the peer for 5 s");
+    b.expect_error("nothing was received from the peer for 5 s");
     // It was asked during all that time.
     let mut ping = [0; 20];
     stream.read_exact(&mut ping).unwrap();
@@ -177,7 +177,7 @@ fn a_peer_that_takes_nothing_is_dropped_and_holds_up_a_queue_only() {
         b.expect(&Event::Lost);
         done.store(true, Ordering::Relaxed);
     });
-    b.expect_error("the peer took nothing for 5 s");
+    b.expect_error("the peer read nothing for 5 s");
     assert_eq!(b.state().queued_bytes, 0);
 }
 

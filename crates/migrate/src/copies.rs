@@ -28,13 +28,13 @@ pub(crate) struct Sending {
     pub in_flight: BTreeMap<u64, (BlockNo, Micros)>,
     /// Blocks to send, in this order.
     pub queue: VecDeque<BlockNo>,
-    /// Since when an answer is awaited; `None` if that begins with the next look.
+    /// Since when an answer is awaited; `None` if that begins with the next check.
     since_us: Option<Micros>,
-    /// The longest wait for an answer of late.
+    /// The longest recent wait for an answer.
     longest_wait_us: Micros,
     /// Rounds since copies last arrived.
     fruitless: u32,
-    /// How fast they are sent, if guests are to be spared.
+    /// How fast they are sent, if guests must not be slowed down.
     pub pace: Option<Pace>,
     /// Up to where pages were rewritten in this pass, so that a freeze has less to rewrite; `None` at the end.
     pub relist: Option<RelistCursor>,
@@ -145,12 +145,12 @@ impl Receiving {
         }
     }
 
-    /// Whether a copy is to be taken.
+    /// Whether a copy should be taken.
     pub fn would_take(&self, at: Position) -> bool {
         at.round == self.until.round && at.next >= self.until.next && !self.beyond.contains(&at.next)
     }
 
-    /// Whether a copy is to be taken; notes that it was.
+    /// Whether a copy should be taken; records that it was.
     pub fn takes(&mut self, at: Position) -> bool {
         let is_new =
             at.round == self.until.round && at.next >= self.until.next && self.beyond.insert(at.next);

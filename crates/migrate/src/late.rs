@@ -3,7 +3,7 @@
 //! origin.
 //!
 //! Invariants
-//! - A host lends only what it had when it released the disk, to the host that it released it to, under that epoch, and only
+//! - A host lends only what it had when it released the disk, only to the host to which it released it, under that epoch, and
 //!   until its next start.
 //! - The new owner asks for the list of one claim only, and never after a restart: it has tracked what it has changed
 //!   since that claim, and nothing else.
@@ -87,7 +87,7 @@ impl Migration {
         }
     }
 
-    /// Lists some more of what is lent, and stops lending when nobody asks any more.
+    /// Lists some more of what is lent, and stops lending when no more requests come.
     pub(crate) fn tick_lending<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(lending) = &mut self.lending else { return };
         let (to, epoch) = (lending.to, lending.epoch);

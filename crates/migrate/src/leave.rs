@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - A release is held back only while the guest is absent: when the guest is back, it is served at once.
-//! - A host that asked is answered from its last message, and only if that is recent: otherwise it has to ask again.
+//! - A host that asked is answered by its last message, and only if that is recent: otherwise it must ask again.
 
 use haversack_core::{Call, JobError, JobId, ManageError, Memory, RelistCursor};
 use haversack_model::{HostId, Micros};
@@ -39,7 +39,7 @@ impl Migration {
         if comes { self.inherited } else { self.method() }
     }
 
-    /// Starts to send the disk to a host: from now on, what the method sends ahead is sent.
+    /// Starts to send the disk to a host: what the method sends ahead is sent from now on.
     ///
     /// # Errors
     /// The disk is not attached here.
@@ -82,7 +82,7 @@ impl Migration {
         self.destination.take().is_some()
     }
 
-    /// The guest is back: what is only allowed while it is stopped ends.
+    /// The guest is back: ends everything that is allowed only while it is stopped.
     pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.asker = None;
         if let Some(disk) = self.disk {
@@ -122,7 +122,7 @@ impl Migration {
         usage.map_or(0, |usage| usage.dirty_blocks)
     }
 
-    /// Whether blocks are being listed, so that [`Migration::tick`] is to be called often.
+    /// Whether blocks are being listed, so that [`Migration::tick`] should be called often.
     pub(crate) fn lists_blocks(&self) -> bool {
         self.passes.as_ref().is_some_and(Passes::is_listing)
     }
@@ -171,8 +171,7 @@ impl Migration {
         self.step(call, now, step);
     }
 
-    /// Whether everything that the method requires before the disk is released to that host is done. Otherwise it is
-    /// begun.
+    /// Whether everything is done that the method requires before the disk is released to that host. If not, starts it.
     fn may_leave<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId) -> bool {
         let plan = self.method().plan();
         if !self.end_replica(call, now) {
@@ -224,7 +223,7 @@ impl Migration {
         }
     }
 
-    /// Notes the end of a job, if it is the cleaning before a release.
+    /// Handles the end of a job, if it is the cleaning before a release.
     pub(crate) fn cleaned<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -14,7 +14,7 @@ pub struct Session {
     pub count: u64,
 }
 
-/// Identifies a question, so that no answer to another one is taken for its answer.
+/// Identifies a question, so that an answer to another question is not mistaken for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Question {
     /// The start of the asker's pool.
@@ -44,7 +44,7 @@ pub enum Part {
     Clean(u64),
 }
 
-/// What a replica has, as its host says.
+/// What a replica has, as reported by its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReplicaState {
     /// The session of the owner that this answers.

@@ -139,7 +139,7 @@ pub struct UnknownMethod(String);
 impl fmt::Display for UnknownMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = Method::ALL.map(Method::name).join(", ");
-        write!(f, "'{}' is no method of migration: use one of {names}", self.0)
+        write!(f, "'{}' is not a migration method: use one of {names}", self.0)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::takeover::Pending;
 
 /// The interval at which a part of the cached blocks is listed.
 const LISTING_EVERY_US: Micros = 1_000;
-/// The interval at which it is looked whether more copies may be sent.
+/// The interval at which to check whether more copies may be sent.
 const SENDING_EVERY_US: Micros = 2_000;
 
 /// Timeouts and limits.
@@ -162,7 +162,7 @@ pub struct Migration {
     pub(crate) borrowing: Option<Borrowing>,
     /// When the earlier owner was last told what to forget.
     pub(crate) forget_us: Micros,
-    /// What is to be answered when it is durably forgotten: to whom, under which epoch.
+    /// What to confirm when it is durably forgotten: to which host, under which epoch.
     pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
     pub(crate) outputs: VecDeque<Output>,
     /// Copies have come since their source was last told: one answer is enough for all that come together.
@@ -177,7 +177,7 @@ pub struct Migration {
     /// The replica that is wanted, and the one that there may be.
     pub(crate) replica: Option<ReplicaPolicy>,
     pub(crate) replicating: Option<Replicating>,
-    /// The replica that this host has of another one's blocks, and what is being recorded of it.
+    /// The replica of another host's blocks that this host has, and what is being recorded about it.
     pub(crate) keeping: Option<Keeping>,
     pub(crate) recorded: Option<(JobId, Recorded)>,
     pub(crate) trusts_replica: bool,
@@ -259,7 +259,7 @@ impl Migration {
         migration
     }
 
-    /// Makes this host the first owner of a disk that no host has had.
+    /// Makes this host the first owner of a disk that no host has owned.
     ///
     /// # Errors
     /// See [`Call::attach`].
@@ -314,7 +314,7 @@ impl Migration {
         self.problem.as_ref()
     }
 
-    /// Returns what this host is doing, as text for people.
+    /// Returns what this host is doing, as human-readable text.
     pub fn describe(&self) -> String {
         format!("{:?}, guest from {:?}", self.task, self.guest)
     }

@@ -1,4 +1,4 @@
-//! What a driver has to do for a migration.
+//! What a driver must do for a migration.
 
 use haversack_core::{Call, Copied, IoId, Memory, Rejected, RequestTag};
 use haversack_model::{BlockNo, DiskNo, HostId, Micros};
@@ -82,7 +82,7 @@ pub enum Output {
     Send(HostId, Message),
     /// Read a copy with [`CopyTicket::read`], then call [`crate::Migration::copy_read`].
     ReadCopy(CopyTicket),
-    /// Give a copy to [`haversack_core::Call::take_copy`]. Whether there was room does not matter.
+    /// Give a copy to [`haversack_core::Call::take_copy`]. It does not matter whether there was space for it.
     TakeCopy {
         /// The block.
         block: BlockNo,

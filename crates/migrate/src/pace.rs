@@ -1,13 +1,13 @@
-//! How fast copies are sent ahead, so that guests keep what they need.
+//! How fast copies are sent ahead, so that guests are not slowed down.
 //!
 //! A copy competes with guests for the flash and the reactor of the source, for processors, for the network, and for the
-//! reactor and the flash of the destination. Whichever of these is short, the answer to the copy comes later. So, as in
-//! LEDBAT (RFC 6817, section 2.4), the rate grows while answers come little later than the soonest ones of late, and is halved
+//! reactor and the flash of the destination. If any of these is scarce, the answer to the copy comes later. So, as in
+//! LEDBAT (RFC 6817, section 2.4), the rate grows while answers come little later than the fastest recent ones, and is halved
 //! when they come later than that. Copies leave in bursts: one alone costs several times the processor time of one among many,
 //! since it wakes the same threads on both hosts.
 //!
 //! Invariants
-//! - Where guests are always busy, copies are sent at the least rate all the same. It grows with each pass over the cached
+//! - Where guests are always busy, copies are still sent at the minimum rate. It grows with each pass over the cached
 //!   blocks, so that the passes end although a guest writes.
 
 use haversack_model::Micros;
@@ -17,7 +17,7 @@ use haversack_model::Micros;
 pub struct PaceLimits {
     /// How much later than the soonest answers may come.
     pub target_us: Micros,
-    /// Copies a second that are sent in any case in the first pass.
+    /// Copies a second that are always sent in the first pass.
     pub least_per_s: u64,
 }
 
@@ -32,7 +32,7 @@ impl Default for PaceLimits {
 const BURST: usize = 16;
 /// The most passes that make the least rate grow.
 const MOST_PASSES: u32 = 4;
-/// More copies a second are not sent.
+/// The most copies a second that are sent.
 const MOST_PER_S: f64 = 200_000.0;
 /// How long the soonest answer is remembered: between this and twice this.
 const BASE_US: Micros = 10_000_000;

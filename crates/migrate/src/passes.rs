@@ -1,6 +1,6 @@
 //! The blocks that a source sends ahead, and their order.
 //!
-//! The blocks on flash are listed in passes: in each pass, the blocks are sent of which the destination has no valid
+//! The blocks on flash are listed in passes: each pass sends the blocks of which the destination has no valid
 //! copy, the dirty ones first, then those that have been used again. The first pass sends all cached blocks; later
 //! ones send those that the guest has changed since, until a pass finds few, or not fewer than the pass before.
 //!

@@ -41,7 +41,7 @@ impl Migration {
         self.fetches_rest = true;
     }
 
-    /// Gives up a fetch, whose I/O the driver completes with an error.
+    /// Gives up a fetch; the driver completes its I/O with an error.
     pub fn cancel_fetch(&mut self, io: IoId) {
         self.fetches.remove(&io);
     }
@@ -179,7 +179,7 @@ impl Migration {
         self.forgetting.push((from, epoch, blocks));
     }
 
-    /// Answers what is durably forgotten by now.
+    /// Confirms the blocks that have been durably forgotten.
     pub(crate) fn answer_forgotten<M: Memory>(&mut self, call: &Call<'_, M>) {
         let is_busy = self.disk.is_some_and(|disk| call.forgetting(disk) > 0);
         if is_busy {

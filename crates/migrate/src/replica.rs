@@ -4,7 +4,7 @@
 //! - What is confirmed to the owner is durable here.
 //! - A copy is stored once, in the round in which it was sent, and only for this start of this host's pool. So no late
 //!   message replaces a newer copy, or ends or restarts a newer replica.
-//! - The replica is *certain* only while the owner cannot have gone on without it: for `lease_us` after this host has sent
+//! - The replica is *certain* only while the owner cannot have continued without it: for `lease_us` after this host has sent
 //!   the beat that the owner last returned. After a restart of this host it is not certain.
 
 use std::collections::VecDeque;
@@ -33,9 +33,9 @@ pub struct ReplicaStatus {
     pub blocks: u64,
     /// It had everything flushed when the owner was last heard.
     pub is_complete: bool,
-    /// It is complete, and the owner cannot have gone on without it.
+    /// It is complete, and the owner cannot have continued without it.
     pub is_certain: bool,
-    /// When the owner was last heard, if that was since this host started.
+    /// When the owner was last heard from, if that was since this host started.
     pub heard_us: Option<Micros>,
 }
 
@@ -143,7 +143,7 @@ impl Migration {
         self.trusts_replica = true;
     }
 
-    /// Whether this host's replica is to be used in a take-over. If not, or if there is none, what is here is obsolete.
+    /// Whether a take-over may use this host's replica. If not, or if there is none, what is here is obsolete.
     pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {
         let trusts = trusts || planted(Bug::UseUncertain);
         self.replica(call, now).is_none_or(|replica| replica.is_certain || replica.is_complete && trusts)
@@ -295,7 +295,7 @@ impl Migration {
         }
     }
 
-    /// The owner does without its replica here.
+    /// The owner does not need its replica here any more.
     pub(crate) fn replica_ended<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -355,7 +355,7 @@ impl Migration {
         true
     }
 
-    /// Makes durable what came, and confirms what is.
+    /// Makes what was received durable, and confirms what already is.
     pub(crate) fn go_on_keeping<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let (Some(keeping), Some(disk)) = (&mut self.keeping, self.disk) else { return };
         let Some(info) = call.disk_info(disk).filter(|info| matches!(info.moved, Moved::Replica { .. }))

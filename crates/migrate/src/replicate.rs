@@ -4,7 +4,7 @@
 //! Invariants
 //! - A new replica starts empty. It is told that it is complete only when it has everything that any flush so far promised,
 //!   and from before that moment on, flushes wait for it.
-//! - The owner goes on without a replica that was told so only when the replica's host has recorded that it dropped it, or
+//! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or
 //!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
 //!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
 //! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
@@ -33,13 +33,13 @@ pub struct ReplicaPolicy {
 /// What a flush promises while there is no complete replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnLoss {
-    /// That the origin has it: the disk is in mode `wt`.
+    /// The data is at the origin: the disk is in mode `wt`.
     WriteThrough,
-    /// That it is on this host's flash.
+    /// The data is on this host's flash.
     Continue,
 }
 
-/// How far a replica is.
+/// The progress of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicationState {
     /// There is none: its host does not answer, or cannot have one.
@@ -48,7 +48,7 @@ pub enum ReplicationState {
     Filling,
     /// It has everything flushed.
     Complete,
-    /// It is given up. Flushes wait until it is certain that it is not used.
+    /// It is being given up. Flushes wait until it is certain that it will not be used.
     Ending,
 }
 
@@ -124,7 +124,7 @@ impl Replicating {
         }
     }
 
-    /// Returns the state after a start of an owner that may have a replica: it has to end.
+    /// Returns the state after a restart of an owner that may have a replica: the replica must end.
     pub fn restarted(at: HostId, session: Session, now: Micros, lease_us: Micros) -> Replicating {
         let stage = Stage::Ending { is_dropped: false, until_us: now + wait_us(lease_us) };
         Replicating { stage, ..Replicating::new(at, session, now) }
@@ -146,13 +146,13 @@ fn wait_us(lease_us: Micros) -> Micros {
 }
 
 impl Migration {
-    /// Sets which host is to have a replica of the disk's dirty blocks, if any. [`Migration::set_write_through`] is to be
+    /// Sets which host should have a replica of the disk's dirty blocks, if any. [`Migration::set_write_through`] is to be
     /// called afterwards.
     pub fn set_replica(&mut self, policy: Option<ReplicaPolicy>) {
         self.replica = policy;
     }
 
-    /// Returns how far the replica is; `None` if none is wanted and there is none.
+    /// Returns the progress of the replica; `None` if none is wanted and there is none.
     pub fn replication(&self) -> Option<ReplicationState> {
         let Some(replicating) = &self.replicating else {
             return self.replica.map(|_| ReplicationState::Missing);
@@ -196,7 +196,7 @@ impl Migration {
         }
     }
 
-    /// Gives up the replica. If it was never told that it is complete, it is not used, whatever happens.
+    /// Gives up the replica. If it was never told that it is complete, it is never used.
     fn give_up_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let lease_us = self.timing.lease_us;
         let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
@@ -240,7 +240,7 @@ impl Migration {
         true
     }
 
-    /// Continues what the owner does for its replica.
+    /// Continues the owner's work for its replica.
     pub(crate) fn tick_replicating<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Record::Owner { epoch, peers } = self.ownership.record().clone() else {
             self.replicating = None;
@@ -299,7 +299,7 @@ impl Migration {
         }
     }
 
-    /// Whether what the policy promises without a replica holds. Otherwise it is worked on.
+    /// Whether what the policy promises without a replica holds. If not, continues the work for it.
     fn is_promise_kept<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let writes_through = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
         let is_here = self.is_attached_here(call) && !self.is_leaving_here();
@@ -516,7 +516,7 @@ impl Migration {
         self.tick_replicating(call, now);
     }
 
-    /// After a start: a replica that this host may have has to end first.
+    /// After a start: a replica that this host may have must end first.
     pub(crate) fn ends_replica_of_before(&mut self, moved: Moved, now: Micros) {
         if let Moved::Replicates { at } = moved {
             self.sessions += 1;

@@ -31,7 +31,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Stops that: the destination need not expect the disk any more.
+    /// Stops sending: the destination no longer expects the disk.
     pub fn stop_sending<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(sending) = self.sending.take() else { return };
         if let Some(disk) = self.disk {
@@ -45,7 +45,7 @@ impl Migration {
         self.sending.is_some()
     }
 
-    /// Adds blocks to those that are to be sent ahead, the most valuable first.
+    /// Adds blocks to send ahead, the most valuable first.
     pub fn send_blocks(&mut self, blocks: impl IntoIterator<Item = BlockNo>) {
         if let Some(sending) = &mut self.sending {
             sending.queue.extend(blocks);

@@ -1,7 +1,7 @@
-//! Taking a disk over from hosts that are permanently dead, and learning that another host has.
+//! Taking a disk over from permanently dead hosts, and handling a take-over by another host.
 //!
 //! Invariants
-//! - Nothing that a dead host has sent counts when the disk is taken over: neither its list of blocks nor its copies.
+//! - Nothing that a dead host has sent is used when the disk is taken over: neither its list of blocks nor its copies.
 //! - A host that still depends on a dead one and has no list of its blocks keeps everything that it has itself.
 
 use haversack_core::{Call, JobId, ManageError, Memory, PeerLoss};
@@ -20,7 +20,7 @@ pub(crate) struct Pending {
 
 impl Migration {
     /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence on a
-    /// dead host. **The hosts that may own the disk must be fenced before.** It is done when the record says so.
+    /// dead host. **The hosts that may own the disk must be fenced first.** It is done when the record says so.
     ///
     /// # Errors
     /// This host needs no other one, something is being recorded, or an error of the core's calls. Nothing has
@@ -138,7 +138,7 @@ impl Migration {
     }
 
     /// Another host has taken the disk over under this epoch, or is about to. Returns whether that is recorded, or
-    /// was known before; until then it is to be called again.
+    /// was known before; until then, call it again.
     pub fn overtaken<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -1,7 +1,7 @@
-//! Intents: a move is in the directory before anything is sent, so that nobody else begins one of the same disk.
+//! Intents: a move is in the directory before anything is sent, so that no other move of the same disk begins.
 //!
-//! An intent decides nothing. The source's record says who owns the disk, and what is in the directory of a move that is over,
-//! or that was abandoned, is removed.
+//! An intent decides nothing: the source's record says who owns the disk. The intent of a move that has ended, or that was
+//! abandoned, is removed.
 //!
 //! A disk that is on its way keeps its intent while anybody may still move its VM: while the daemon is there that has begun the
 //! move, and for as long as the program may run that this daemon has called, since a host that cannot reach etcd lets it run.

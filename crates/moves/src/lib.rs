@@ -1,12 +1,12 @@
-//! Which moves of VMs a host of a cluster begins, ends and clears away, by its view of the directory and its balancer.
+//! Which VM moves a host of a cluster begins, ends and cleans up, according to its view of the directory and its balancer.
 //!
 //! Nothing here does I/O or reads a clock: the daemon's threads and the crash simulator of a cluster run the same decisions.
 //!
 //! - [`snapshot`] is what the balancer sees of the directory.
 //! - [`Observed`] is what a host remembers for the balancer: windows with too much demand, and earlier moves.
-//! - [`Mover`] is the host that balances: it takes one step after the other, from the question whether it leads to the call of the
+//! - [`Mover`] is the host that balances: it takes one step after the other, from finding out whether it leads to calling the
 //!   program that moves a VM.
-//! - [`Intents`] says which intents in the directory are of no use any more.
+//! - [`Intents`] says which intents in the directory are obsolete.
 //!
 //! Invariants
 //! - A program is called only for a move whose intents are in the directory, and that the next leader can know of.

@@ -1,7 +1,7 @@
 //! The host that balances: what it does next.
 //!
-//! One of the hosts that have a program of the operator's moves VMs, one at a time. [`Mover::round`] begins a round. Each step says
-//! what is to be done, and the driver calls the method that takes the outcome, until there is nothing more to do. Then the driver
+//! One of the hosts that have the operator's program moves VMs, one at a time. [`Mover::round`] begins a round. Each step says
+//! what to do, and the driver calls the method that takes the outcome, until there is nothing more to do. Then the driver
 //! removes the intents of the round.
 
 use std::collections::HashMap;
@@ -57,10 +57,10 @@ pub struct OrderedDisk {
     pub id: String,
 }
 
-/// What is to be done next.
+/// What to do next.
 #[derive(Debug)]
 pub enum Act {
-    /// Become the host that balances, or go on to be it: [`Mover::led`] takes the outcome.
+    /// Become or stay the host that balances: [`Mover::led`] takes the outcome.
     Lead,
     /// Have the balancer make a plan: [`Mover::planned`].
     Plan,
@@ -98,7 +98,7 @@ struct Beginning {
     moved: Move,
     /// Intents that are not in the directory yet.
     intents: Vec<(String, IntentRecord)>,
-    /// What the balancer has noted of it.
+    /// What the balancer has recorded about it.
     recorded: Option<MoveRecord>,
 }
 
@@ -110,7 +110,7 @@ pub struct Mover {
     rests: Rests,
     /// The most time that the program may take, in milliseconds.
     most_ms: u64,
-    /// Says what is wrong with a name that the program cannot be given.
+    /// Says what is wrong with a name that cannot be passed to the program.
     check_name: fn(&str) -> Result<(), String>,
     leadership: Option<Leadership>,
     /// VMs that are left alone, and until when.
@@ -290,7 +290,7 @@ impl Mover {
         now: Instant,
     ) -> Option<Act> {
         if let Err(error) = result {
-            tracing::debug!("what the balancer knows is not in the directory: {error}");
+            tracing::debug!("the balancer's state is not in the directory: {error}");
             // The program is not called.
             let recorded = self.beginning.as_ref().and_then(|beginning| beginning.recorded.as_ref());
             recorded.into_iter().for_each(|moved| observed.forget(moved));
@@ -310,7 +310,7 @@ impl Mover {
         self.put_off(now);
     }
 
-    /// Leaves the VM alone until both hosts have reported what has become of it.
+    /// Leaves the VM alone until both hosts have reported the result.
     fn put_off(&mut self, now: Instant) {
         let Some(beginning) = self.beginning.take() else { return };
         let (least, most) = (self.rests.least, self.rests.after_failure);

@@ -1,10 +1,10 @@
 //! What a host remembers for the balancer.
 //!
 //! Every host observes the windows, and follows what the host that balances hands on through the directory. So the history of
-//! moves outlives the leader, and the directory's data as long as one host that has heard of it goes on to run.
+//! moves outlives the leader, and also the directory's data, as long as one host that knows it keeps running.
 //!
-//! Times are on the cluster's clock, in microseconds. It is no time of day: it goes on by the monotonic clocks of the hosts, and is
-//! set forward to the furthest that a host has heard of.
+//! Times are on the cluster's clock, in microseconds. It is not the time of day: it advances with the monotonic clocks of the
+//! hosts, and is set forward to the latest time that a host has received.
 
 use std::time::Instant;
 
@@ -60,7 +60,7 @@ impl Observed {
         Ok(())
     }
 
-    /// Takes note of a move that begins now. Returns what it has noted.
+    /// Records a move that begins now. Returns what was recorded.
     pub fn record(&mut self, moved: &Move, now: Instant) -> MoveRecord {
         let record = MoveRecord::of(self.now_us(now), moved);
         self.balancer.record(record.clone());
@@ -72,7 +72,7 @@ impl Observed {
         self.balancer.forget(moved);
     }
 
-    /// Takes note of the moves that the directory has, if they are not this host's own.
+    /// Records the moves in the directory that are not this host's own.
     pub fn follow(&mut self, view: &View, now: Instant) {
         let Some(seen) = &view.balance else { return };
         let (record, state) = (&seen.record, (seen.revision, seen.record.clock_us));
@@ -91,30 +91,30 @@ impl Observed {
                 self.balancer.advance(behind_us);
                 self.balancer.learn(self.now_us(now), &moves, record.clock_us);
             }
-            Some(Err(error)) => tracing::warn!("what the balancer knew before cannot be read: {error}"),
-            None => tracing::warn!("what the balancer knew before has no moves"),
+            Some(Err(error)) => tracing::warn!("the balancer's earlier state cannot be read: {error}"),
+            None => tracing::warn!("the balancer's earlier state has no moves"),
         }
     }
 
-    /// Goes on with what the host knew that balanced before, unless that was this one.
+    /// Continues with the state of the host that balanced before, unless that was this one.
     pub fn take_over(&mut self, view: &View, now: Instant) {
         self.follow(view, now);
         let record = view.balance.as_ref().map(|seen| &seen.record);
         let Some(record) = record.filter(|record| self.handed_on.as_ref() != Some(*record)) else { return };
         match Balancer::deserialize(&record.state) {
             Ok(balancer) => self.balancer.go_on_from(balancer),
-            Err(error) => tracing::warn!("what the balancer knew before cannot be read: {error}"),
+            Err(error) => tracing::warn!("the balancer's earlier state cannot be read: {error}"),
         }
     }
 
-    /// Returns what is to be handed on to the host that balances next.
+    /// Returns what to hand on to the host that balances next.
     pub fn to_hand_on(&self, now: Instant) -> BalanceRecord {
         // Its keys are text.
         let state = serde_json::to_value(&self.balancer).unwrap_or_default();
         BalanceRecord { clock_us: self.now_us(now), state }
     }
 
-    /// What was to be handed on is in the directory.
+    /// The handed-on state is in the directory.
     pub fn handed_on(&mut self, record: BalanceRecord) {
         self.handed_on = Some(record);
     }

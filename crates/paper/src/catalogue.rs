@@ -1,4 +1,4 @@
-//! The papers whose figures are redone, and the mixes that their recipes name.
+//! The papers whose figures are reproduced, and the mixes that their recipes name.
 
 use haversack_sim::mix::Mix;
 

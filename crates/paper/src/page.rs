@@ -12,13 +12,14 @@ use crate::run::FigureResult;
 pub fn page(paper: &Paper, results: &[FigureResult]) -> Page {
     let made = results.iter().map(|result| result.seconds).sum::<f64>();
     let lead = format!(
-        "{} Figures and tables redone by Haversack's simulator in {}. What the paper says is quoted with its own numbers; all \
+        "{} Figures and tables reproduced by Haversack's simulator in {}. What the paper says is quoted with its own numbers; all \
          else is computed from the results. What is marked \"by the paper\" in a plot is the paper's number on our scale: a \
          difference is applied to our result for the system that it is from.",
         paper.source,
         Unit::Seconds.format(made)
     );
-    let mut page = Page::new(&format!("{}, redone", paper.name)).lead(&lead).section(summary(paper, results));
+    let mut page =
+        Page::new(&format!("{}, reproduced", paper.name)).lead(&lead).section(summary(paper, results));
     for (figure, result) in paper.figures.iter().zip(results) {
         page = page.section(section(figure, result));
     }

@@ -1,4 +1,4 @@
-//! State that lasts from window to window: each disk's state, its target, and the history of its forecast.
+//! State that is kept between windows: each disk's state, its target, and the history of its forecast.
 //!
 //! The caller closes a window with the facts about all disks and gets the inputs of the decision, to be logged,
 //! and the plan. Between windows it reports events; some of them call for a decision at once. After a refused
@@ -190,7 +190,7 @@ impl Tracked {
         self.knee = knee.cloned();
     }
 
-    /// Uses what was measured of a window that goes on.
+    /// Uses what was measured of a window that has not ended.
     fn look(&mut self, window: &DiskWindow) {
         let waits = self.state == DiskState::MigratedIn && window.accesses() == 0;
         if self.state.locked() || self.state.gone() || waits {

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Sizes rise strictly; ratios never decrease and are within 0 and 1.
-//! - Between two points the curve is a step: it promises no more than what was measured at the smaller size.
+//! - Between two points the curve is a step: it has the ratio that was measured at the smaller size.
 
 use serde::{Deserialize, Serialize};
 

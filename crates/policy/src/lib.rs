@@ -4,7 +4,7 @@
 //! trait: what a disk [demands](demand), what it will demand next ([forecast]), how a pool is
 //! [divided](allocate), which [write mode](write_mode) fits, and what is [admitted](haversack_admission).
 //! [`decide`] combines them into a [`Plan`] from [`Inputs`] that can be logged and replayed; [`Controller`]
-//! keeps the state that lasts from window to window.
+//! keeps the state between windows.
 //!
 //! Nothing here does I/O, reads a clock or uses unseeded random numbers: the same inputs give the same plan in
 //! the daemon, in the simulator and in a replay.

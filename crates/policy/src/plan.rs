@@ -73,9 +73,9 @@ pub enum WindowStage {
     /// It has ended, and the figures are those of all of it.
     #[default]
     Ended,
-    /// It goes on; the figures are those of the one before, but for intensity and latencies.
+    /// It has not ended; the figures are those of the previous one, except for intensity and latencies.
     GoesOn,
-    /// It goes on, and there is none before it with any access: the figures are those so far.
+    /// It has not ended, and no earlier one has any access: the figures are those so far.
     SoFar,
 }
 

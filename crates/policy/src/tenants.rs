@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocate::{Allocation, Claim, Share, Target, share};
 use crate::plan::{DiskInput, Inputs};
 
-/// What a disk keeps whatever its tenant's bound is: about a segment.
+/// What a disk keeps regardless of its tenant's bound: about a segment.
 const FLOOR_BLOCKS: u64 = 256;
 /// The weight of a disk without priority.
 const LEAST_WEIGHT: f64 = 1e-6;

@@ -235,7 +235,7 @@ my sub check_nodes {
     if (defined($away)) {
         my $attach = "haversack disk attach $disk->{name} $disk->{origin} --pool " . pool($disk) . " --from $away";
         die "disk '$disk->{name}' is attached on node '$away', which is not connected and may have data that nobody else has:"
-            . " start that node. If it is dead for good, run '$attach' and 'haversack disk own $disk->{name}', and remove "
+            . " start that node. If it is permanently dead, run '$attach' and 'haversack disk own $disk->{name}', and remove "
             . entry($disk, $away) . "\n";
     }
     check_no_holder($disk) if grep { $_ ne migrated_from() } holders($disk);

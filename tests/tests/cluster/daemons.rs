@@ -184,7 +184,7 @@ fn three_daemons_and_an_etcd_that_dies() {
             })?;
         }
         check(has_event(&daemons[0], "host-forgotten")?, "there is no event")?;
-        // It is not gone for good: it says again what it has.
+        // It is not dead: it reports again what it has.
         daemons[2].start_again()?;
         until_host(&daemons[0], "gamma", "alive")?;
         wait_until("its disk", PATIENCE, || {

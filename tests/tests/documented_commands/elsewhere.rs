@@ -93,7 +93,7 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
     row(
         "docs/cluster.md",
         "haversack host forget",
-        "it needs a host that is gone for good",
+        "it needs a host that is permanently dead",
         Some(("tests/tests/cluster/daemons.rs", "fn three_daemons_and_an_etcd_that_dies(")),
     ),
     row("docs/cluster.md", "exec virsh", MANAGER, None),

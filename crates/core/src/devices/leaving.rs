@@ -1,4 +1,4 @@
-//! A device that is leaving, and what has to happen before the record says that it is gone. The flow is
+//! A device that is leaving, and what must happen before the record says that it is gone. The flow is
 //! `flow/leave.rs`.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros};

@@ -185,22 +185,22 @@ impl Devices {
         std::mem::take(&mut self.leaving)
     }
 
-    /// Notes that a device is gone: the store is to forget its segments.
+    /// Records that a device is gone: the store must forget its segments.
     pub fn forget_segments(&mut self, segments: Vec<SegmentNo>) {
         self.gone.extend(segments);
     }
 
-    /// Whether the store is to forget any segments.
+    /// Whether the store must forget any segments.
     pub fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Returns the next segment that the store is to forget.
+    /// Returns the next segment that the store must forget.
     pub fn next_gone(&mut self) -> Option<SegmentNo> {
         self.gone.pop_front()
     }
 
-    /// Whether lost devices have segments that the next call is to process.
+    /// Whether lost devices have segments for the next call to process.
     pub fn has_lost_segments(&self) -> bool {
         !self.gone.is_empty() || self.leaving.iter().any(|l| !l.clean.is_empty())
     }

@@ -77,7 +77,7 @@ impl Purge {
         self.slots.is_empty().then(|| *self.over_seq.get_or_insert(last_seq))
     }
 
-    /// Notes that the purge is over.
+    /// Records that the purge has ended.
     pub fn end(&mut self) {
         self.under_way = false;
     }

@@ -165,7 +165,7 @@ impl Durability {
         self.record.is_durable(version)
     }
 
-    /// Returns what is to be done for the record.
+    /// Returns what to do for the record.
     pub fn next_for_record(&mut self) -> RecordStep {
         self.record.next(self.flushed)
     }

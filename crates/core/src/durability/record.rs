@@ -50,7 +50,7 @@ pub(crate) struct RecordWrite {
 }
 
 impl RecordWrite {
-    /// Returns the copy that is to be written: 0 or 1.
+    /// Returns the copy to write: 0 or 1.
     pub fn copy(&self) -> u64 {
         self.copy
     }
@@ -61,7 +61,7 @@ impl RecordWrite {
     }
 }
 
-/// What is to be done for the record.
+/// What to do for the record.
 pub(crate) enum RecordStep {
     /// Nothing, or only waiting.
     Nothing,

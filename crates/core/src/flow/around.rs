@@ -20,7 +20,7 @@
 //! - Dirty content leaves the cache only when the origin has its replacement: durably, if a durable page may
 //!   list the old content as dirty.
 //! - While a device is in use, dirty staged blocks of the window are dropped only when no durable page lists
-//!   as dirty the versions that they superseded: a kill must not bring those back.
+//!   as dirty the versions that they superseded: a crash must not bring those back.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 

@@ -12,7 +12,7 @@
 //! - The two copies of a dirty block are on different devices.
 //! - A frame that lacks sectors which flash has is merged with them before it is committed. So the new
 //!   version never has fewer valid sectors than the version it supersedes.
-//! - While an older version of a block is on its way to flash, the newer one is not committed: after a kill
+//! - While an older version of a block is on its way to flash, the newer one is not committed: after a crash
 //!   only the older one would be staged, and would be trusted.
 //! - A batch that lost one of its two copies stays staged while any device is leaving: until the record says
 //!   that the device is gone, recovery treats a single copy as a torn commit.

@@ -1,4 +1,4 @@
-//! Disks that share one pool (`Target::Shared`): who makes room for a batch, and how segments get to the disks
+//! Disks that share one pool (`Target::Shared`): which disk makes room for a batch, and how segments get to the disks
 //! that need them.
 //!
 //! Blocks are evicted in the order of the common hands, but free slots in one disk's segment cannot be used

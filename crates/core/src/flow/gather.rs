@@ -4,7 +4,7 @@
 //! is attached again. If every segment has a few of them, no other disk gets space. Other disks then work without the
 //! cache (`mirror_unavailable.rs`), except for one that needs dirty blocks of another host: its blocks have to be durable
 //! here before they may be written to the origin. Two hosts that have handed over a disk to each other would wait for each
-//! other for ever. So the dirty blocks of one segment are staged again, and committed to others of their disk. Then the
+//! other forever. So the dirty blocks of one segment are staged again, and committed to others of their disk. Then the
 //! segment is given up. That needs a disk with two segments on the device.
 //!
 //! Invariants

@@ -1,5 +1,5 @@
-//! Jobs of a disk: management operations that end some time after the call. Here they start, are driven and
-//! end. What each one does is in `ownership.rs`, `detach.rs`, `forget.rs`, `resize.rs` and `settings.rs`.
+//! Jobs of a disk: management operations that end some time after the call. They are started, driven and
+//! ended here. What each one does is in `ownership.rs`, `detach.rs`, `forget.rs`, `resize.rs` and `settings.rs`.
 //!
 //! Invariants
 //! - A disk has at most one job, and its end is reported once.

@@ -8,20 +8,21 @@
 //! - A block whose version on flash belongs to an ended group is not committed again before that version is clean.
 //!   So there is one dirty version of each block on flash. The newer version waits in the staging area, and a flush of the
 //!   guest waits for it.
-//! - A write past the cache waits until all groups are clean that had ended when it looked first. A write that the cache
+//! - A write past the cache waits until all groups are clean that had ended at its first check. A write that the cache
 //!   itself would send past it is staged instead.
 //!
 //! When a disk is attached, its flushes are not known any more: each commit is a group of its own until then, which keeps
 //! the order as well.
 //!
 //! Dirty blocks that are copied to another device get another sequence number without being written. Then everything that
-//! is dirty becomes one group. The same when the order is suspended: while blocks come from another host, or are about to go
+//! is dirty becomes one group. The same happens when the order is
+//! suspended: while blocks come from another host, or are about to go
 //! there. It is broken while dirty blocks are lost, damaged or unreadable: others do not wait for them.
 //!
 //! Invariants
 //! - Versions that wait for the cleaner take an eighth of the staging area at most, and what is staged for a flush in
 //!   progress another eighth: the rest is for other disks.
-//! - A disk that waits for its origin commits whatever need not wait.
+//! - A disk that waits for its origin commits everything that need not wait.
 
 pub(crate) mod groups;
 

@@ -1,4 +1,4 @@
-//! Taking over a disk from a permanently dead host, and learning that another host has done so.
+//! Taking over a disk from a permanently dead host, and handling a take-over by another host.
 //!
 //! Invariants
 //! - This host's blocks that the origin may lack are kept. Clean blocks are kept only if no other host can

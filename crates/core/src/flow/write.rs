@@ -4,7 +4,7 @@
 //!
 //! Invariants
 //! - A new version goes to a new frame: first its content, then its descriptor, then the older descriptor is
-//!   cleared. So a kill at any point leaves one of the two intact.
+//!   cleared. So if the process is killed at any point, one of the two is intact.
 //! - A write is acknowledged only after the descriptor of its frame is stored.
 //! - A guest's write is not staged while its block is being filled from the origin or while the origin is
 //!   being written past the cache.

@@ -36,7 +36,7 @@ pub struct DeviceRecord {
     pub id: Uuid,
     /// Segments on it.
     pub segments: u32,
-    /// Its first segments, this many, are prepared for use. The others were never used, whatever is there.
+    /// This many of its segments, from the first, are prepared for use. The others were never used, regardless of their content.
     pub prepared: u32,
     /// Its state in the pool.
     pub state: DeviceState,
@@ -120,7 +120,7 @@ pub struct DiskRecord {
     pub persistence: Persistence,
     /// Entries of commits with lower sequence numbers are void.
     pub since_seq: u64,
-    /// Blocks that commits up to this number wrote are clean, whatever their pages say.
+    /// Blocks that commits up to this number wrote are clean, regardless of what their pages say.
     pub clean_seq: u64,
     /// What remains of its last migration.
     pub moved: Moved,

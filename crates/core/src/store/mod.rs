@@ -325,7 +325,7 @@ impl Store {
         std::hint::black_box(read);
     }
 
-    /// Visits every entry of a block, whatever its status.
+    /// Visits every entry of a block, regardless of its status.
     pub fn entries(&self, disk: DiskNo, block: BlockNo, mut visit: impl FnMut(SlotNo, Slot)) {
         self.index.find(hash(disk, block), |number| {
             let slot = self.slots.get(number);

@@ -20,7 +20,7 @@ use super::slot::{Live, SlotNo};
 /// One of this many blocks of a disk may be on probation.
 const PROBATION_SHARE: u64 = 10;
 
-/// Whether the probation hand is to act before the main hand.
+/// Whether the probation hand acts before the main hand.
 pub(super) fn is_probation_due(probation: u64, live: u64) -> bool {
     probation * PROBATION_SHARE > live
 }

@@ -218,7 +218,7 @@ impl Slot {
         self.has(MIRROR)
     }
 
-    /// Whether sectors outside the mask are lost and must not be read from elsewhere.
+    /// Whether sectors outside the mask are lost, so that they must not be read from elsewhere.
     pub fn poisoned(self) -> bool {
         self.has(POISONED)
     }

@@ -24,7 +24,7 @@ use crate::table::Table;
 pub struct LostDevice {
     /// Older versions elsewhere that pages may list, as found so far.
     pub overtaken: Vec<SlotNo>,
-    /// Its segments without dirty blocks: [`Store::lose_clean`] is to be called for each.
+    /// Its segments without dirty blocks: call [`Store::lose_clean`] for each.
     pub clean: Vec<SegmentNo>,
 }
 

@@ -15,7 +15,7 @@
 //!
 //! Invariants
 //! - Nothing is known before the first evictions, unless it was learned before a restart and the pool is
-//!   full. Until the pool is full, blocks stay for ever.
+//!   full. Until the pool is full, blocks stay forever.
 
 use haversack_model::{BlockNo, DiskNo};
 
@@ -246,7 +246,7 @@ impl Store {
     }
 
     /// Continues from that state, if nothing is known yet and the pool is full. While the pool is not full,
-    /// blocks stay for ever.
+    /// blocks stay forever.
     pub fn resume_stay(&mut self, disk: DiskNo, saved: &[u8; STAY_BYTES]) {
         let mean = f64::from_le_bytes(saved[..8].try_into().expect("it has 16 bytes"));
         let regret_us = f32::from_le_bytes(saved[8..12].try_into().expect("it has 16 bytes"));

@@ -1,4 +1,4 @@
-//! A disk is taken over from a host that is dead for good, and the dead host comes back.
+//! A disk is taken over from a permanently dead host, and the dead host comes back.
 
 use haversack_core::{
     Copied, CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,

@@ -191,7 +191,7 @@ impl Twin {
         if was_owner || self.machines.guests[0].host == dead {
             self.machines.guests[0].oracle.crash(power && was_owner);
         }
-        tell(|| format!("{:>10} host {dead} is dead for good", self.machines.shared.now));
+        tell(|| format!("{:>10} host {dead} is permanently dead", self.machines.shared.now));
     }
 
     /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns `None` if there

@@ -185,7 +185,7 @@ impl ClusterConfig {
         if let Some(hook) = &self.hook {
             program::check(hook).map_err(|what| format!("hook: {what}"))?;
             if self.hook_time.0.is_zero() {
-                return Err("hook_time = \"0s\" lets no program end: give a time such as 1h".into());
+                return Err("hook_time = \"0s\" leaves no time to run: give a time such as 1h".into());
             }
         }
         let mut names = BTreeSet::new();

@@ -102,8 +102,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a host that is gone for good, and what it owned, from the directory. Its disks stay where they are: nobody gets them
-    /// by this.
+    /// Removes a permanently dead host, and what it owned, from the directory. Its disks stay where they are: this gives them to
+    /// no other host.
     ///
     /// # Errors
     /// It is not confirmed, nobody knows the host, it is alive, or etcd cannot be reached.
@@ -115,7 +115,7 @@ impl Daemon {
         let is_alive = || {
             DaemonError::conflict(
                 format!("host '{host}' is alive"),
-                "only a host that is gone for good can be forgotten: stop its daemon first",
+                "only a permanently dead host can be forgotten: stop its daemon first",
             )
         };
         let view = cluster.directory.view();
@@ -207,9 +207,8 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
         problems.push(error.clone());
     }
     if status.is_name_taken {
-        problems.push(format!(
-            "another daemon is in the directory as '{name}': every host needs a name of its own"
-        ));
+        problems
+            .push(format!("another daemon is in the directory as '{name}': every host needs a unique name"));
     }
     problems.extend(status.conflicts.iter().map(|one| format!("disk '{}': {}", one.disk, conflict(one))));
     problems.extend(unreadable(&cluster.directory.view()));

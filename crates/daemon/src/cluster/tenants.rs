@@ -197,7 +197,7 @@ fn tell(daemon: &Daemon, here: &Here) {
         bounds.sort_by(|a, b| (&a.tenant, b.most_blocks).cmp(&(&b.tenant, a.most_blocks)));
         bounds.dedup_by(|later, first| later.tenant == first.tenant);
         if let Err(error) = daemon.with_policy(|policy| policy.set_tenants(&pool.name, &bounds)) {
-            tracing::debug!(pool = pool.name, "the policy was not told of tenants: {error}");
+            tracing::debug!(pool = pool.name, "the policy did not get the tenants' parts: {error}");
         }
     }
 }

@@ -24,7 +24,7 @@ impl Watch {
                 // At the start it may just need a moment.
                 if self.was_connected.is_some() || status.since > super::LOOK_EVERY * 4 {
                     let why = status.error.clone().unwrap_or_default();
-                    let what = format!("{why}. Guests and disks go on without it; nothing is balanced");
+                    let what = format!("{why}. Guests and disks continue without it; nothing is balanced");
                     daemon.events.add("directory-away", "daemon", what);
                     self.was_connected = Some(false);
                 }
@@ -40,7 +40,7 @@ impl Watch {
         }
         if status.is_name_taken && !self.was_name_taken {
             let what = format!(
-                "another daemon is in the directory as '{}': this one is not until it is gone. Every host needs a name of its own",
+                "another daemon is in the directory as '{}': this one stays out until that one is gone. Every host needs a unique name",
                 cluster.directory.name()
             );
             daemon.events.add("directory-name-taken", "daemon", what);
@@ -65,7 +65,7 @@ impl Watch {
                 daemon.events.add("host-joined", "daemon", format!("host '{name}' is in the cluster"));
             }
             for name in before.difference(&now).filter(|name| *name != me) {
-                let what = format!("host '{name}' is away: its lease has ended. Its disks stay its own");
+                let what = format!("host '{name}' is away: its lease has expired. It keeps its disks");
                 daemon.events.add("host-away", "daemon", what);
             }
         }

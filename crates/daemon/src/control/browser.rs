@@ -32,7 +32,7 @@ pub async fn guard(request: Request, next: Next) -> Response {
     let headers = request.headers();
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
     if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
-        return refuse("a page from elsewhere made the request".into(), "open the dashboard itself");
+        return refuse("a page of another site made the request".into(), "open the dashboard itself");
     }
     let is_of_page = site.is_some() || headers.contains_key(ORIGIN);
     if is_of_page && !matches!(*request.method(), Method::GET | Method::HEAD) {

@@ -36,7 +36,7 @@ pub async fn undrain(State(control): State<Control>, Part(host): Part<String>) -
     answer(&control, move |daemon| daemon.drain_host(&host, false)).await
 }
 
-/// Removes a host that is gone for good, and the disks that it owned, from the directory. Refused while it is alive.
+/// Removes a permanently dead host, and the disks that it owned, from the directory. Refused while it is alive.
 #[utoipa::path(post, path = "/v1/cluster/hosts/{host}/forget", request_body = ForgetHost,
     params(("host" = String, Path, description = "Name of the host")),
     responses((status = 200), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),

@@ -75,7 +75,7 @@ pub async fn stop(State(control): State<Control>, Part(disk): Part<String>) -> A
     answer(&control, move |daemon| daemon.stop_migration(&disk)).await
 }
 
-/// What would be lost if this host took a disk over from a host that is dead for good.
+/// What would be lost if this host took a disk over from a permanently dead host.
 #[utoipa::path(get, path = "/v1/disks/{disk}/own",
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = Takeover), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -83,7 +83,7 @@ pub async fn takeover(State(control): State<Control>, Part(disk): Part<String>) 
     answer(&control, move |daemon| daemon.takeover_of(&disk)).await
 }
 
-/// Takes a disk over from a host that is dead for good: fences that host, then owns the disk. Refused while that host answers.
+/// Takes a disk over from a permanently dead host: fences that host, then owns the disk. Refused while that host answers.
 #[utoipa::path(post, path = "/v1/disks/{disk}/own", request_body = OwnDisk,
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),

@@ -79,7 +79,7 @@ impl Daemon {
                 let (needed, host) = (bytes(needed_blocks), hosts.name_of(peer));
                 return Err(DaemonError::conflict(
                     format!("disk '{name}' needs {needed} bytes that are only on host '{host}', which {why}"),
-                    "check haversackd there and try again; or, if that host is dead for good, see 'haversack disk own'",
+                    "check haversackd there and try again; or, if that host is permanently dead, see 'haversack disk own'",
                 ));
             }
             std::thread::sleep(POLL_EVERY);

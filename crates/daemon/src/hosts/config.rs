@@ -91,14 +91,14 @@ impl MigrationConfig {
         if let Some(fence) = &self.fence {
             fence.check().map_err(|what| format!("fence: {what}"))?;
             if self.fence_time.0.is_zero() {
-                return Err("fence_time = \"0s\" lets no program end: give a time such as 60s".into());
+                return Err("fence_time = \"0s\" leaves no time to run: give a time such as 60s".into());
             }
         }
         let mut taken = HashSet::new();
         for name in hosts.iter().map(|host| &host.name).chain([&self.name]) {
             crate::settings::check_name(name)?;
             if !taken.insert(host_id(name)) {
-                return Err(format!("host '{name}' is named twice: every host needs a name of its own"));
+                return Err(format!("host '{name}' is named twice: every host needs a unique name"));
             }
         }
         Ok(())

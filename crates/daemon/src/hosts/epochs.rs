@@ -289,8 +289,8 @@ impl Daemon {
             }
             Heard::Unclear(by) => Err(DaemonError::conflict(
                 format!("host '{}' may have taken the disk over, and is not connected", hosts.name_of(by)),
-                "connect it; or, if it is dead for good and has not served the disk, 'haversack disk forget' on the hosts that \
-                 have noted its take-over",
+                "connect it; or, if it is permanently dead and has not served the disk, 'haversack disk forget' on the hosts \
+                 that have noted its take-over",
             )),
         }
     }
@@ -459,7 +459,7 @@ impl Watch {
         if !news.is_empty()
             && let Err(error) = daemon.state.note_taken_over(news)
         {
-            tracing::error!("the take-overs have not been noted: {error}");
+            tracing::error!("the take-overs have not been recorded: {error}");
         }
     }
 }

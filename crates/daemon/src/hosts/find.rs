@@ -88,7 +88,7 @@ impl Daemon {
                         config.name,
                         hosts.name_of(host)
                     ),
-                    "forget the disk on the host that has not used it last",
+                    "forget the disk on the host that was not the last to use it",
                 )),
             };
         }

@@ -1,4 +1,4 @@
-//! `haversack disk own`: taking a disk over from a host that is dead for good.
+//! `haversack disk own`: taking a disk over from a permanently dead host.
 //!
 //! Invariants
 //! - A disk is taken only from hosts that are not connected. Every other host has said that it neither has the disk nor dirty
@@ -152,7 +152,7 @@ fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
                  origin",
                 named(holders)
             ),
-            "repeat the disk's name as accept_loss; or repair what is dead",
+            "repeat the disk's name as accept_loss; or repair the dead host",
         ));
     }
     let unknown = request.without_fence.iter().find(|host| !is_among(host, fenced_first));
@@ -175,7 +175,7 @@ fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
 
 fn no_fence(disk: &str, hosts: &[String]) -> DaemonError {
     let what = format!(
-        "no fence is configured for the origin of disk '{disk}': {} may go on writing it",
+        "no fence is configured for the origin of disk '{disk}': {} may keep writing to it",
         named(hosts)
     );
     DaemonError::conflict(what, FENCE_HINT)
@@ -218,7 +218,7 @@ impl Daemon {
         Ok(self.describe_takeover(&hosts, &disk, &plan))
     }
 
-    /// Takes a disk over from a host that is dead for good.
+    /// Takes a disk over from a permanently dead host.
     ///
     /// # Errors
     /// As [`Daemon::takeover_of`], or something was not confirmed.
@@ -268,9 +268,9 @@ impl Daemon {
         self.state.note_agreed(disk.id, true)?;
         let lost = match (takeover.lost_bytes, loss) {
             _ if uses => "nothing that was flushed is lost: the replica here was used".to_string(),
-            (None, _) => "what only it had is as the origin has it".to_string(),
+            (None, _) => "reads of data that only it had return the origin's data".to_string(),
             (Some(bytes), PeerLoss::Accepted) => {
-                format!("{bytes} bytes that only it had are as the origin has them")
+                format!("reads of {bytes} bytes that only it had return the origin's data")
             }
             (Some(bytes), PeerLoss::Recorded) => {
                 format!(
@@ -439,7 +439,7 @@ impl Daemon {
                 Err(_) => "a host stopped answering".to_string(),
             };
             return Err(DaemonError::conflict(
-                format!("the other hosts do not know that this one takes the disk: {why}"),
+                format!("the other hosts have not recorded that this one takes the disk: {why}"),
                 "try again",
             ));
         }

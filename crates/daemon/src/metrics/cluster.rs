@@ -18,12 +18,12 @@ pub fn cluster(out: &mut Text, daemon: &Daemon) {
         ),
         (
             "haversack_cluster_view_age_seconds",
-            "Time since anything was heard of the directory; since the last loss of it if nothing ever was.",
+            "Time since the last update from the directory, or since it was lost if there was none.",
             status.age.unwrap_or(status.since).as_secs_f64(),
         ),
         (
             "haversack_cluster_lease_left_seconds",
-            "Time for which this host still counts as alive without being heard of.",
+            "Time left on this host's lease.",
             status.lease_left.unwrap_or_default().as_secs_f64(),
         ),
         (
@@ -33,7 +33,7 @@ pub fn cluster(out: &mut Text, daemon: &Daemon) {
         ),
         (
             "haversack_cluster_conflicts",
-            "Disks that this host owns and the directory has at another one.",
+            "Disks that this host owns and the directory lists at another host.",
             status.conflicts.len() as f64,
         ),
     ];

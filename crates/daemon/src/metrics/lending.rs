@@ -32,7 +32,7 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
         ("haversack_lent_asked_blocks_total", "counter", "Blocks that other hosts have asked for.", |s| {
             s.lent.asked_blocks
         }),
-        ("haversack_lent_hit_blocks_total", "counter", "Blocks of these that were there.", |s| {
+        ("haversack_lent_hit_blocks_total", "counter", "Requested blocks that were there.", |s| {
             s.lent.hit_blocks
         }),
         ("haversack_lent_bad_blocks_total", "counter", "Blocks that came with a wrong checksum.", |s| {

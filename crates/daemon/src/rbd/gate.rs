@@ -158,7 +158,7 @@ impl RbdGate {
     fn tell_if_kept_out(&self, found: &std::result::Result<(), WatchError>) {
         let Some(why) = self.admission.locked().found(found) else { return };
         if let Some(daemon) = self.daemon.0.upgrade() {
-            let message = format!("its helper has ended, and no other one is used for now: {why}");
+            let message = format!("its helper has exited, and no new one is used for now: {why}");
             daemon.events.add("helper-kept-out", &self.disk, message);
         }
     }

@@ -7,7 +7,7 @@
 //! | when a helper has opened the image | whoever fences |
 //! |---|---|
 //! | 1. its client is entered in the register | 1. marks the host ([`super::fenced`]) and takes its lock ([`super::lock`]) away |
-//! | 2. the pool's lock is still there and no mark is, or the helper is stopped for good | 2. blocklists the clients of the host that are in the register |
+//! | 2. the pool's lock is still there and no mark is, or the helper is stopped permanently | 2. blocklists the clients of the host that are in the register |
 //!
 //! If the lock was still there at step 2, it had not been taken away yet; so the entry of step 1 was there before, and
 //! whoever fences reads it. Otherwise no request has been sent through the helper. The list of those that have the image open

@@ -98,8 +98,8 @@ impl Daemon {
                  have taken the disk over",
                 config.name
             ),
-            "connect that host; neither from nor 'haversack disk own' can help. If it is dead for good, remove it from [[host]], \
-             and if it has locked the origin, take its lock away with 'rados lock break'",
+            "connect that host; neither from nor 'haversack disk own' can help. If it is permanently dead, remove it from \
+             [[host]], and if it has locked the origin, take its lock away with 'rados lock break'",
         ))
     }
 

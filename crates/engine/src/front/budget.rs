@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Beyond the pool's budget, a disk without requests may always have one, and a client without requests one of at
-//!   most `SMALL_BYTES`. So no client waits forever, whatever the others use.
+//!   most `SMALL_BYTES`. So no client waits forever, regardless of what the others use.
 //! - A disk uses no more than it leaves free. However many disks use all they may, the next one finds as much
 //!   free as each of them has.
 

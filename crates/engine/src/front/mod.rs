@@ -168,7 +168,7 @@ pub(crate) trait Client {
     fn give(&mut self, slot: u32, at: usize, from: &[u8]);
     /// Accepts no more requests: the disk is gone or the arena ends.
     fn close(&mut self, context: &mut ClientContext<'_>);
-    /// Returns whether its peer has disconnected: nobody waits for its requests any more.
+    /// Returns whether its peer has disconnected, so that its requests are no longer waited for.
     fn is_leaving(&self) -> bool {
         false
     }
@@ -187,7 +187,7 @@ struct Seat {
 pub(crate) struct Front {
     clients: Vec<Option<Seat>>,
     polled: Vec<u32>,
-    /// How many clients have come and gone.
+    /// How many clients have connected and disconnected.
     changes: u64,
     /// What is copied for other hosts, and from them.
     pub copies: Copies,
@@ -223,7 +223,7 @@ impl Front {
         }
     }
 
-    /// Returns how many clients have come and gone so far.
+    /// Returns how many clients have connected and disconnected so far.
     pub fn changes(&self) -> u64 {
         self.changes
     }

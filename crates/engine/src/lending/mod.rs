@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! - Only free segments are lent, and nothing more when few are left. When they become fewer, loans are given back.
-//! - What a crash has left of loans is forgotten before the first one is granted.
+//! - Loans that a crash has left are forgotten before the first one is granted.
 
 mod lender;
 

@@ -2,8 +2,8 @@
 //!
 //! The protocol decides who serves a disk. Until this host may, the guest's requests wait: a vhost-user queue is not read,
 //! and requests of NBD clients are held. A queue that starts, or an NBD client's first write, says that the guest is here. An
-//! NBD client that only reads says nothing: a hypervisor looks at a disk long before its guest comes, so its reads are
-//! answered by the host that owns the disk, and nothing of them is cached.
+//! NBD client that only reads is no sign of that: a hypervisor reads from a disk long before its guest arrives, so its reads
+//! are answered by the host that owns the disk, and are not cached.
 //!
 //! A host with dirty blocks for another one keeps its `Migration` when the disk is detached, and has it again after a restart.
 //! A disk that is detached and clean *stands by*: whichever host asks for it, or reads it for a client, gets it.
@@ -233,7 +233,7 @@ impl Reactor {
         Ok((disk, job))
     }
 
-    /// Sets which host is to have a replica of a disk's dirty blocks. One that is not wanted any more is ended.
+    /// Sets which host should have a replica of a disk's dirty blocks. A replica that is no longer wanted is ended.
     pub(crate) fn set_replica(&mut self, disk: DiskHandle, replica: Option<ReplicaPolicy>) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();

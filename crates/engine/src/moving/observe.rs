@@ -1,8 +1,8 @@
-//! Reads of NBD clients that look at a disk before its guest has come: the host that owns the disk answers them.
+//! Reads of NBD clients that open a disk before its guest has arrived: the host that owns the disk answers them.
 //!
 //! Invariants
-//! - At most [`MOST_OBSERVED_BYTES`] of a disk are being read for each host, whatever it asks for, and each question once.
-//!   So reads of a disk whose origin is away do not prevent those of others.
+//! - At most [`MOST_OBSERVED_BYTES`] of a disk are being read for each host, regardless of its requests, and each question once.
+//!   So reads of a disk whose origin is unreachable do not block those of others.
 //! - A host has no more questions open for a disk, apart from those that were refused, so that others need not wait for
 //!   these.
 
@@ -81,7 +81,7 @@ impl Reactor {
         }
     }
 
-    /// Repeats questions, and gives up those that nobody answers.
+    /// Repeats questions, and gives up those that are not answered.
     pub(super) fn repeat_observations(&mut self, at: usize) {
         if self.moving.movers[at].is_guests() {
             return self.end_observations(at);

@@ -1,4 +1,4 @@
-//! What the protocol wants done: messages, copies that are read or taken, and blocks that came from another host.
+//! What the protocol requests: messages, copies that are read or taken, and blocks that came from another host.
 
 use haversack_core::{Copied, IoFailure, IoId, Memory, Moved, Piece};
 use haversack_migrate::{CopyTicket, Output, Position, Session};

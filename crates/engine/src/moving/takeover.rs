@@ -1,4 +1,4 @@
-//! Disks of hosts that are permanently dead: taking them over, and learning that another host has.
+//! Disks of permanently dead hosts: taking them over, and handling a take-over by another host.
 
 use haversack_core::{Core, DiskConfig, DiskInfo, ManageError, Moved, PeerLoss};
 use haversack_model::{BlockNo, DiskHandle, DiskId, DiskNo, HostId, SectorNo};

@@ -171,7 +171,7 @@ pub(super) fn start(
     (wanted, arrived)
 }
 
-/// Connects, however long it takes. Returns false when nobody waits any more.
+/// Connects, however long it takes. Returns false when the connection is no longer needed.
 fn serve_wish(
     server: &Server,
     needed_bytes: &AtomicU64,

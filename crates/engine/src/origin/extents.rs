@@ -5,7 +5,7 @@
 //! 1 for the image itself, 2 and more for what is behind it, 0 for data that no layer has. The data behind the image is
 //! what the base reads as.
 //!
-//! Each layer is compared on its own: an image between the disk's and the base's, such as one that a snapshot has made, may
+//! Each layer is compared separately: an image between the disk's and the base's, such as one made by a snapshot, may
 //! have little data.
 
 use std::collections::BTreeMap;

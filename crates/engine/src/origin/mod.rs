@@ -99,7 +99,7 @@ pub(crate) trait Origin {
     }
     /// Takes in what a host says that lends flash to this one.
     fn lender_said(&mut self, _: &mut OriginContext<'_>, _from: HostId, _: Message) {}
-    /// Uses nothing of what was sent to lenders so far any more.
+    /// Stops using anything that was sent to lenders so far.
     fn void_lent(&mut self, _: &mut OriginContext<'_>) {}
     /// Gives back what a lender has.
     fn give_back(&mut self, _: &mut OriginContext<'_>, _lender: HostId) {}

@@ -436,7 +436,7 @@ impl NbdOrigin {
         }
     }
 
-    /// Gives up requests whose time is over. If one is on a connection, that connection is closed first.
+    /// Gives up requests that have timed out. If one is on a connection, that connection is closed first.
     fn give_up_old(&mut self, context: &mut OriginContext<'_>) {
         for number in 0..self.jobs.len() as u32 {
             let Some(job) = self.jobs[number as usize].as_ref() else { continue };

@@ -1,4 +1,4 @@
-//! What follows from the core's events: who is notified, and what is left to do here when a job has ended.
+//! Handling of the core's events: who is notified, and what remains to be done here when a job has ended.
 
 use haversack_core::{Event, JobError, JobId, RequestError};
 use haversack_model::{DeviceNo, DiskHandle, DiskNo};

@@ -1,7 +1,7 @@
 //! The optimum of a division in blocks, however fine, against which solutions in units are compared.
 //!
 //! Curves are step functions with few steps, so this is a multiple-choice knapsack: one step of each curve. It is
-//! solved exactly by dominance: curve after curve, only those sums of steps are kept of which no other takes less
+//! solved exactly by dominance: curve after curve, a sum of steps is kept only if no other takes less
 //! space for at least as much worth. Lagrange's relaxation, with the slope at which the hulls run out of space as the
 //! price of a block, bounds what a sum can still reach. Sums and steps that cannot beat the known solution are
 //! dropped. The known solution is the better of two: the solver's, and a greedy one of whole hull steps and then the

@@ -168,7 +168,7 @@ impl RunningKnee {
         }
     }
 
-    /// Chooses by what was counted, and counts from zero.
+    /// Chooses by what was counted, and restarts counting.
     fn choose(&mut self, window_us: Micros) {
         let (accesses, counted_from) = (self.accesses, self.counted_from);
         let tried = |length: &Length| LengthTried {

@@ -3,7 +3,7 @@
 //! An LRU stack of extents is visited at depths that the plan draws. New data is a new extent, of the size of a
 //! request. A visit takes the whole extent at the depth if the distance stays in its range, and otherwise the end of
 //! it that lies at the depth: each of its blocks then has exactly that distance, because the last blocks of an extent
-//! are the highest. The two parts are merged again as soon as they are adjacent in the stack for good.
+//! are the highest. The two parts are merged again as soon as they are permanently adjacent in the stack.
 //!
 //! Whether a read or a write comes next is drawn according to what is due of each. If no extent suits a range of
 //! distances, the range is drawn again, and so it is after a visit that would need a request too many. Only if that

@@ -1,7 +1,7 @@
 //! Dirty blocks on a second host: two daemons over TLS on a network of their own, one origin. The owner dies under load, and the
 //! other host serves everything that was flushed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -131,10 +131,10 @@ impl Written {
     }
 
     /// Runs the load while something happens, which it survives.
-    fn during(&mut self, host: PathBuf, act: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn during(&mut self, host: &Path, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let load = scope.spawn(|| self.go_on(&host, &ends));
+            let load = scope.spawn(|| self.go_on(host, &ends));
             let acted = act();
             ends.store(true, Ordering::Relaxed);
             let ended = load.join().map_err(|_| Error::Check("the load panicked".into()))?;
@@ -230,7 +230,7 @@ fn a_replica_that_is_cut_off_is_given_up_and_filled_again() {
         let mut pair = Pair::replicated(place, &places)?;
         let socket = pair.alpha.socket("nbd.sock");
         let mut written = Written::new();
-        written.during(socket.clone(), || {
+        written.during(&socket, || {
             std::thread::sleep(Duration::from_secs(1));
             pair.network.cut(1)?;
             wait_for(&pair.alpha, "missing")?;
@@ -262,7 +262,7 @@ fn daemons_that_restart_come_to_a_complete_replica_again() {
         let socket = pair.alpha.socket("nbd.sock");
         let mut written = Written::new();
         let Pair { alpha, beta, .. } = &mut pair;
-        written.during(socket, || {
+        written.during(&socket, || {
             std::thread::sleep(Duration::from_secs(1));
             beta.kill_and_restart(Duration::from_secs(1))?;
             wait_for(alpha, "complete")?;
@@ -297,7 +297,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         let error = pair.alpha.refused(&["disk", "set", "vm1", "--replicate", "beta", "--mode", "wt"])?;
         check(error.contains("nothing is dirty"), error)?;
         let mut written = Written::new();
-        written.during(pair.alpha.socket("nbd.sock"), || {
+        written.during(&pair.alpha.socket("nbd.sock"), || {
             for _ in 0..3 {
                 pair.alpha.command(&["disk", "set", "vm1", "--replicate", "auto"])?;
                 wait_for(&pair.alpha, "complete")?;
@@ -314,7 +314,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         wait_for(&pair.alpha, "complete")?;
         // A disk with a replica moves to where that is, and has one at the other host then.
         pair.alpha.command(&["migrate", "--to", "beta", "vm1"])?;
-        written.during(pair.beta.socket("nbd.sock"), || {
+        written.during(&pair.beta.socket("nbd.sock"), || {
             wait_until("the move", PATIENCE, || Ok(state(&pair.beta, "vm1")? == "here"))
         })?;
         wait_until_moved(&pair.alpha, &pair.beta, "vm1")?;

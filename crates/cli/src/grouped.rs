@@ -10,7 +10,7 @@ use crate::arguments::Arguments;
 /// The groups of commands, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Pools and disks", &["pool", "disk", "flush-offline"]),
-    ("Hosts", &["migrate", "host", "cluster", "tenant"]),
+    ("Hosts", &["migrate", "host", "cluster", "tenant", "loan"]),
     ("The daemon", &["status", "top", "events", "policy", "support-bundle", "stop"]),
     (
         "Traces and simulations, without the daemon",

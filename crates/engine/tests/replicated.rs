@@ -182,6 +182,7 @@ fn a_restarted_owner_serves_the_disk_again() {
 #[test]
 fn a_replica_is_ended_although_its_disk_moves_no_more() {
     let network = Network::new(false, 0);
+    let own = Place::new("replica-own");
     let (shared, _places, mut a, b, _, mut guest) = replicated(&network);
     guest.write(0, SECTORS / 4, 2);
     guest.flush();
@@ -189,8 +190,11 @@ fn a_replica_is_ended_although_its_disk_moves_no_more() {
     a.kill();
     network.cut(true);
     a.start();
-    let attach = || a.handle().attach(spec(1, DISK_MIB, origin(&shared)));
-    assert!(matches!(attach(), Err(EngineError::HasReplica { .. })), "its flushes would wait for ever");
+    // The other host still has the origin open, which a disk that does not move must have for itself.
+    std::fs::copy(shared.path("origin"), own.path("origin")).unwrap();
+    let attach = || a.handle().attach(spec(1, DISK_MIB, origin(&own)));
+    let told = attach().map(drop);
+    assert!(matches!(told, Err(EngineError::HasReplica { .. })), "its flushes would wait for ever: {told:?}");
     network.cut(false);
     wait_until("the replica is gone", || status(&b).replica.is_none());
     wait_until("that is on record", || a.handle().migration_status(DISK).unwrap().is_none());

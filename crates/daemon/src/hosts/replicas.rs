@@ -273,7 +273,7 @@ impl Watch {
         let mut seen = HashMap::new();
         for (id, (status, at_us)) in found {
             let before = hosts.replicas.seen.locked().get(&id).cloned();
-            let present = self.look_at(daemon, hosts, id, status, at_us, before);
+            let present = self.look_at(daemon, hosts, id, status, at_us, before.as_ref());
             seen.insert(id, present);
         }
         *hosts.replicas.seen.locked() = seen;
@@ -286,12 +286,12 @@ impl Watch {
         id: DiskId,
         status: MoveStatus,
         at_us: Micros,
-        before: Option<Seen>,
+        before: Option<&Seen>,
     ) -> Seen {
         let place = hosts.replicas.place_of(id);
         let is_same = |seen: &Seen| seen.status.replication == status.replication;
-        let since = before.as_ref().filter(|seen| is_same(seen)).map_or_else(Instant::now, |seen| seen.since);
-        let last = before.as_ref().and_then(|seen| seen.place.clone());
+        let since = before.filter(|seen| is_same(seen)).map_or_else(Instant::now, |seen| seen.since);
+        let last = before.and_then(|seen| seen.place.clone());
         let mut seen = Seen {
             place: place.map(|host| hosts.name_of(host)).or(last),
             of: status.replica.map(|replica| hosts.name_of(replica.of)),
@@ -301,7 +301,7 @@ impl Watch {
             since,
         };
         let Ok((name, disk)) = daemon.by_id(id) else { return seen };
-        tell(daemon, &name, before.as_ref(), &seen);
+        tell(daemon, &name, before, &seen);
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
             let why = self.ask(daemon, hosts, &disk, place, since);
             let begins = "it begins when a client is connected";

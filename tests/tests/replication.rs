@@ -43,8 +43,9 @@ impl<'a> Pair<'a> {
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
         let network = Network::new(place, 2, MBITS)?;
         let hosts = Hosts::on(place, &["alpha", "beta"], &network)?;
-        let there = Disk::new("vm1", origin.uri()).with(DIRTY);
-        let disk = there.clone().with("from = \"none\"").with(more);
+        let known = Disk::new("vm1", origin.uri()).with(DIRTY);
+        let there = known.clone().with("from = \"alpha\"");
+        let disk = known.with("from = \"none\"").with(more);
         let settings = |host: usize, name: &str, disks| Settings {
             more: hosts.tables(name),
             network: Some(network.namespace(host)),
@@ -326,40 +327,5 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         pair.beta.command(&["disk", "resize", "vm1", "33554432"])?;
         wait_for(&pair.beta, "complete")?;
         pair.beta.detach("vm1")
-    });
-}
-
-/// What a replica costs a flush: printed, and compared with a round trip.
-#[test]
-fn a_flush_takes_a_round_trip_more() {
-    test_alone("the cost of a replica", |place| {
-        let places = [place.host("a")?, place.host("b")?];
-        let pair = Pair::replicated(place, &places)?;
-        let measure = |command: Command| -> Result<[Duration; 2]> {
-            let mut guest = client(&pair.alpha)?;
-            let mut took = Vec::new();
-            for block in 0..500 {
-                let mut data = [7; BLOCK as usize];
-                let begin = Instant::now();
-                guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut data)?;
-                let wrote = begin.elapsed();
-                let begin = Instant::now();
-                guest.ask(Command::Flush, 0, 0, &mut [])?;
-                took.push(if command == Command::Write { wrote } else { begin.elapsed() });
-            }
-            took.sort_unstable();
-            Ok([took[took.len() / 2], took[took.len() * 99 / 100]])
-        };
-        let [flush, write] = [measure(Command::Flush)?, measure(Command::Write)?];
-        pair.alpha.command(&["disk", "set", "vm1", "--replicate", "none"])?;
-        wait_until("the end of the replica", PATIENCE, || Ok(replica(&pair.alpha)?.is_null()))?;
-        let [flush_alone, write_alone] = [measure(Command::Flush)?, measure(Command::Write)?];
-        let round_trip = pair.alpha.json(&["host", "list"])?[0]["round_trip_s"].clone();
-        place.say(&format!(
-            "median and 99th percentile of a flush: {flush:?} with a replica, {flush_alone:?} without; of a write: {write:?} and \
-             {write_alone:?}; a round trip takes {round_trip} s"
-        ));
-        check(flush[0] > flush_alone[0], "a flush waits for nothing")?;
-        check(write[0] < 2 * write_alone[0] + Duration::from_micros(200), "a write waits for the replica")
     });
 }

@@ -241,7 +241,7 @@ fn refused_by_the_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Resul
         let (name, disks) = (format!("lacking{}", pair.count), pair.attachments(1 - pair.from));
         let there = Qemu::expect(pair.place, &name, &disks[..1], &[])?;
         let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
-        let text = ended(&output, 1, "is where it was")?;
+        let text = ended(&output, 1, "stays where it was")?;
         wait_until("the end of a QEMU that is of no use", PATIENCE, || Ok(there.watch().is_err()))?;
         check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
         load.advance(100)?;

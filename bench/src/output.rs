@@ -30,7 +30,7 @@ pub fn until_closed(run: impl FnOnce() -> ExitCode) -> ExitCode {
     }
 }
 
-/// As `println!`, with [`line`].
+/// As `println!`, with [`line()`].
 macro_rules! say {
     ($($text:tt)*) => {
         $crate::output::line(format_args!($($text)*))

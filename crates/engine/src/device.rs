@@ -140,9 +140,12 @@ impl CacheDevice {
         self.file.read_exact_at(bytes, self.start_bytes + offset_bytes)
     }
 
-    /// Reads from an offset to several places, one after the other; returns how many bytes were read.
+    /// Reads from an offset to several places, one after the other; returns how many bytes were read, 0 if a signal came first.
     pub fn read_pages_at(&self, pages: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
-        Ok(rustix::io::preadv(&self.file, pages, self.start_bytes + offset_bytes)?)
+        match rustix::io::preadv(&self.file, pages, self.start_bytes + offset_bytes) {
+            Err(rustix::io::Errno::INTR) => Ok(0),
+            count => Ok(count?),
+        }
     }
 
     /// Writes all of `bytes` to an offset.

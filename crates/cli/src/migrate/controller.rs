@@ -128,7 +128,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
             let migration = controller.move_vm(to)?;
             controller.bar.finish_and_clear();
             filling = controller.filling;
-            filling.let_go();
+            client.block_on(filling.let_go());
             (migration.downtime_ms, controller.held)
         }
         (Ok(source), Err(error)) => return Err(without_destination(source, &error)),
@@ -205,7 +205,10 @@ fn gone(error: &QmpError) -> CliError {
 impl<'a> Controller<'a> {
     /// Moves the VM, or takes up what an earlier run has left. Returns what QEMU says of it.
     fn move_vm(&mut self, to: &str) -> Result<Migration> {
-        let is_running = match source::stage(&mut self.source).map_err(|error| unknown(&error))? {
+        let stage = source::stage(&mut self.source).map_err(|error| unknown(&error))?;
+        // Where it was sent then is not known.
+        let was_gone = stage == Stage::Gone;
+        let is_running = match stage {
             Stage::Waiting => {
                 let what =
                     "the QEMU at --qmp waits for a VM itself: have --qmp and --qmp-destination been swapped?";
@@ -236,6 +239,7 @@ impl<'a> Controller<'a> {
         let migration = self.source.migration().unwrap_or_default();
         match destination::arrive(&mut self.destination, is_running)? {
             Arrival::Arrived => Ok(migration),
+            Arrival::Refused(why) if was_gone => Err(refusal::too_late(&why)),
             Arrival::Refused(why) => {
                 let error = refusal::bring_back(&mut self.source, &mut self.destination, &why, is_running);
                 self.stop_filling(&error);
@@ -360,6 +364,7 @@ impl<'a> Controller<'a> {
         let (mut is_continued, mut has_said) = (false, false);
         self.source.set_patience(ASK_AGAIN_AFTER);
         loop {
+            self.keep();
             let stage = match source::stage(&mut self.source) {
                 Ok(stage) => stage,
                 Err(error) if error.is_gone() => return self.source_gone(&error.into()),
@@ -385,6 +390,7 @@ impl<'a> Controller<'a> {
                     if let Err(why) = self.hold() {
                         return self.call_off(why);
                     }
+                    self.let_go();
                     let state = json!({ "state": "pre-switchover" });
                     // It may have failed at this moment.
                     let _ = self.source.execute("migrate-continue", &state);
@@ -396,8 +402,6 @@ impl<'a> Controller<'a> {
                 Stage::Moving(_) => {}
             }
             self.show_memory();
-            let Controller { client, filling, .. } = self;
-            client.block_on(filling.keep());
             // What is wrong is found when it is asked.
             let _ = self.source.next_event(LOOK_EVERY);
         }
@@ -438,12 +442,32 @@ impl<'a> Controller<'a> {
                 return Err(restarted(&format!("disk '{disk}' is in use although the VM is stopped")));
             }
             if left().is_zero() {
-                return if is_down { Err(restarted("the daemon is down")) } else { self.give_up(known) };
+                match &known {
+                    _ if is_down => return Err(restarted("the daemon is down")),
+                    Some(Fill { running: Some(_), .. }) => {}
+                    None if self.filling.has_vhost_user() => {
+                        return Err(restarted("the daemon does not say whether the disks are in use"));
+                    }
+                    _ => return self.give_up(known),
+                }
             }
             if self.is_interrupted(HOLD_EVERY) {
                 return Err(cancelled("Ctrl-C"));
             }
         }
+    }
+
+    /// Has the daemon go on sending the caches. A daemon that does not answer does not hold up the VM.
+    fn keep(&mut self) {
+        let Controller { client, filling, .. } = self;
+        let _ = client.block_on(async { tokio::time::timeout(LEAST_PATIENCE, filling.keep()).await });
+    }
+
+    /// Has the daemon send the caches until the disks have followed the VM, whatever becomes of this process. That is said before
+    /// the VM goes: a guest that waited for a disk whose sending has ended would wait for ever.
+    fn let_go(&mut self) {
+        let Controller { client, filling, .. } = self;
+        let _ = client.block_on(async { tokio::time::timeout(LEAST_PATIENCE, filling.let_go()).await });
     }
 
     /// Cancels QEMU's migration. No error if it was too late for that.

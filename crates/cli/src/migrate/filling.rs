@@ -31,7 +31,9 @@ pub struct Filling<'a> {
     /// Disks that the VM has been seen to use over vhost-user.
     vhost_user: BTreeSet<&'a str>,
     /// When the daemon was told last that they are still wanted.
-    kept: Instant,
+    kept: Option<Instant>,
+    /// The daemon sends them without being told any more.
+    is_let_go: bool,
 }
 
 /// How far they are.
@@ -61,7 +63,7 @@ impl std::fmt::Display for Fill {
 impl<'a> Filling<'a> {
     pub fn new(client: &'a Client, disks: &'a [String], to: &'a str, method: Option<Travels>) -> Filling<'a> {
         let (jobs, vhost_user) = (BTreeMap::new(), BTreeSet::new());
-        Filling { client, disks, to, method, jobs, vhost_user, kept: Instant::now() }
+        Filling { client, disks, to, method, jobs, vhost_user, kept: None, is_let_go: false }
     }
 
     /// Starts to send the caches that are not on their way yet.
@@ -79,7 +81,14 @@ impl<'a> Filling<'a> {
 
     async fn start_disk(&mut self, disk: &'a str) -> Result<()> {
         let body = StartMigration { to: self.to.into(), method: self.method, keep: Some(KEEP) };
-        let job: Job = self.client.tell(Method::POST, &path(disk)?, &body).await?;
+        let job: Job = match self.client.tell(Method::POST, &path(disk)?, &body).await {
+            // A daemon of an older version does not know `keep`.
+            Err(CliError::Refused(refusal)) if refusal.code == "bad-request" => {
+                let body = StartMigration { keep: None, ..body };
+                self.client.tell(Method::POST, &path(disk)?, &body).await?
+            }
+            job => job?,
+        };
         self.jobs.insert(disk, job.id);
         Ok(())
     }
@@ -92,16 +101,17 @@ impl<'a> Filling<'a> {
 
     /// Has the daemon go on sending them, from time to time. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
-        if self.kept.elapsed() >= KEEP_EVERY {
-            self.kept = Instant::now();
+        if !self.is_let_go && self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
+            self.kept = Some(Instant::now());
             self.keep_for(Some(KEEP)).await;
         }
     }
 
-    /// The VM is there: the disks follow it, without this process as well.
-    pub fn let_go(&mut self) {
-        let client = self.client;
-        client.block_on(self.keep_for(None));
+    /// The VM is about to be there, or is: the disks follow it, without this process as well. For use within
+    /// [`Client::block_on`].
+    pub async fn let_go(&mut self) {
+        self.is_let_go = true;
+        self.keep_for(None).await;
     }
 
     async fn keep_for(&mut self, keep: Option<Span>) {
@@ -143,6 +153,11 @@ impl<'a> Filling<'a> {
             self.vhost_user.insert(disk);
         }
         status.vhost_user_queues != Some(0) && self.vhost_user.contains(disk)
+    }
+
+    /// Returns whether the VM has been seen to use a disk over vhost-user.
+    pub fn has_vhost_user(&self) -> bool {
+        !self.vhost_user.is_empty()
     }
 
     /// Returns whether a disk's job runs. An error if it has failed.

@@ -60,11 +60,14 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     if dismissed {
         return Ok(());
     }
-    let is_sent =
-        match until_known("the migration has ended", || source::end(&mut Monitor::connect(qmp, PATIENCE)?)) {
-            Err(CliError::Qmp(error)) if error.is_gone() => true,
-            is_sent => is_sent?,
-        };
+    let ended = until_known("the migration has ended", || {
+        let mut here = Monitor::connect(qmp, PATIENCE)?;
+        Ok((source::end(&mut here)?, here))
+    });
+    let (is_sent, here) = match ended {
+        Err(CliError::Qmp(error)) if error.is_gone() => (true, None),
+        ended => ended.map(|(is_sent, here)| (is_sent, Some(here)))?,
+    };
     if !is_sent {
         // It may have ended.
         if let Ok(mut there) = Monitor::connect(qmp_destination, PATIENCE) {
@@ -74,8 +77,10 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     }
     let mut there = until_known("the VM runs", || Ok(Monitor::connect(qmp_destination, PATIENCE)?))?;
     let Arrival::Refused(why) = destination::arrive(&mut there, true)? else { return Ok(()) };
-    let mut here = until_known("the VM goes on where it was", || Ok(Monitor::connect(qmp, PATIENCE)?))?;
-    Err(refusal::bring_back(&mut here, &mut there, &why, true))
+    match here {
+        Some(mut here) => Err(refusal::bring_back(&mut here, &mut there, &why, true)),
+        None => Err(refusal::too_late(&why)),
+    }
 }
 
 /// Does something until it succeeds or QEMU is gone: nobody else would have the VM go on.

@@ -71,7 +71,7 @@ impl Daemon {
     /// There is no such disk, or no other hosts are configured.
     pub fn keep_migration(&self, name: &str, keep: Option<Span>) -> Result<()> {
         let (hosts, disk) = (self.hosts_or_error()?, self.disk(name)?);
-        if self.jobs.is_running(JobKind::Migrate, name) {
+        if self.jobs.is_running(JobKind::Migrate, name) && hosts.is_kept(disk.id) {
             hosts.keep(disk.id, keep);
         }
         Ok(())

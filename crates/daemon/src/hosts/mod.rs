@@ -249,6 +249,11 @@ impl Hosts {
         }
     }
 
+    /// Returns whether a disk's migration was started to be called off unless it is kept.
+    fn is_kept(&self, disk: DiskId) -> bool {
+        self.kept.locked().contains_key(&disk)
+    }
+
     /// Returns whether whoever drives a disk's migration has not been heard of for too long.
     fn is_left(&self, disk: DiskId) -> bool {
         self.kept.locked().get(&disk).is_some_and(|until| Instant::now() >= *until)

@@ -177,7 +177,8 @@ fn a_vm_that_cannot_be_moved_as_it_is_goes_on_where_it_was() {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::start(place, &places, &origins, "")?;
         let mut guest = pair.boot()?;
-        let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
+        // The daemon is down for longer than QEMU's NBD client waits for it, and what a guest does on the NBD disk then fails.
+        let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
         for is_back_at_once in [true, false] {
             load.advance(100)?;
             killed_while_the_vm_stops(&mut pair, &mut load, &origins[0], is_back_at_once)?;

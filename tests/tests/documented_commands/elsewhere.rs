@@ -202,13 +202,16 @@ pub(super) const ELSEWHERE: &[Elsewhere] = &[
         "docs/cli.md",
         "haversack disk set vm1 --replicate beta",
         REPLICA,
-        Some(("tests/tests/replication.rs", "\"--replicate\", \"beta\"")),
+        Some(("tests/tests/replication.rs", "fn a_replica_is_set_ended_and_moved_under_load")),
     ),
     row(
         "docs/replication.md",
         "haversack disk own vm1 --dry-run",
         REPLICA,
-        Some(("tests/tests/replication.rs", "\"own\", \"vm1\", \"--dry-run\"")),
+        Some((
+            "tests/tests/replication.rs",
+            "fn all_that_was_flushed_is_there_when_the_owner_dies_under_load",
+        )),
     ),
     row(
         "docs/migration.md",

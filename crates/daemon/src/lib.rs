@@ -38,6 +38,7 @@ pub mod policy;
 pub mod pool;
 pub mod program;
 mod rbd;
+mod redacted_log;
 pub mod reload;
 pub mod run;
 pub mod sandbox;

@@ -36,6 +36,7 @@ use crate::daemon::Daemon;
 use crate::error::DaemonError;
 use crate::hosts::{self, Hosts, guests, incarnation};
 use crate::locked::Locked;
+use crate::redacted_log::Lines;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
@@ -129,7 +130,7 @@ pub enum RunError {
 pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
     let filter: Targets =
         config.log.parse().map_err(|e| RunError::Log { filter: config.log.clone(), why: format!("{e}") })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Lines);
     let registry = tracing_subscriber::registry();
     // This fails only if a log is already set up.
     let _ = match config.log_format {

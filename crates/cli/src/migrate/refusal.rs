@@ -41,3 +41,87 @@ pub fn bring_back(source: &mut Monitor, destination: &mut Monitor, why: &str, ru
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use haversack_qmp::Address;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A QEMU whose last migration is in this phase. It notes the commands that change something.
+    struct Qemu {
+        monitor: Monitor,
+        heard: Arc<Mutex<Vec<String>>>,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Qemu {
+        fn new(state: &'static str, phase: &'static str) -> Qemu {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("qmp");
+            let listener = UnixListener::bind(&path).unwrap();
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let noted = heard.clone();
+            std::thread::spawn(move || {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let say = |stream: &mut BufReader<_>, what: Value| {
+                    let stream: &mut std::os::unix::net::UnixStream = stream.get_mut();
+                    stream.write_all(format!("{what}\r\n").as_bytes()).is_ok()
+                };
+                say(&mut stream, json!({ "QMP": { "version": {}, "capabilities": [] } }));
+                let (mut line, mut state) = (String::new(), state);
+                while stream.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                    let command: Value = serde_json::from_str(&line).unwrap();
+                    line.clear();
+                    let name = command["execute"].as_str().unwrap_or_default().to_owned();
+                    let answer = match name.as_str() {
+                        "query-migrate" => json!({ "status": phase }),
+                        "query-status" => json!({ "status": state, "running": state == "running" }),
+                        _ => json!({}),
+                    };
+                    if name == "cont" {
+                        state = "running";
+                    }
+                    if !name.starts_with("q") || name == "quit" {
+                        noted.lock().unwrap().push(name);
+                    }
+                    say(&mut stream, json!({ "return": answer, "id": command["id"] }));
+                }
+            });
+            let monitor = Monitor::connect(&Address::Unix(path), Duration::from_secs(30)).unwrap();
+            Qemu { monitor, heard, _directory: directory }
+        }
+
+        fn heard(&self, command: &str) -> bool {
+            self.heard.lock().unwrap().iter().any(|heard| heard == command)
+        }
+    }
+
+    #[test]
+    fn only_a_qemu_that_has_refused_a_vm_is_ended() {
+        for (state, phase, is_ended) in
+            [("inmigrate", "failed", true), ("running", "failed", false), ("inmigrate", "active", false)]
+        {
+            let mut qemu = Qemu::new(state, phase);
+            discard(&mut qemu.monitor);
+            assert_eq!(qemu.heard("quit"), is_ended, "{state}, {phase}");
+        }
+    }
+
+    #[test]
+    fn a_vm_that_was_refused_goes_on_at_the_source_unless_it_was_paused() {
+        for runs in [true, false] {
+            let (mut here, mut there) =
+                (Qemu::new("postmigrate", "completed"), Qemu::new("inmigrate", "failed"));
+            let error = bring_back(&mut here.monitor, &mut there.monitor, "no such device", runs);
+            assert!(matches!(error, CliError::NotMoved { is_cancelled: false, .. }), "{error}");
+            assert_eq!((here.heard("cont"), there.heard("quit")), (runs, true));
+        }
+    }
+}

@@ -292,7 +292,7 @@ fn dirty_disks_missing_from_the_file_are_reported() {
         daemon.stop()?;
         daemon.settings().disks.truncate(1);
         daemon.start_again()?;
-        daemon.wait_for_log(&["WARN", "vm2", "8388608 dirty bytes", "nothing attaches the disk"])?;
+        daemon.wait_for_log(&["WARN", "vm2", "8388608 dirty bytes", "the disk is not attached"])?;
         event(&daemon, "left-dirty", &["vm2", "8388608"])?;
         let list = daemon.command(&["disk", "list"])?;
         has_all("the list", &list, &["vm2", "detached", "8388608 dirty bytes"])?;

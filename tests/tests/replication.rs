@@ -324,8 +324,20 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         check(replica(&pair.beta)?["host"] == "alpha", "it is at the other host")?;
         written.check(&pair.beta)?;
         // Resized, detached and attached again.
-        pair.beta.command(&["disk", "resize", "vm1", "33554432"])?;
+        wait_until("the last client's end", PATIENCE, || {
+            Ok(pair.beta.json(&["disk", "show", "vm1"])?["clients"] == 0)
+        })?;
+        pair.beta.command(&["disk", "resize", "vm1", "16777216", "--shrink", "--confirm", "vm1"])?;
+        let guest = client(&pair.beta)?;
+        wait_until("the reason why there is no replica", PATIENCE, || {
+            let why = replica(&pair.beta)?["error"].clone();
+            Ok(why.as_str().is_some_and(|why| why.contains("33554432 bytes here")))
+        })?;
+        pair.alpha.detach("vm1")?;
         wait_for(&pair.beta, "complete")?;
+        drop(guest);
+        let error = pair.beta.refused(&["disk", "set", "vm1", "--mode", "wt"])?;
+        check(error.contains("nothing is dirty"), error)?;
         pair.beta.detach("vm1")
     });
 }

@@ -214,6 +214,11 @@ pub enum ManageError {
         "dirty blocks of disk {0} were lost with a cache device: the guest will read the origin's data there; accept the loss by naming the disk"
     )]
     Lost(DiskId),
+    /// Dirty blocks of the disk were lost here, and another host may have a replica of them.
+    #[error(
+        "dirty blocks of disk {0} were lost here, and another host may have a replica of them: stop haversackd here and take the disk over there, or accept the loss by naming the disk"
+    )]
+    LostHere(DiskId),
     /// A cache device is missing, or metadata is damaged, that may have listed dirty blocks of the disk. It
     /// is unknown which of the remaining blocks are the newest.
     #[error(

@@ -207,7 +207,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::Manage(ManageError::Dirty { .. }) => {
             (409, "dirty", "flush it first, or repeat its name to accept the loss")
         }
-        EngineError::Manage(ManageError::Lost(_) | ManageError::Damaged(_)) => {
+        EngineError::Manage(ManageError::Lost(_) | ManageError::LostHere(_) | ManageError::Damaged(_)) => {
             (409, "dirty", "repeat its name to accept the loss")
         }
         EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {

@@ -118,9 +118,9 @@ impl Daemon {
         let old = disk.config();
         let new = change.applied_to(&old);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
+        settings::check_replica(&new).map_err(DaemonError::Bad)?;
         let replicates = |config: &DiskConfig| (config.replicate.clone(), config.without_replica);
         if replicates(&new) != replicates(&old) {
-            settings::check_replica(&new).map_err(DaemonError::Bad)?;
             self.replica_policy(&new, disk.id)?;
         }
         if new.priority == 0.0 {

@@ -62,7 +62,9 @@ pub use error::EngineError;
 pub use event::EngineEvent;
 pub use front::nbd::{Held, NbdClient};
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
-pub use haversack_migrate::{OnLoss, ReplicaPolicy, ReplicaStatus, ReplicationState, blocks_a_period};
+pub use haversack_migrate::{
+    NoReplica, OnLoss, ReplicaPolicy, ReplicaStatus, ReplicationState, blocks_a_period,
+};
 pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{EngineError, HostMessage, MoveStatus, OriginSpec};
+use haversack_engine::{DiskSpec, EngineError, HostMessage, MoveStatus, Moves, NoReplica, OriginSpec};
 use haversack_migrate::{Message, OnLoss, Position, ReplicaPolicy, ReplicaState, ReplicationState, Session};
-use haversack_model::{BLOCK_BYTES, BlockNo, DiskHandle, DiskId, HostId};
+use haversack_model::{ArenaNo, BLOCK_BYTES, BlockNo, DiskHandle, DiskId, HostId};
 use haversack_ownership::Record;
 
 const DISK_MIB: u64 = 16;
@@ -233,7 +233,7 @@ fn made_up(session: Session, taker: u64, epoch: u64) -> Vec<Message> {
         Message::ReplicaHas(state),
         Message::ReplicaDropped { session },
         Message::ReplicaEnd { session, taker: Some(taker) },
-        Message::ReplicaOpen { session, taker: Some(taker), epoch, from: at },
+        Message::ReplicaOpen { session, taker: Some(taker), epoch, sectors: SECTORS, from: at },
     ]
 }
 
@@ -246,7 +246,10 @@ fn a_host_that_is_not_the_owner_neither_ends_nor_empties_a_replica() {
     let epoch = status(&b).replica.expect("it has one").epoch;
     for incarnation in [0, (1 << 32) + 1, u64::MAX] {
         for (count, taker) in [(0, 0), (1, (1 << 32) + 1), (u64::MAX, (1 << 32) + 1), (1, (1 << 32) + 2)] {
-            for message in made_up(Session { incarnation, count }, taker, epoch) {
+            let session = Session { incarnation, count };
+            // Even a new owner waits until the replica is not in use any more.
+            let later = made_up(session, taker, epoch + 1).pop();
+            for message in made_up(session, taker, epoch).into_iter().chain(later) {
                 for host in [&a, &b] {
                     let message = HostMessage::Protocol(message.clone());
                     host.handle().host_said(HostId(3), DISK, message, Arc::new(()));
@@ -282,4 +285,83 @@ fn a_take_over_is_trusted_once_and_only_with_a_replica_that_is_there() {
     let mut guest = Client::new(&b.handle(), at_b, BYTES);
     assert!(guest.read(0, SECTORS / 2) == patterns(0, SECTORS / 2, 2));
     b.handle().arena(at_b).take_over_with_replica(at_b, 2 * FORCED).unwrap_err();
+}
+
+#[test]
+fn a_host_on_which_the_disk_is_smaller_has_no_replica() {
+    let network = Network::new(false, 0);
+    let (shared, a, b) =
+        (Place::new("replica-size"), Place::new("replica-size-a"), Place::new("replica-size-b"));
+    let (mut host_a, host_b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let policy = ReplicaPolicy { at: host_b.id, on_loss: OnLoss::WriteThrough };
+    let at_a = host_a.attach_replicated(DISK_MIB, origin(&shared), None, Some(policy));
+    let small = host_b.attach(DISK_MIB / 2, origin(&shared), Some(host_a.id));
+    let mut guest = Client::new(&host_a.handle(), at_a, BYTES);
+    guest.write(SECTORS - 8, 8, 1);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(status(&host_a).replication, Some(ReplicationState::Missing));
+    assert_eq!(status(&host_b).replica, None);
+    host_b.handle().arena(small).detach(small, false).unwrap().wait().unwrap();
+    let at_b = host_b.attach(DISK_MIB, origin(&shared), Some(host_a.id));
+    wait_until("the replica is complete", || is_complete(&host_a));
+    guest.write(SECTORS - 8, 8, 2);
+    guest.flush();
+    host_a.kill();
+    own(&host_b, at_b);
+    let mut guest = Client::new(&host_b.handle(), at_b, BYTES);
+    assert!(guest.read(SECTORS - 8, 8) == patterns(SECTORS - 8, 8, 2));
+}
+
+/// The owner comes back without what its devices had: the replica is the only place of what was dirty there. The disk is
+/// attached at both.
+fn lossy(network: &Arc<Network>) -> ([Place; 3], Host, Host, [DiskHandle; 2]) {
+    let places = ["replica-loss", "replica-loss-a", "replica-loss-b"].map(Place::new);
+    let (mut host_a, host_b) = (Host::new(&places[1], 1, network), Host::new(&places[2], 2, network));
+    let policy = Some(ReplicaPolicy { at: host_b.id, on_loss: OnLoss::Continue });
+    let at_a = host_a.attach_replicated(DISK_MIB, origin(&places[0]), None, policy);
+    let at_b = host_b.attach(DISK_MIB, origin(&places[0]), Some(host_a.id));
+    let mut guest = Client::new(&host_a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS / 2, 2);
+    wait_until("the replica is complete", || is_complete(&host_a));
+    guest.flush();
+    drop(guest);
+    host_a.kill();
+    host_a.settings.void_arenas = vec![ArenaNo(0)];
+    host_a.start();
+    host_a.settings.void_arenas.clear();
+    let at_a = host_a.attach_replicated(DISK_MIB, origin(&places[0]), None, policy);
+    wait_until("the loss is known", || status(&host_a).problem.is_some());
+    (places, host_a, host_b, [at_a, at_b])
+}
+
+#[test]
+fn an_owner_that_has_lost_blocks_does_not_end_its_replica() {
+    let network = Network::new(false, 0);
+    let (_places, mut a, b, [_, at_b]) = lossy(&network);
+    // Longer than until it could no longer be used.
+    std::thread::sleep(Duration::from_secs(8));
+    let MoveStatus { problem, no_replica, .. } = status(&a);
+    assert!(problem.is_some_and(|problem| problem.contains("take the disk over there")));
+    assert_eq!(no_replica, Some(NoReplica::Losses));
+    assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
+    a.kill();
+    b.handle().arena(at_b).take_over_with_replica(at_b, FORCED).unwrap();
+    wait_until("the disk is taken over", || matches!(status(&b).record, Record::Owner { epoch: FORCED, .. }));
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(0, SECTORS / 2) == patterns(0, SECTORS / 2, 2));
+}
+
+#[test]
+fn a_loss_that_is_accepted_ends_the_replica() {
+    let network = Network::new(false, 0);
+    let (places, a, b, [at_a, _]) = lossy(&network);
+    a.handle().arena(at_a).detach(at_a, false).unwrap().wait().unwrap();
+    assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
+    let moves = Some(Moves { from: None, replica: None });
+    let spec = DiskSpec { accept_loss: true, moves, ..spec(1, DISK_MIB, origin(&places[0])) };
+    let (at_a, job) = a.handle().attach(spec).unwrap();
+    job.wait().unwrap();
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    assert!(guest.read(0, SECTORS) == patterns(0, SECTORS, 0), "what the origin has");
+    wait_until("the replica is gone", || status(&b).replica.is_none());
 }

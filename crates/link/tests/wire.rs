@@ -111,9 +111,15 @@ fn of_replica() -> impl Strategy<Value = Message> {
     let has = (session(), any::<(u64, bool)>(), position(), any::<(u64, u64, bool)>());
     let copy = (session(), any::<(u64, u64)>(), position(), block(), any::<u8>(), data());
     prop_oneof![
-        (session(), any::<(Option<u64>, u64)>(), position()).prop_map(|(session, (taker, epoch), from)| {
-            Message::ReplicaOpen { session, taker, epoch, from }
-        }),
+        (session(), any::<(Option<u64>, u64, u64)>(), position()).prop_map(
+            |(session, (taker, epoch, sectors), from)| Message::ReplicaOpen {
+                session,
+                taker,
+                epoch,
+                sectors,
+                from
+            }
+        ),
         copy.prop_map(|(session, (taker, echo), at, block, mask, data)| Message::ReplicaCopy {
             session,
             taker,

@@ -39,4 +39,4 @@ pub use migration::{Migration, Status, Timing};
 pub use output::{CopyTicket, Output};
 pub use pace::PaceLimits;
 pub use replica::ReplicaStatus;
-pub use replicate::{OnLoss, ReplicaPolicy, ReplicationState};
+pub use replicate::{NoReplica, OnLoss, ReplicaPolicy, ReplicationState};

@@ -177,6 +177,8 @@ pub enum Message {
         taker: Option<u64>,
         /// The owner's epoch.
         epoch: u64,
+        /// The disk's sectors.
+        sectors: u64,
         /// The start of the copies.
         from: Position,
     },

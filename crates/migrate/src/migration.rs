@@ -16,7 +16,7 @@ use crate::output::Output;
 use crate::pace::PaceLimits;
 use crate::passes::Passes;
 use crate::replica::{Keeping, Recorded};
-use crate::replicate::{ReplicaPolicy, Replicating};
+use crate::replicate::{Hindrance, ReplicaPolicy, Replicating};
 use crate::takeover::Pending;
 
 /// The interval at which a part of the cached blocks is listed.
@@ -177,6 +177,9 @@ pub struct Migration {
     /// The replica that is wanted, and the one that there may be.
     pub(crate) replica: Option<ReplicaPolicy>,
     pub(crate) replicating: Option<Replicating>,
+    pub(crate) hindrance: Hindrance,
+    /// The operator has accepted that dirty blocks are lost here.
+    pub(crate) accepts_loss: bool,
     /// The replica of another host's blocks that this host has, and what is being recorded about it.
     pub(crate) keeping: Option<Keeping>,
     pub(crate) recorded: Option<(JobId, Recorded)>,
@@ -251,6 +254,8 @@ impl Migration {
             tried_us: 0,
             replica: None,
             replicating: None,
+            hindrance: Hindrance::default(),
+            accepts_loss: false,
             keeping: None,
             recorded: None,
             trusts_replica: false,
@@ -473,8 +478,8 @@ impl Migration {
             Message::Forget { epoch, blocks } => self.asked_to_forget(call, now, from, epoch, blocks),
             Message::Enough { epoch } => self.nothing_more_needed(call, from, epoch),
             Message::Forgotten { epoch, blocks } => self.forgotten(call, now, epoch, &blocks),
-            Message::ReplicaOpen { session, taker, epoch, from: at } => {
-                self.replica_opened(call, now, from, session, taker, epoch, at);
+            Message::ReplicaOpen { session, taker, epoch, sectors, from: at } => {
+                self.replica_opened(call, now, from, session, taker, epoch, sectors, at);
             }
             Message::ReplicaCopy { session, taker, echo, at, block, mask, data } => {
                 self.replica_copy_came(now, from, session, taker, echo, at, block, mask, data);
@@ -500,13 +505,14 @@ impl Migration {
         job: JobId,
         result: Result<(), JobError>,
     ) {
+        self.follow_size(call);
         if self.replica_recorded(call, now, job, result) || self.replica_is_recorded(now, job, result) {
             return;
         }
         match self.task.clone() {
             Task::Attaching(mine) if mine == job => {
                 self.task = Task::Idle;
-                self.problem = None;
+                (self.problem, self.accepts_loss) = (None, false);
                 self.is_attached(call, now);
             }
             Task::Freezing { job: mine, to, epoch } if mine == job => {
@@ -524,6 +530,14 @@ impl Migration {
                 self.step(call, now, step);
             }
             _ => self.cleaned(call, now, job, result),
+        }
+    }
+
+    /// The size may have changed while the disk is attached here: it counts when the disk has left, too.
+    fn follow_size<M: Memory>(&mut self, call: &Call<'_, M>) {
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        if let Some(info) = info.filter(|info| info.attached) {
+            self.config.sectors = info.sectors;
         }
     }
 

@@ -312,7 +312,7 @@ impl Migration {
             Some(holder) => {
                 let _ = self.start_listing(call, now, holder, epoch, false);
             }
-            None => self.attach(call, now, epoch, false),
+            None => self.attach(call, now, epoch, self.accepts_loss),
         }
     }
 

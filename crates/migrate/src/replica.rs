@@ -165,6 +165,16 @@ impl Migration {
         }
     }
 
+    /// Whether another host than this one may rely on the replica that is here. Its own end, or that of its lease, comes before
+    /// the replica of a new owner.
+    fn is_in_use_by_another(&self, from: HostId, now: Micros) -> bool {
+        let is_used = |keeping: &Keeping| {
+            let is_certain = keeping.certain_until_us.is_some_and(|until_us| now <= until_us);
+            keeping.from != from && (is_certain || now <= keeping.heard_us + self.timing.lease_us)
+        };
+        self.keeping.as_ref().is_some_and(is_used)
+    }
+
     /// Whether a replica of that host's blocks is here.
     pub(crate) fn has_replica_of<M: Memory>(&self, call: &Call<'_, M>, from: HostId) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
@@ -186,9 +196,14 @@ impl Migration {
         session: Session,
         taker: Option<u64>,
         epoch: u64,
+        sectors: u64,
         at: Position,
     ) {
         if !self.may_keep() || self.guest.is_some() || !self.may_ask(from, epoch) {
+            return;
+        }
+        // Of a disk that is larger there, this host could not keep everything.
+        if sectors != self.config.sectors || self.is_in_use_by_another(from, now) {
             return;
         }
         if taker != Some(self.incarnation) {

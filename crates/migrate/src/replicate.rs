@@ -7,12 +7,14 @@
 //! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or
 //!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
 //!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
+//! - While the owner has lost dirty blocks, it asks no host to drop a replica, which may have them. A restarted one ends its
+//!   replica only when the loss is accepted.
 //! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
 //!   has, which would be back after a take-over.
 
 use std::collections::BTreeSet;
 
-use haversack_core::{Call, JobError, JobId, Memory, Moved, ToReplicate};
+use haversack_core::{Call, Damage, JobError, JobId, ManageError, Memory, Moved, ToReplicate};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -50,6 +52,46 @@ pub enum ReplicationState {
     Complete,
     /// It is being given up. Flushes wait until it is certain that it will not be used.
     Ending,
+}
+
+/// Why a host that answers has no replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoReplica {
+    /// It did not store what it was sent. It is asked again later.
+    NotStored,
+    /// The owner has lost dirty blocks.
+    Losses,
+}
+
+/// How long a host that did not store what it was sent is left alone, at first and at most.
+const LEFT_ALONE_US: [Micros; 2] = [15_000_000, 240_000_000];
+
+/// What stands in the way of a replica.
+#[derive(Debug, Default)]
+pub(crate) struct Hindrance {
+    why: Option<NoReplica>,
+    /// Until when this host is left alone, and for how long next time.
+    left_alone: Option<(HostId, Micros)>,
+    next_us: Option<Micros>,
+}
+
+impl Hindrance {
+    /// The host did not store what it was sent.
+    fn not_stored(&mut self, at: HostId, now: Micros) {
+        let [first_us, most_us] = LEFT_ALONE_US;
+        let for_us = self.next_us.unwrap_or(first_us);
+        self.next_us = Some((for_us * 2).min(most_us));
+        (self.why, self.left_alone) = (Some(NoReplica::NotStored), Some((at, now + for_us)));
+    }
+
+    fn of(&self, at: HostId) -> Option<NoReplica> {
+        let is_of_it = self.left_alone.is_some_and(|(host, _)| host == at);
+        self.why.filter(|why| *why == NoReplica::Losses || is_of_it)
+    }
+
+    fn leaves_alone(&self, at: HostId, now: Micros) -> bool {
+        self.left_alone.is_some_and(|(host, until_us)| host == at && now < until_us)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,6 +207,21 @@ impl Migration {
         })
     }
 
+    /// Returns why there is no replica although its host answers, if that is known. With [`NoReplica::Losses`], an old one may
+    /// be there, which stays until the loss is accepted.
+    pub fn no_replica(&self) -> Option<NoReplica> {
+        if self.awaits_end_of_replica() && matches!(self.problem, Some(ManageError::LostHere(_))) {
+            return Some(NoReplica::Losses);
+        }
+        let is_missing = self.replication() == Some(ReplicationState::Missing);
+        self.hindrance.of(self.replica?.at).filter(|_| is_missing)
+    }
+
+    /// The operator accepts that dirty blocks are lost here, and does not want the replica that may have them.
+    pub fn accept_loss(&mut self) {
+        self.accepts_loss = true;
+    }
+
     /// Whether a replica must end before the disk may be served, released or attached.
     pub(crate) fn awaits_end_of_replica(&self) -> bool {
         let ends = |one: &Replicating| matches!(one.stage, Stage::Ending { .. });
@@ -252,6 +309,7 @@ impl Migration {
         if self.replicating.is_none()
             && let Some(policy) = self.replica.filter(|_| peers.is_empty() && !self.is_leaving_here())
             && self.is_attached_here(call)
+            && !self.hindrance.leaves_alone(policy.at, now)
         {
             self.sessions += 1;
             let session = Session { incarnation: self.incarnation, count: self.sessions };
@@ -271,13 +329,20 @@ impl Migration {
                 } else if replicating.is_due(now, repeat_us) {
                     let taker = replicating.taker.filter(|_| replicating.stage == Stage::Opening);
                     let from = replicating.sending.at;
-                    self.send(at, Message::ReplicaOpen { session, taker, epoch, from });
+                    let sectors = self.sectors(call);
+                    self.send(at, Message::ReplicaOpen { session, taker, epoch, sectors, from });
                 }
             }
             Stage::Streaming => {
                 let is_late = |since: Micros| now > since + lease_us;
-                let is_lost = is_late(replicating.heard_us) || replicating.behind_us.is_some_and(is_late);
-                if is_lost || !is_wanted(replicating) {
+                let is_behind = replicating.behind_us.is_some_and(is_late);
+                let answers = now <= replicating.heard_us + lease_us / 2;
+                let is_stuck =
+                    self.disk.and_then(|disk| call.replication(disk)).is_some_and(|one| one.is_stuck);
+                if is_behind && answers && !is_stuck {
+                    self.hindrance.not_stored(at, now);
+                }
+                if is_behind || is_stuck || is_late(replicating.heard_us) || !is_wanted(replicating) {
                     self.give_up_replica(call, now);
                 } else {
                     self.keep_streaming(call, now);
@@ -285,13 +350,14 @@ impl Migration {
             }
             Stage::Ending { is_dropped, until_us } => {
                 // Until then the replica may have the only other copy of something flushed.
-                if !self.is_promise_kept(call, now) {
+                if self.is_kept_for_losses(call) || !self.is_promise_kept(call, now) {
                     return;
                 }
+                let may_drop = self.accepts_loss || !self.has_losses(call);
                 let Some(replicating) = &mut self.replicating else { return };
                 if is_dropped || now >= until_us {
                     self.end_without_replica(call, now);
-                } else if replicating.is_due(now, repeat_us) {
+                } else if may_drop && replicating.is_due(now, repeat_us) {
                     let taker = replicating.taker;
                     self.send(at, Message::ReplicaEnd { session, taker });
                 }
@@ -299,13 +365,35 @@ impl Migration {
         }
     }
 
-    /// Whether what the policy promises without a replica holds. If not, continues the work for it.
+    fn sectors<M: Memory>(&self, call: &Call<'_, M>) -> u64 {
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        info.map_or(self.config.sectors, |info| info.sectors)
+    }
+
+    fn has_losses<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+        self.disk.is_some_and(|disk| call.has_losses(disk))
+    }
+
+    /// Whether the replica stays because this host has lost dirty blocks that it may have: the disk is not attached, and
+    /// nobody has accepted the loss.
+    fn is_kept_for_losses<M: Memory>(&mut self, call: &Call<'_, M>) -> bool {
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        let is_damaged = info.is_some_and(|info| !info.attached && info.damage != Damage::None);
+        let stays = is_damaged && !self.accepts_loss;
+        if stays {
+            self.problem = Some(ManageError::LostHere(self.config.id));
+        }
+        stays
+    }
+
+    /// Whether what the policy promises without a replica holds: what is lost cannot reach the origin. If not, continues the work for it.
     fn is_promise_kept<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let writes_through = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
         let is_here = self.is_attached_here(call) && !self.is_leaving_here();
         let Some(disk) = self.disk.filter(|_| writes_through && is_here) else { return true };
         let is_through = call.disk_info(disk).is_some_and(|info| info.writes_through);
-        let is_clean = call.disk_usage(disk).is_some_and(|usage| usage.dirty_blocks == 0);
+        let is_clean =
+            call.disk_usage(disk).is_some_and(|usage| usage.dirty_blocks == 0) || call.only_lost_left(disk);
         if is_through && !is_clean && self.cleaning.is_none() {
             // An error means that the disk has a job: this is repeated.
             self.cleaning = call.clean(now, disk).ok();
@@ -334,6 +422,7 @@ impl Migration {
     fn keep_streaming<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let (repeat_us, lease_us) = (self.timing.repeat_us, self.timing.lease_us);
         let most_left = self.timing.copies_in_flight;
+        let sectors = self.sectors(call);
         let (Some(replicating), Some(disk)) = (&mut self.replicating, self.disk) else { return };
         let Some(taker) = replicating.taker else { return };
         let (at, session, echo) = (replicating.at, replicating.session, replicating.beat);
@@ -344,7 +433,7 @@ impl Migration {
             let (from, epoch) = (replicating.sending.at, self.ownership.record().epoch());
             self.outputs.push_back(Output::Send(
                 at,
-                Message::ReplicaOpen { session, taker: Some(taker), epoch, from },
+                Message::ReplicaOpen { session, taker: Some(taker), epoch, sectors, from },
             ));
         }
         if let Some(removal) = &mut replicating.removal
@@ -454,9 +543,14 @@ impl Migration {
             }
             Stage::Probing => {
                 replicating.taker = Some(state.taker);
-                // An error means that the disk has a job, or cannot have a replica now.
-                if let Ok(job) = call.start_replication(now, disk, from) {
-                    replicating.stage = Stage::Recording(job);
+                match call.start_replication(now, disk, from) {
+                    Ok(job) => {
+                        replicating.stage = Stage::Recording(job);
+                        self.hindrance.why = self.hindrance.why.filter(|why| *why != NoReplica::Losses);
+                    }
+                    Err(ManageError::Lost(_)) => self.hindrance.why = Some(NoReplica::Losses),
+                    // The disk has a job, or cannot have a replica now.
+                    Err(_) => {}
                 }
             }
             Stage::Opening | Stage::Streaming if is_other || !state.is_known => {
@@ -479,10 +573,11 @@ impl Migration {
         }
         if state.is_complete && replicating.complete_from.is_some() {
             replicating.is_complete = true;
+            self.hindrance = Hindrance::default();
         }
         let Position { round, next } = state.until;
         let sending = &mut replicating.sending;
-        let mut arrived = Vec::new();
+        let (mut arrived, mut removed) = (Vec::new(), Vec::new());
         if round == sending.at.round && next <= sending.at.next {
             for (order, (block, _)) in sending.in_flight.range(..next) {
                 if replicating.nothing.remove(order) {
@@ -494,10 +589,17 @@ impl Migration {
         }
         sending.acknowledged(state.until, now);
         if let Some(removal) = replicating.removal.take_if(|removal| removal.number <= state.removed) {
-            arrived.extend(removal.blocks);
+            // Removals need no space there: they do not show that copies are stored.
+            if sending.in_flight.is_empty() {
+                replicating.behind_us = None;
+            }
+            removed = removal.blocks;
         }
         if !arrived.is_empty() {
             replicating.behind_us = None;
+        }
+        arrived.extend(removed);
+        if !arrived.is_empty() {
             call.replicated(now, disk, &arrived);
         }
     }
@@ -523,5 +625,24 @@ impl Migration {
             let session = Session { incarnation: self.incarnation, count: self.sessions };
             self.replicating = Some(Replicating::restarted(at, session, now, self.timing.lease_us));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_stores_nothing_is_left_alone_for_longer_each_time() {
+        let (host, mut hindrance) = (HostId(2), Hindrance::default());
+        let mut now = 0;
+        for seconds in [15, 30, 60, 120, 240, 240] {
+            hindrance.not_stored(host, now);
+            let until_us = now + seconds * 1_000_000;
+            assert!(hindrance.leaves_alone(host, until_us - 1) && !hindrance.leaves_alone(host, until_us));
+            now = until_us;
+        }
+        assert_eq!(hindrance.of(host), Some(NoReplica::NotStored));
+        assert!(!hindrance.leaves_alone(HostId(3), 0) && hindrance.of(HostId(3)).is_none());
     }
 }

@@ -30,6 +30,30 @@ impl Core {
         blocks.filter_map(move |block| self.store.lookup(disk, block).filter(|(_, slot)| slot.poisoned()))
     }
 
+    /// Whether anything dirty of the disk is lost, as far as is known.
+    pub fn has_losses(&self, disk: DiskNo) -> bool {
+        let Some(d) = self.disks.get(disk) else { return false };
+        d.damage != Damage::None || !d.lost.is_empty() || self.damaged_slots(disk).next().is_some()
+    }
+
+    /// Whether all dirty data of the disk is either lost or at the origin.
+    pub fn only_lost_left(&self, disk: DiskNo) -> bool {
+        let is_staged_clean = self.disks.get(disk).is_some_and(|d| d.flush.staged_dirty() == 0);
+        is_staged_clean && self.only_damage_on_flash(disk)
+    }
+
+    /// Whether all dirty blocks on flash are damaged, and the origin has their valid sectors.
+    fn only_damage_on_flash(&self, disk: DiskNo) -> bool {
+        let idle = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
+        self.store.disks[disk].dirty == self.damaged_slots(disk).filter(idle).count() as u64
+    }
+
+    /// Whether dirty sectors of a block are lost, as far as is known.
+    pub(crate) fn is_block_lost(&self, disk: DiskNo, block: BlockNo) -> bool {
+        let d = self.disk(disk);
+        (!d.lost.is_empty() || !d.damaged.is_empty()) && self.lost_sectors(disk, block) != 0
+    }
+
     /// Whether a slot has anything that the cleaner should write to the origin.
     pub(crate) fn needs_cleaning(&self, disk: DiskNo, slot: Live) -> bool {
         slot.dirty() && (!slot.poisoned() || slot.mask() != 0 && !self.disk(disk).damaged.is_cleaned(slot))
@@ -135,11 +159,6 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).damaged.note_cleaned(slot);
     }
 
-    /// Whether all dirty data of the disk is either lost or at the origin.
-    pub(crate) fn only_lost_left(&self, disk: DiskNo) -> bool {
-        self.disk(disk).flush.staged_dirty() == 0 && self.only_damage_on_flash(disk)
-    }
-
     /// Notes that dirty sectors of a block are lost, and that no entry in the cache will show it.
     pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo, sectors: u8) {
         let d = self.disk_mut(disk);
@@ -188,12 +207,6 @@ impl<M: Memory> Call<'_, M> {
                 self.drop_damaged(disk);
             }
         }
-    }
-
-    /// Whether all dirty blocks on flash are damaged, and the origin has their valid sectors.
-    fn only_damage_on_flash(&self, disk: DiskNo) -> bool {
-        let idle = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
-        self.store.disks[disk].dirty == self.damaged_slots(disk).filter(idle).count() as u64
     }
 
     /// Drops damaged blocks from the cache, and forgets what was lost with devices. Requests pages that no

@@ -82,7 +82,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Stores a copy of a block's dirty sectors from the buffer of `tag`, one block long, each sector at its place. Returns
-    /// false if there is no space now.
+    /// false if there is no space now, or if some of it is beyond the end that the disk has here.
     ///
     /// # Errors
     /// There is no replica of the disk here, or it is being taken over.
@@ -97,8 +97,10 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.replica(disk)?;
         self.running()?;
-        // The number comes from another host and may be out of range.
-        let mask = mask & self.disk(disk).inside_checked(block);
+        // The number comes from another host and may be out of range. What is not stored must not count as stored.
+        if mask & !self.disk(disk).inside_checked(block) != 0 {
+            return Ok(false);
+        }
         if mask == 0 {
             return Ok(true);
         }

@@ -5,6 +5,8 @@
 //!   a crash no flush succeeds before that is settled.
 //! - A copy has the dirty sectors of a block, and those that the replica has already. If a block has no dirty ones, the
 //!   origin has it durably, and the replica must not keep it.
+//! - Of a block of which the owner has lost something, the replica keeps what it has. A change of it counts as one that the
+//!   replica lacks: what was lost may be newer than what is there.
 //! - While flushes wait for the replica, they succeed only when it has, durably, every change that was made before, or when
 //!   it can no longer be used.
 
@@ -44,6 +46,8 @@ pub struct Replication {
     pub kept: usize,
     /// The number of the last change.
     pub changes: u64,
+    /// It will never have a change, since the owner has lost that.
+    pub is_stuck: bool,
 }
 
 impl Core {
@@ -59,6 +63,7 @@ impl Core {
             lacking: replicating.lacking(),
             kept: replicating.kept(),
             changes: replicating.changes(),
+            is_stuck: replicating.is_stuck(),
         })
     }
 
@@ -107,8 +112,10 @@ impl Core {
             let block = self.replicating(disk)?.next()?;
             let dirty = self.cached_and_dirty(disk, block).1 & self.disk(disk).inside(block);
             let is_changing = self.locks.get(disk, block) == Some(LockKind::Around);
+            let is_lost = self.is_block_lost(disk, block);
             let replicating = self.replicating(disk)?;
             match replicating.due(block, dirty) {
+                _ if is_lost => replicating.keeps(block),
                 // Zeroes are about to overtake it.
                 Due::Copy if is_changing => replicating.lost(block),
                 Due::Copy => {
@@ -148,8 +155,8 @@ impl<M: Memory> Call<'_, M> {
     /// to start one, and then [`Call::replicate`] is to be called.
     ///
     /// # Errors
-    /// The disk is not attached, has a job, needs blocks of another host or has a replica, or it is cleaned in the order of
-    /// flushes, which a replica does not keep.
+    /// The disk is not attached, has a job, needs blocks of another host or has a replica, it has lost dirty blocks, or it is
+    /// cleaned in the order of flushes, which a replica does not keep.
     pub fn start_replication(&mut self, now: Micros, disk: DiskNo, at: HostId) -> Result<JobId, ManageError> {
         self.now = now;
         self.attached(disk)?;
@@ -160,6 +167,9 @@ impl<M: Memory> Call<'_, M> {
         }
         if d.tuning.cleaner.order == CleanOrder::Flush {
             return Err(ManageError::BadConfig(NO_ORDER.into()));
+        }
+        if self.has_losses(disk) {
+            return Err(ManageError::Lost(d.id));
         }
         self.disk_mut(disk).moved = Moved::Replicates { at };
         let version = self.change_record();

@@ -1,8 +1,8 @@
 //! A replica of a disk's dirty blocks: what the owner waits for, and what the other host keeps.
 
 use haversack_core::{
-    Action, Copied, CoreConfig, DiskConfig, IoFailure, JobId, ManageError, Moved, Op, PeerLoss, RequestTag,
-    ToReplicate,
+    Action, Copied, CoreConfig, DiskConfig, IoFailure, IoPurpose, JobError, JobId, ManageError, Moved, Op,
+    PeerLoss, RequestError, RequestTag, ToReplicate,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId, WriteMode};
 
@@ -22,7 +22,11 @@ fn lazy() -> DiskConfig {
 
 /// A disk whose flushes wait for its replica, which is empty.
 fn guarded() -> (Rig, DiskNo) {
-    let mut rig = Rig::new(&[4], false, config());
+    guarded_with(config())
+}
+
+fn guarded_with(config: CoreConfig) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config);
     let disk = rig.attach(&lazy(), 1);
     let now = rig.now;
     let job = rig.core().start_replication(now, disk, KEEPER).expect("the disk has no replica");
@@ -137,6 +141,85 @@ fn a_disk_with_a_replica_is_not_detached_resized_or_cleaned_in_order() {
     assert!(matches!(rig.core().set_cleaner(now, disk, ordered), Err(ManageError::BadConfig(_))));
 }
 
+/// Each block is committed at once, alone.
+fn one_by_one() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+/// Writes block 1, and damages it on flash, where its only copy is. The core does not know yet.
+fn rot(rig: &mut Rig, disk: DiskNo, value: u8) {
+    rig.log.clear();
+    rig.write(disk, 8, 8, value);
+    rig.run();
+    // A commit writes the data first, then its page.
+    let written = rig.log.iter().find(|asked| asked.purpose == Some(IoPurpose::Commit)).copied();
+    let Some(Action::WriteDevice { device, offset_bytes, .. }) = written.map(|asked| asked.action) else {
+        panic!("the block was committed")
+    };
+    rig.device(device).rot(offset_bytes + 5);
+}
+
+fn read_lost(rig: &mut Rig, disk: DiskNo) {
+    let read = rig.start_read(disk, 8, 8);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+#[test]
+fn what_the_owner_has_lost_is_not_removed_and_counts_as_lacking() {
+    let (mut rig, disk) = guarded_with(one_by_one());
+    rig.write(disk, 8, 8, 3);
+    let (block, ..) = next_copy(&mut rig, disk, RequestTag(1 << 40));
+    let now = rig.now;
+    rig.core().replicated(now, disk, &[block]);
+    rot(&mut rig, disk, 4);
+    let flush = rig.start_flush(disk);
+    rig.run();
+    // The copy cannot be read.
+    assert_eq!(rig.core().next_to_replicate(now, disk), Some(ToReplicate::Copy(block)));
+    let tag = RequestTag(1 << 42);
+    rig.give_buffer(tag, vec![0xEE; BLOCK_BYTES]);
+    rig.core().read_dirty_copy(now, tag, disk, block).expect("the disk is attached");
+    assert_eq!(rig.answer(tag), Err(RequestError::DataLost));
+    rig.core().not_sent(disk, block);
+    assert_eq!(
+        rig.core().next_to_replicate(now, disk),
+        None,
+        "the replica has an older version, which is good"
+    );
+    rig.run();
+    assert!(!rig.is_answered(flush), "the replica does not have what was written");
+    assert!(rig.running().replication(disk).is_some_and(|one| one.is_stuck));
+    rig.core().end_replication(now, disk);
+    rig.run();
+    rig.answered(flush);
+    assert_eq!(rig.core().start_replication(now, disk, KEEPER), Err(ManageError::Lost(disk_id(0))));
+    // Once it is written again, there can be a replica.
+    rig.write(disk, 8, 8, 5);
+    rig.flush(disk);
+    let job = rig.core().start_replication(now, disk, KEEPER).expect("nothing is lost any more");
+    rig.finish(job);
+}
+
+#[test]
+fn a_block_that_rots_after_it_was_copied_stays_at_the_replica() {
+    let (mut rig, disk) = guarded_with(one_by_one());
+    rot(&mut rig, disk, 3);
+    let now = rig.now;
+    // It was read before it rotted, in a manner of speaking.
+    assert_eq!(rig.core().next_to_replicate(now, disk), Some(ToReplicate::Copy(BlockNo(1))));
+    let tag = RequestTag(1 << 42);
+    rig.give_buffer(tag, vec![0xEE; BLOCK_BYTES]);
+    rig.core().read_dirty_copy(now, tag, disk, BlockNo(1)).expect("the disk is attached");
+    rig.core().replicated(now, disk, &[BlockNo(1)]);
+    read_lost(&mut rig, disk);
+    let clean = rig.core().clean(now, disk).expect("no job runs");
+    assert_eq!(rig.outcome(clean), Err(JobError::DataLost));
+    assert!(rig.running().only_lost_left(disk), "nothing else could reach the origin");
+    assert_eq!(rig.core().next_to_replicate(now, disk), None);
+    rig.flush(disk);
+    assert!(rig.running().replication(disk).is_some_and(|one| !one.is_stuck && one.kept == 1));
+}
+
 /// A host that has a replica with block 1, sealed, and block 2, which is not.
 fn keeping() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
@@ -202,6 +285,17 @@ fn copies_that_come_late_change_nothing_of_a_disk_that_is_taken_over() {
     assert_eq!(late, Err(ManageError::NotAttached(disk_id(0))));
     rig.finish(job);
     assert_eq!(rig.read(disk, 8, 8), [3; 8]);
+}
+
+#[test]
+fn a_copy_that_is_not_all_inside_the_disk_does_not_count_as_kept() {
+    let (mut rig, disk) = keeping();
+    let (now, tag) = (rig.now, RequestTag(1 << 41));
+    for block in [SECTORS / 8, u64::MAX / 8] {
+        rig.give_buffer(tag, vec![9; BLOCK_BYTES]);
+        assert_eq!(rig.core().keep_copy(now, tag, disk, BlockNo(block), 1), Ok(false), "block {block}");
+    }
+    assert_eq!(rig.running().replica_blocks(disk), 2);
 }
 
 #[test]

@@ -74,6 +74,11 @@ impl Drop for Taking<'_> {
     }
 }
 
+const TRUST_IF_STOPPED: &str = "if it died or was fenced within five seconds after that, say owner_stopped; or repeat the disk's name \
+     as accept_loss to do without the replica";
+const TRUST_IF_STOPPED_FIRST: &str = "say owner_stopped only if it stopped before this host did, or within five seconds after that; or \
+     repeat the disk's name as accept_loss to do without the replica";
+
 /// Returns why a disk cannot be taken over although this host answers that it has this on record.
 fn objection(record: &HostRecord) -> Option<&'static str> {
     match record.owner {
@@ -122,17 +127,16 @@ fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
             ))
         }
         Some(replica) if !uses_replica(Some(replica), request) && request.accept_loss.is_none() => {
-            let heard = replica.heard_s.map_or_else(
-                || "it was not heard since this daemon was started".to_owned(),
-                |heard_s| format!("it was last heard {heard_s:.1} s ago"),
-            );
+            let (heard, hint) = match replica.heard_s {
+                Some(heard_s) => (format!("it was last heard {heard_s:.1} s ago"), TRUST_IF_STOPPED),
+                None => ("it is not known when that was last heard".to_owned(), TRUST_IF_STOPPED_FIRST),
+            };
             Err(DaemonError::conflict(
                 format!(
                     "host '{}' may have gone on without the replica of disk '{disk}' that is here: {heard}",
                     replica.of
                 ),
-                "if it died or was fenced within five seconds after that, say owner_stopped; or repeat the disk's name as \
-                 accept_loss to do without the replica",
+                hint,
             ))
         }
         _ => Ok(()),
@@ -543,6 +547,9 @@ mod tests {
         assert_eq!(outcome(kept(true, false, false), false, true), Ok(false), "the loss of it is accepted");
         let refused = outcome(kept(true, false, false), false, false).unwrap_err();
         assert!(refused.contains("may have gone on without") && refused.contains("9.0 s ago"), "{refused}");
+        let not_heard = KeptReplica { heard_s: None, ..kept(true, false, false) };
+        let refused = outcome(not_heard, false, false).unwrap_err();
+        assert!(refused.contains("not known when that was last heard"), "{refused}");
         for useless in [kept(false, false, false), kept(true, false, true)] {
             assert!(outcome(useless.clone(), true, true).unwrap_err().contains("owner_stopped"));
             assert!(outcome(useless.clone(), false, false).unwrap_err().contains("not known which blocks"));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{ANY_HOST, DiskConfig, KeptReplica, ReplicaState, ReplicaStatus, WithoutReplica};
-use haversack_engine::{self as engine, MoveStatus, OnLoss, ReplicaPolicy, ReplicationState};
+use haversack_engine::{self as engine, MoveStatus, NoReplica, OnLoss, ReplicaPolicy, ReplicationState};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -34,6 +34,8 @@ const AWAY: Duration = Duration::from_secs(15);
 /// How long a replica may take to end: the lease, and what is recorded.
 const END_TIME: Duration = Duration::from_secs(30);
 const END_POLL: Duration = Duration::from_millis(20);
+const HAS_LOSSES: &str = "dirty blocks of the disk are lost on this host; a replica begins when they have been written again, or when \
+     the loss is accepted";
 
 /// What was seen of a disk's replica.
 #[derive(Clone)]
@@ -87,7 +89,10 @@ fn replica(seen: &Seen) -> Option<ReplicaStatus> {
         behind_bytes: seen.status.replicated.map_or(0, |one| blocks(one.lacking)),
         kept_bytes: seen.status.replicated.map_or(0, |one| blocks(one.kept)),
         writes_through: seen.status.writes_through,
-        error: seen.error.clone().filter(|_| state == ReplicaState::Missing),
+        error: match state {
+            ReplicaState::Missing => seen.error.clone(),
+            _ => seen.status.problem.clone().filter(|_| is_kept_for_losses(&seen.status)),
+        },
     })
 }
 
@@ -185,7 +190,7 @@ impl Daemon {
         let backend = &self.pool(&config.pool)?.backend;
         let is_over = || -> Result<bool> {
             let status = backend.migration_status(disk.id)?;
-            Ok(status.is_none_or(|status| status.replication.is_none()))
+            Ok(status.is_none_or(|status| status.replication.is_none() || is_kept_for_losses(&status)))
         };
         if is_over()? {
             return Ok(());
@@ -303,7 +308,7 @@ impl Watch {
         let Ok((name, disk)) = daemon.by_id(id) else { return seen };
         tell(daemon, &name, before, &seen);
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
-            let why = self.ask(daemon, hosts, &disk, place, since);
+            let why = self.ask(daemon, hosts, &disk, place, since, seen.status.no_replica);
             let begins = "it begins when a client is connected";
             seen.error = Some(if seen.status.is_guest_here { why } else { begins.into() });
         }
@@ -311,7 +316,15 @@ impl Watch {
     }
 
     /// Asks the host that is to have a replica to attach the disk. Returns why it has none.
-    fn ask(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, since: Instant) -> String {
+    fn ask(
+        &mut self,
+        daemon: &Daemon,
+        hosts: &Hosts,
+        disk: &Disk,
+        place: HostId,
+        since: Instant,
+        no_replica: Option<NoReplica>,
+    ) -> String {
         let now = Instant::now();
         let is_connected = hosts.is_connected(place);
         let asked = self.asked.entry(disk.id).or_insert_with(|| Asked {
@@ -337,13 +350,23 @@ impl Watch {
         let why = match &refusal {
             _ if !is_connected => format!("host '{name}' is not connected"),
             Some(why) => format!("host '{name}' cannot attach the disk: it {why}"),
+            None if no_replica == Some(NoReplica::Losses) => HAS_LOSSES.to_owned(),
+            None if no_replica == Some(NoReplica::NotStored) => {
+                format!("host '{name}' did not store what it was sent; it is tried again later")
+            }
             None => format!("host '{name}' has not begun yet"),
         };
-        if (!is_connected || refusal.is_some()) && now - since >= AWAY {
+        let cannot = refusal.is_some() || no_replica == Some(NoReplica::NotStored);
+        if (!is_connected || cannot) && now - since >= AWAY {
             replace(daemon, hosts, disk, place, &why);
         }
         why
     }
+}
+
+/// Whether the replica of a disk that is not served stays until the loss of dirty blocks on this host is accepted.
+fn is_kept_for_losses(status: &MoveStatus) -> bool {
+    status.replication == Some(ReplicationState::Ending) && status.no_replica == Some(NoReplica::Losses)
 }
 
 /// Whether the disk is served here, and its replica is not there although nothing stands in its way here.

@@ -206,6 +206,8 @@ impl Reactor {
         let is_left = info.is_some_and(|info| {
             !info.owned || matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. })
         });
+        let is_replicated = info.is_some_and(|info| matches!(info.moved, Moved::Replicates { .. }));
+        let accepts_loss = spec.accept_loss && is_replicated;
         let (disk, job) = match (info, moves.from) {
             (Some(info), _) if info.owned && info.moved == Moved::No => {
                 let epoch = info.epoch.max(spec.epoch);
@@ -229,6 +231,10 @@ impl Reactor {
             }
         };
         self.add_mover(config, Some(disk), moves.from);
+        if accepts_loss {
+            let at = self.mover_at(disk)?;
+            self.moving.movers[at].migration.accept_loss();
+        }
         self.set_replica(disk, moves.replica)?;
         Ok((disk, job))
     }

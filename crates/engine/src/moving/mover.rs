@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use haversack_core::{Call, Memory, Replication};
-use haversack_migrate::{Message, Method, Migration, ReplicaStatus, ReplicationState, Status};
+use haversack_migrate::{Message, Method, Migration, NoReplica, ReplicaStatus, ReplicationState, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::{self as ownership, Record};
 
@@ -36,6 +36,8 @@ pub struct MoveStatus {
     pub queues: Option<usize>,
     /// How far the replica of its dirty blocks is, if one is wanted.
     pub replication: Option<ReplicationState>,
+    /// Why its host has none although it answers, if that is known.
+    pub no_replica: Option<NoReplica>,
     /// What that replica has and lacks, once it is being filled.
     pub replicated: Option<Replication>,
     /// The disk writes through because it has no complete replica.
@@ -218,6 +220,7 @@ impl Mover {
             is_guest_here: self.guest,
             queues: self.has_had_queues.then_some(queues),
             replication: self.migration.replication(),
+            no_replica: self.migration.no_replica(),
             replicated: disk.and_then(|disk| call.replication(disk)),
             writes_through: disk
                 .and_then(|disk| call.disk_info(disk))

@@ -80,7 +80,8 @@ impl Network {
 pub struct Host {
     pub id: HostId,
     pub open: Option<OpenPool>,
-    settings: PoolSettings,
+    /// Its pool, as it is opened at its next start.
+    pub settings: PoolSettings,
     network: Arc<Network>,
     starts: u64,
     /// What it may fetch in a period, at its next start.

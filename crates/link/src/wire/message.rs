@@ -118,10 +118,11 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             to.list(blocks.iter(), |to, block| to.u64(block.0));
         }
         Message::Enough { epoch } => to.u64(*epoch),
-        Message::ReplicaOpen { session, taker, epoch, from } => {
+        Message::ReplicaOpen { session, taker, epoch, sectors, from } => {
             write_session(to, *session);
             to.option(*taker, |to, taker| to.u64(taker));
             to.u64(*epoch);
+            to.u64(*sectors);
             write_position(to, *from);
         }
         Message::ReplicaCopy { session, taker, echo, at, block, mask, data } => {
@@ -201,6 +202,7 @@ pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError
             session: read_session(from)?,
             taker: from.option("taker", Reader::u64)?,
             epoch: from.u64()?,
+            sectors: from.u64()?,
             from: read_position(from)?,
         },
         REPLICA_COPY => Message::ReplicaCopy {

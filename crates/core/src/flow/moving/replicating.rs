@@ -43,6 +43,7 @@ pub(crate) struct Replicating {
     pub guards: bool,
     /// What the replica has is not known: no flush can succeed.
     is_unknown: bool,
+    is_stuck: bool,
     changes: u64,
     open: BTreeSet<u64>,
     blocks: HashMap<u64, Tracked, BuildHasherDefault<NumberHasher>>,
@@ -84,6 +85,11 @@ impl Replicating {
     /// Whether the replica has every change up to this one.
     pub fn has(&self, change: u64) -> bool {
         !self.is_unknown && self.open.first().is_none_or(|first| *first > change)
+    }
+
+    /// Whether the replica will never have a change.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck
     }
 
     /// Returns how many blocks the replica lacks, or must not keep.
@@ -155,6 +161,11 @@ impl Replicating {
     /// Returns the sectors that the replica may have of a block.
     pub fn held(&self, block: BlockNo) -> u8 {
         self.blocks.get(&block.0).map_or(0, |tracked| tracked.held)
+    }
+
+    /// Notes that the owner has lost some of a block: nothing is sent of it.
+    pub fn keeps(&mut self, block: BlockNo) {
+        self.is_stuck |= self.blocks.get(&block.0).is_some_and(|tracked| tracked.since.is_some());
     }
 
     /// Notes that a block needs nothing.

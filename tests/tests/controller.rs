@@ -184,11 +184,14 @@ fn a_vm_that_cannot_be_moved_as_it_is_goes_on_where_it_was() {
             killed_while_the_vm_stops(&mut pair, &mut load, &origins[0], is_back_at_once)?;
         }
         refused_by_the_destination(&mut pair, &mut load)?;
+        // The NBD disk belongs to the destination once the guest writes to it there.
+        load.guest().ask("start vdb 9 mixed")?;
         let there = pair.expect(&[])?;
         let output = tools::output(pair.command(load.guest().qemu(), &there, &[])?)?;
         ended(&output, 0, "The VM runs on host")?;
         pair.has_moved(&mut load, there)?;
         load.stop()?;
+        guest.ask("stop vdb")?.clean()?;
         let digest = scenario::verify(place, &mut guest, "vda")?;
         guest.no_complaints()?;
         guest.off()?;

@@ -20,7 +20,7 @@ use self::scene::Scene;
 /// not.
 const LONGEST_REST: Duration = Duration::from_secs(12);
 /// How many hosts are drained, if `HAVERSACK_DRAINS` does not say.
-const DRAINS: u64 = 5;
+const DRAINS: u64 = 3;
 /// How long after the beginning of a move something is killed, at most, in milliseconds.
 const LATEST_MS: u64 = 3000;
 

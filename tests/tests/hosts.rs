@@ -9,7 +9,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::{self, PATIENCE, wait_until};
-use haversack_e2e::{Guest, Result, image, test};
+use haversack_e2e::{Guest, Place, Result, image, test};
 
 /// How often the guest moves, each time to the other host. A daemon is killed at most of the moves.
 const MOVES: usize = 6;
@@ -80,21 +80,31 @@ fn a_guest_moves_between_hosts_with_its_cache() {
     });
 }
 
+/// Starts a host that has a disk, and one that has attached it as well. That has it sent there, too, which is called off.
+fn start_apart<'a>(
+    place: &Place,
+    places: &'a [Place; 2],
+    origin: &Nbdkit,
+    cache_mib: u64,
+) -> Result<[Haversack<'a>; 2]> {
+    let hosts = Hosts::new(place, &["alpha", "beta"])?;
+    let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(cache_mib, vec![disk]) };
+    let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
+    let old = Disk::new("vm1", origin.uri());
+    let [alpha, beta] = Haversack::start_both(places, [settings(new, "alpha"), settings(old, "beta")])?;
+    wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
+    alpha.command(&["migrate", "abort", "vm1"])?;
+    Ok([alpha, beta])
+}
+
 /// Nobody tells the daemons of the migration: the destination's hypervisor opens the disk, and that is enough.
 #[test]
 fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
     test("moves between hosts by itself", |place| {
         let file = image::pattern(place, "vm1.img", "vm1", 64)?;
         let origin = Nbdkit::file(place, "origin1", &file)?;
-        let hosts = Hosts::new(place, &["alpha", "beta"])?;
         let places = [place.host("a")?, place.host("b")?];
-        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(256, vec![disk]) };
-        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let old = Disk::new("vm1", origin.uri());
-        let [alpha, beta] = Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
-        // Attaching it there has it sent, too; that is called off here, so that only the hypervisor is left.
-        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
-        alpha.command(&["migrate", "abort", "vm1"])?;
+        let [alpha, beta] = start_apart(place, &places, &origin, 256)?;
         let mut guest = Guest::boot(place, "guest0", &[alpha.vhost_user("vm1")])?;
         guest.ask("open vda vm1 pattern")?;
         let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
@@ -121,15 +131,8 @@ fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
 fn a_destination_that_was_killed_is_told_again() {
     test("told again", |place| {
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", 32)?)?;
-        let hosts = Hosts::new(place, &["alpha", "beta"])?;
         let places = [place.host("a")?, place.host("b")?];
-        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(64, vec![disk]) };
-        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let old = Disk::new("vm1", origin.uri());
-        let [alpha, mut beta] =
-            Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
-        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
-        alpha.command(&["migrate", "abort", "vm1"])?;
+        let [alpha, mut beta] = start_apart(place, &places, &origin, 64)?;
         let sent =
             || -> Result<u64> { Ok(alpha.json(&["host", "list"])?[0]["sent_bytes"].as_u64().unwrap_or(0)) };
         beta.process()?.pause()?;
@@ -150,14 +153,8 @@ fn a_migration_that_nobody_keeps_is_called_off() {
     test("a migration that nobody keeps", |place| {
         const KEEP: Duration = Duration::from_secs(5);
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", 32)?)?;
-        let hosts = Hosts::new(place, &["alpha", "beta"])?;
         let places = [place.host("a")?, place.host("b")?];
-        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(64, vec![disk]) };
-        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
-        let old = Disk::new("vm1", origin.uri());
-        let [alpha, _beta] = Haversack::start_both(&places, [settings(new, "alpha"), settings(old, "beta")])?;
-        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
-        alpha.command(&["migrate", "abort", "vm1"])?;
+        let [alpha, _beta] = start_apart(place, &places, &origin, 64)?;
         let send = |method: &str, body: String| -> Result<String> {
             let mut curl = tools::tool("curl")?;
             curl.args(["--silent", "--show-error", "--fail-with-body", "--request", method, "--data", &body]);

@@ -1,9 +1,9 @@
-//! What a helper is to open and to export, told over its monitor: passwords that an origin has are then in no command line,
-//! which every user of the host can read.
+//! Configures a helper over its QMP monitor: which nodes to open and what to export. The passwords of an origin are then not on
+//! a command line, which every user of the host can read.
 //!
 //! Invariants
-//! - A helper whose monitor refuses something is told nothing more.
-//! - What QEMU says of it has no passwords.
+//! - After the first command that the monitor refuses, no more are sent.
+//! - Errors that are returned contain no passwords.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -18,14 +18,14 @@ use super::{HelperSpec, START_TIME};
 use crate::origin::DISK_NODE;
 use crate::system;
 
-/// The monitor of a helper, and what it is to be told.
+/// The monitor of a helper, and the commands that configure it.
 pub struct Setup {
     monitor: UnixStream,
     commands: Vec<(&'static str, Value)>,
 }
 
 impl Setup {
-    /// Has a program that is about to be run as a helper take commands from here.
+    /// Adds the monitor to the command line of a helper that is about to be started.
     pub fn prepare(spec: &HelperSpec, command: &mut Command) -> io::Result<Setup> {
         let (monitor, theirs) = UnixStream::pair()?;
         let number = system::inherit(command, theirs.into());
@@ -34,7 +34,8 @@ impl Setup {
         Ok(Setup { monitor, commands: commands(spec) })
     }
 
-    /// Tells the helper, in the background. What is received is the outcome, or why the helper refuses; nothing if it has ended.
+    /// Sends the commands from a thread of its own. The receiver gets the result, with the reason if the helper refuses one; it
+    /// is disconnected if the helper has ended.
     pub fn begin(self) -> io::Result<Receiver<Result<(), String>>> {
         // Whoever waits may have given up.
         let (sender, outcome) = sync_channel(1);
@@ -54,7 +55,7 @@ impl Setup {
     }
 }
 
-/// Returns what a helper is told: its nodes, where to listen, and what to export there.
+/// Returns the commands for a helper: its nodes, the socket to listen on, and the export.
 pub(super) fn commands(spec: &HelperSpec) -> Vec<(&'static str, Value)> {
     let node = |node: &Value| {
         let mut node = node.clone();

@@ -293,15 +293,15 @@ impl CleanerSettings {
     }
 }
 
-/// What a flush promises while a disk that is to have a replica of its dirty blocks has no complete one.
+/// What a flush guarantees while a disk with `replicate` has no complete replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "arguments", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum WithoutReplica {
-    /// The origin has it: the disk writes through.
+    /// The data is on the origin: the disk writes through.
     #[default]
     WriteThrough,
-    /// This host's flash has it.
+    /// The data is on this host's flash only.
     Continue,
 }
 
@@ -412,14 +412,14 @@ pub struct DiskConfig {
     /// and cached once for all disks that were made from it. The origin must tell which these are, as qcow2: does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// Another host that has a replica of the disk's dirty blocks, or `auto` for one that is reachable; none if not given.
+    /// Another host that keeps a replica of the disk's dirty blocks, or `auto` for a reachable one; none if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicate: Option<String>,
-    /// What a flush promises while there is no complete replica.
+    /// What a flush guarantees while there is no complete replica.
     #[serde(default, skip_serializing_if = "is_default")]
     pub without_replica: WithoutReplica,
-    /// Read its origin through flash of other hosts, if this host borrows any.
-    #[serde(default = "yes")]
+    /// Read its origin through flash of other hosts, if this host borrows from any.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub borrow: bool,
     /// Export the disk over NBD under its name.
     #[serde(default = "yes")]
@@ -457,6 +457,10 @@ fn is_default(value: &WithoutReplica) -> bool {
 
 fn yes() -> bool {
     true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 fn priority() -> f64 {
@@ -569,11 +573,11 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", command(flatten))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cleaner: Option<CleanerSettings>,
-    /// Host that has a replica of the disk's dirty blocks; auto for one that is reachable; none for no replica.
+    /// Host that keeps a replica of the disk's dirty blocks; auto for a reachable one; none for no replica.
     #[cfg_attr(feature = "arguments", arg(long, value_name = "HOST", help_heading = "Replica"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicate: Option<String>,
-    /// What a flush promises while there is no complete replica: that the origin has it, or only this host's flash.
+    /// What a flush guarantees while there is no complete replica: that the data is on the origin, or only on this host's flash.
     #[cfg_attr(feature = "arguments", arg(long, help_heading = "Replica"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_replica: Option<WithoutReplica>,
@@ -655,6 +659,14 @@ mod tests {
         );
         let unknown = r#"{"name": "vm1", "pool": "main", "origin": "/dev/sdx", "colour": 1}"#;
         assert!(serde_json::from_str::<DiskConfig>(unknown).unwrap_err().to_string().contains("colour"));
+    }
+
+    #[test]
+    fn what_an_older_host_does_not_know_is_not_sent_unless_it_is_used() {
+        let sent = serde_json::to_value(DiskConfig::new("vm1", "main", "/dev/sdx")).unwrap();
+        for key in ["borrow", "replicate", "without_replica"] {
+            assert!(sent.get(key).is_none(), "{key} is in {sent}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub struct Loans {
     pub lends: Vec<LendingPool>,
     /// What other hosts have here, by host and disk.
     pub lent: Vec<LentLoans>,
-    /// What disks of this host have at others, by disk and host.
+    /// What disks of this host borrow from others, by disk and host.
     pub borrowed: Vec<BorrowedLoans>,
 }
 
@@ -25,7 +25,7 @@ pub struct LendingPool {
     pub promised_bytes: u64,
     /// Bytes that could be lent in addition: they are free now.
     pub spare_bytes: u64,
-    /// Loans that were taken back since the daemon has started, because disks of this host needed the space.
+    /// Loans that were taken back since the daemon was started, because disks of this host needed the space.
     pub taken_back: u64,
 }
 
@@ -48,19 +48,19 @@ pub struct LentLoans {
     pub age_s: f64,
     /// Blocks that were asked for under these loans.
     pub asked_blocks: u64,
-    /// Blocks of these that were there.
+    /// Those of them that were there.
     pub hit_blocks: u64,
 }
 
-/// How a disk gets on with a lender.
+/// The state of a disk's borrowing from a lender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LenderState {
-    /// It is asked for blocks.
+    /// The lender is asked for blocks.
     Asked,
-    /// It is left alone for a while: it has not answered in time, or is slower than the origin.
+    /// It is not asked for a while: it has not answered in time, or is slower than the origin.
     Paused,
-    /// The pause is over, and nobody has had an answer since.
+    /// The pause is over, and no answer has come since.
     Trial,
     /// It is not connected, or does not lend to this host.
     Unreachable,
@@ -81,19 +81,19 @@ impl std::fmt::Display for LenderState {
     }
 }
 
-/// What a disk of this host has at another one.
+/// What a disk of this host borrows from another host.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BorrowedLoans {
     /// The disk.
     pub disk: String,
     /// The lender.
     pub host: String,
-    /// How the disk gets on with it.
+    /// The state of borrowing from it.
     pub state: LenderState,
-    /// For how much longer it is left alone, in seconds.
+    /// For how much longer it is not asked, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_left_s: Option<f64>,
-    /// How often it was left alone since the disk was attached.
+    /// How often it was paused since the disk was attached.
     pub pauses: u64,
     /// Loans.
     pub loans: u64,

@@ -19,16 +19,16 @@ pub struct StartMigration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
-    /// The migration is called off when it has not been kept for this long, see [`KeepMigration`]; never if not given.
+    /// The migration is cancelled when it has not been kept for this long, see [`KeepMigration`]; never if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Span>,
 }
 
-/// Keeps a migration going that is called off when whoever drives it is gone.
+/// Keeps a migration going that is cancelled when whoever drives it is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeepMigration {
-    /// For how long; until it ends or is called off if not given.
+    /// For how long; until it ends or is cancelled if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Span>,
 }
@@ -170,8 +170,8 @@ pub struct OwnDisk {
     /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_fence: Vec<String>,
-    /// The owner stopped before it could go on without the replica that this host has: it died, or was fenced, within five
-    /// seconds after it was last heard. Then a complete replica is used although that is not certain here.
+    /// The owner stopped before it could continue without the replica that this host has: it died, or was fenced, within five
+    /// seconds after it was last heard. Then a complete replica is used although this host cannot be certain of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub owner_stopped: bool,
 }
@@ -222,17 +222,17 @@ pub struct LastKnown {
     pub age_s: f64,
 }
 
-/// How far a disk's replica on another host is.
+/// The progress of a disk's replica on another host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplicaState {
-    /// There is none: its host is away, or cannot have one.
+    /// There is none: its host is unreachable, or cannot have one.
     Missing,
-    /// It is being filled. Flushes do not count on it.
+    /// It is being filled. Flushes do not wait for it yet.
     Filling,
     /// It has everything that was flushed.
     Complete,
-    /// It is given up. Flushes wait until it is certain that it is not used any more.
+    /// It is being given up. Flushes wait until it is certain that it can no longer be used.
     Ending,
 }
 
@@ -252,9 +252,9 @@ impl std::fmt::Display for ReplicaState {
 pub struct ReplicaStatus {
     /// That host.
     pub host: String,
-    /// How far it is.
+    /// Its progress.
     pub state: ReplicaState,
-    /// For how long, in seconds.
+    /// How long it has been in that state, in seconds.
     pub since_s: f64,
     /// Bytes of blocks that the host lacks.
     pub behind_bytes: u64,
@@ -276,12 +276,12 @@ pub struct KeptReplica {
     pub bytes: u64,
     /// It had everything that was flushed when the owner was last heard.
     pub is_complete: bool,
-    /// It has everything that was flushed, certainly: the owner cannot have gone on without it.
+    /// It certainly has everything that was flushed: the owner cannot have continued without it.
     pub is_certain: bool,
-    /// When the owner was last heard, in seconds before now; missing if it was not since this daemon was started.
+    /// Seconds since the owner was last heard; missing if it has not been heard since this daemon was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_s: Option<f64>,
-    /// The disk has moved on since, as far as is known here: it is of no use.
+    /// A later epoch of the disk is known here: the replica is of no use.
     #[serde(default)]
     pub is_void: bool,
 }

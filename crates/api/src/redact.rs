@@ -119,11 +119,13 @@ fn values(line: &str, clean: &mut String) {
         }
         let padding = after.len() - after.trim_start_matches([' ', '\t']).len();
         let value = &after[padding..];
-        let quotes = value.len() - value.trim_start_matches(['"', '\'', '\\']).len();
-        let (opening, content) = value.split_at(quotes);
-        let length = match opening.chars().last() {
-            Some(quote @ ('"' | '\'')) => content.find(quote),
-            _ => content.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | ')' | '}' | ']')),
+        let backslashes = value.len() - value.trim_start_matches('\\').len();
+        let is_quoted = value[backslashes..].starts_with(['"', '\'']);
+        let (opening, content) = value.split_at(if is_quoted { backslashes + 1 } else { 0 });
+        let length = if is_quoted {
+            closing(content, opening)
+        } else {
+            content.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | ')' | '}' | ']'))
         };
         let length = length.unwrap_or_else(|| content.trim_end_matches('\n').len());
         if length > 0 {
@@ -132,6 +134,12 @@ fn values(line: &str, clean: &mut String) {
         }
     }
     clean.push_str(rest);
+}
+
+/// Returns where a quoted value ends: at the quote as it was opened, unless it is escaped once more.
+fn closing(content: &str, opening: &str) -> Option<usize> {
+    let is_end = |at: usize| !content[..at].ends_with('\\');
+    content.match_indices(opening).map(|(at, _)| at).find(|at| is_end(*at))
 }
 
 #[cfg(test)]
@@ -165,7 +173,9 @@ mod tests {
                 "{\"key-secret\": \"abc\", \"driver\": \"rbd\"}",
                 "{\"key-secret\": \"***\", \"driver\": \"rbd\"}",
             ),
-            (r#"qemu:{\"password\":\"abc\"}"#, r#"qemu:{\"password\":\"***"}"#),
+            (r#"qemu:{\"password\":\"abc\"}"#, r#"qemu:{\"password\":\"***\"}"#),
+            (r#"{"password": "a\"b", "x": "y"}"#, r#"{"password": "***", "x": "y"}"#),
+            (r#"qemu:{\"password\":\"a\\\"b\", \"x\": 1}"#, r#"qemu:{\"password\":\"***\", \"x\": 1}"#),
             ("access_token=abc&size=4", "access_token=***&size=4"),
             ("tokens=1 key: ", "tokens=1 key: "),
             ("Schlüssel=ä key=ö", "Schlüssel=ä key=***"),

@@ -216,7 +216,7 @@ pub enum ManageError {
     Lost(DiskId),
     /// Dirty blocks of the disk were lost here, and another host may have a replica of them.
     #[error(
-        "dirty blocks of disk {0} were lost here, and another host may have a replica of them: stop haversackd here and take the disk over there, or accept the loss by naming the disk"
+        "dirty blocks of disk {0} were lost here, and another host may have a replica of them: stop haversackd on this host and take the disk over on the other one, or accept the loss by naming the disk"
     )]
     LostHere(DiskId),
     /// A cache device is missing, or metadata is damaged, that may have listed dirty blocks of the disk. It

@@ -12,10 +12,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use haversack_api::{DiskConfig, PolicySettings, Size, Span};
+use haversack_api::{ANY_HOST, DiskConfig, PolicySettings, Size, Span};
 use haversack_control::endurance::Endurance;
 use haversack_engine::PoolSettings;
 use haversack_latency::WholeTimes;
+use haversack_link::host_id;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -509,9 +510,25 @@ impl Config {
         Ok(())
     }
 
+    /// Checks that the host that is to have a replica of a disk is known, as is any for `auto`.
+    fn check_replica_host(&self, disk: &DiskConfig) -> Result<(), String> {
+        let Some(wanted) = disk.replica_host() else { return Ok(()) };
+        let is_meant = |name: &str| wanted == ANY_HOST || host_id(name) == host_id(wanted);
+        if self.hosts.iter().any(|host| is_meant(&host.name)) {
+            return Ok(());
+        }
+        let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let names = if names.is_empty() { "none".to_string() } else { names.join(", ") };
+        Err(format!(
+            "disk '{}': replicate = \"{wanted}\" needs another host in [[host]] for it; hosts there: {names}",
+            disk.name
+        ))
+    }
+
     fn check_disk(&self, disk: &DiskConfig, taken: &mut HashSet<String>) -> Result<(), String> {
         settings::check_disk(disk)?;
         settings::check_replica(disk)?;
+        self.check_replica_host(disk)?;
         claim(taken, format!("disk name '{}'", disk.name))?;
         claim(taken, format!("disk id {}", settings::disk_id(disk)?))?;
         if let Some(socket) = &disk.vhost_user {
@@ -720,6 +737,8 @@ mod tests {
             (disk("origin_tls = { ca = \"/ca.pem\" }"), 5, "nbds://"),
             (disk("origin_tls = { key = \"/k\" }").replace("/b", "nbds://h/x"), 5, "both or none"),
             (disk("reservation = \"2GiB\"\nlimit = \"1GiB\""), 5, "below its reservation of 2GiB"),
+            (disk("replicate = \"b\""), 5, "hosts there: none"),
+            (disk("replicate = \"auto\""), 5, "hosts there: none"),
             (disk("priority = -1.0"), 5, "0 to a million"),
             (disk("priority = 0.0\n[policy]\nallocator = \"wss\""), 10, "sum to zero"),
             (disk("[policy]\nallocator = \"best\""), 9, "max-min"),

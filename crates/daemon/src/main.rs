@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use haversack_api::redact;
 use haversack_daemon::config::Config;
 use haversack_daemon::run;
 use haversack_daemon::sandbox::SandboxConfig;
@@ -30,14 +31,14 @@ fn main() -> ExitCode {
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("haversackd: {error}");
+            eprintln!("haversackd: {}", redact::text(&error.to_string()));
             return ExitCode::from(2);
         }
     };
     if arguments.check_config {
         // The rest of the sandbox is left out: it would look into the pools' devices.
         if let Some(Err(error)) = config.sandbox.as_ref().map(SandboxConfig::rules) {
-            eprintln!("haversackd: {}: {error}", arguments.config.display());
+            eprintln!("haversackd: {}: {}", arguments.config.display(), redact::text(&error.to_string()));
             return ExitCode::from(2);
         }
         println!(
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            eprintln!("haversackd: {error}");
+            eprintln!("haversackd: {}", redact::text(&error.to_string()));
             ExitCode::FAILURE
         }
     }

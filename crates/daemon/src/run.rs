@@ -130,7 +130,8 @@ pub enum RunError {
 pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
     let filter: Targets =
         config.log.parse().map_err(|e| RunError::Log { filter: config.log.clone(), why: format!("{e}") })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| Lines);
+    let format = config.log_format;
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || Lines(format));
     let registry = tracing_subscriber::registry();
     // This fails only if a log is already set up.
     let _ = match config.log_format {

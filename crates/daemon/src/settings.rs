@@ -87,12 +87,14 @@ pub fn check_replica(disk: &DiskConfig) -> Result<(), String> {
     let Some(host) = disk.replica_host() else { return Ok(()) };
     let refuse = |what: &str| Err(format!("disk '{}': replicate = \"{host}\": {what}", disk.name));
     match disk.mode {
-        _ if disk.read_only => refuse("it is read-only, so nothing of it is ever dirty; leave replicate out"),
+        _ if disk.read_only => {
+            refuse("it is read-only, so nothing of it is ever dirty; set replicate to none")
+        }
         Mode::Fixed(mode) if !mode.defers_origin() => refuse(&format!(
-            "nothing is dirty in write mode {mode}; set mode to wb or auto, or leave replicate out"
+            "nothing is dirty in write mode {mode}; set mode to wb or auto, or replicate to none"
         )),
         _ if disk.cleaner.order == Some(CleanOrder::Flush) => {
-            refuse("a replica does not keep the order of flushes; leave order = \"flush\" or replicate out")
+            refuse("a replica does not keep the order of flushes; set another order, or replicate to none")
         }
         _ => Ok(()),
     }

@@ -140,12 +140,10 @@ impl CacheDevice {
         self.file.read_exact_at(bytes, self.start_bytes + offset_bytes)
     }
 
-    /// Reads from an offset to several places, one after the other; returns how many bytes were read, 0 if a signal came first.
+    /// Reads from an offset to several places, one after the other; returns how many bytes were read.
     pub fn read_pages_at(&self, pages: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
-        match rustix::io::preadv(&self.file, pages, self.start_bytes + offset_bytes) {
-            Err(rustix::io::Errno::INTR) => Ok(0),
-            count => Ok(count?),
-        }
+        let offset_bytes = self.start_bytes + offset_bytes;
+        Ok(rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, pages, offset_bytes))?)
     }
 
     /// Writes all of `bytes` to an offset.

@@ -512,7 +512,8 @@ impl Migration {
         match self.task.clone() {
             Task::Attaching(mine) if mine == job => {
                 self.task = Task::Idle;
-                (self.problem, self.accepts_loss) = (None, false);
+                self.problem = None;
+                self.accepts_loss &= result.is_err();
                 self.is_attached(call, now);
             }
             Task::Freezing { job: mine, to, epoch } if mine == job => {
@@ -533,7 +534,7 @@ impl Migration {
         }
     }
 
-    /// The size may have changed while the disk is attached here: it counts when the disk has left, too.
+    /// Takes over the size of the attached disk, which may have been resized: it is needed after the disk has left, too.
     fn follow_size<M: Memory>(&mut self, call: &Call<'_, M>) {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         if let Some(info) = info.filter(|info| info.attached) {

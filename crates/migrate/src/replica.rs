@@ -165,13 +165,11 @@ impl Migration {
         }
     }
 
-    /// Whether another host than this one may rely on the replica that is here. Its own end, or that of its lease, comes before
-    /// the replica of a new owner.
+    /// Whether a host other than `from` was heard from within its lease, and may rely on the replica that is here. Before a new
+    /// owner has a replica, the old one has ended its own, or its lease has.
     fn is_in_use_by_another(&self, from: HostId, now: Micros) -> bool {
-        let is_used = |keeping: &Keeping| {
-            let is_certain = keeping.certain_until_us.is_some_and(|until_us| now <= until_us);
-            keeping.from != from && (is_certain || now <= keeping.heard_us + self.timing.lease_us)
-        };
+        let is_used =
+            |keeping: &Keeping| keeping.from != from && now <= keeping.heard_us + self.timing.lease_us;
         self.keeping.as_ref().is_some_and(is_used)
     }
 

@@ -7,8 +7,9 @@
 //! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or
 //!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
 //!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
-//! - While the owner has lost dirty blocks, it asks no host to drop a replica, which may have them. A restarted one ends its
-//!   replica only when the loss is accepted.
+//! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
+//!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
+//!   accepted.
 //! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
 //!   has, which would be back after a take-over.
 
@@ -70,8 +71,9 @@ const LEFT_ALONE_US: [Micros; 2] = [15_000_000, 240_000_000];
 #[derive(Debug, Default)]
 pub(crate) struct Hindrance {
     why: Option<NoReplica>,
-    /// Until when this host is left alone, and for how long next time.
+    /// Until when this host is left alone.
     left_alone: Option<(HostId, Micros)>,
+    /// For how long it is left alone next time.
     next_us: Option<Micros>,
 }
 
@@ -79,7 +81,8 @@ impl Hindrance {
     /// The host did not store what it was sent.
     fn not_stored(&mut self, at: HostId, now: Micros) {
         let [first_us, most_us] = LEFT_ALONE_US;
-        let for_us = self.next_us.unwrap_or(first_us);
+        let is_same = self.left_alone.is_some_and(|(host, _)| host == at);
+        let for_us = self.next_us.filter(|_| is_same).unwrap_or(first_us);
         self.next_us = Some((for_us * 2).min(most_us));
         (self.why, self.left_alone) = (Some(NoReplica::NotStored), Some((at, now + for_us)));
     }
@@ -300,7 +303,7 @@ impl Migration {
     /// Continues the owner's work for its replica.
     pub(crate) fn tick_replicating<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Record::Owner { epoch, peers } = self.ownership.record().clone() else {
-            self.replicating = None;
+            (self.replicating, self.accepts_loss) = (None, false);
             return;
         };
         if self.replica.is_some() || self.replicating.is_some() {
@@ -339,7 +342,9 @@ impl Migration {
                 let answers = now <= replicating.heard_us + lease_us / 2;
                 let is_stuck =
                     self.disk.and_then(|disk| call.replication(disk)).is_some_and(|one| one.is_stuck);
-                if is_behind && answers && !is_stuck {
+                // If nothing is on its way, this host could not send it.
+                let is_awaited = !replicating.sending.in_flight.is_empty();
+                if is_behind && answers && is_awaited && !is_stuck {
                     self.hindrance.not_stored(at, now);
                 }
                 if is_behind || is_stuck || is_late(replicating.heard_us) || !is_wanted(replicating) {
@@ -386,7 +391,8 @@ impl Migration {
         stays
     }
 
-    /// Whether what the policy promises without a replica holds: what is lost cannot reach the origin. If not, continues the work for it.
+    /// Whether what the policy promises without a replica holds. If not, continues the work for it. What is lost cannot reach the
+    /// origin, and is not waited for.
     fn is_promise_kept<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let writes_through = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
         let is_here = self.is_attached_here(call) && !self.is_leaving_here();

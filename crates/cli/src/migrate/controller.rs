@@ -206,8 +206,8 @@ impl<'a> Controller<'a> {
     /// Moves the VM, or takes up what an earlier run has left. Returns what QEMU says of it.
     fn move_vm(&mut self, to: &str) -> Result<Migration> {
         let stage = source::stage(&mut self.source).map_err(|error| unknown(&error))?;
-        // Where it was sent then is not known.
-        let was_gone = stage == Stage::Gone;
+        // It may have been sent to another QEMU than this one.
+        let mut may_be_elsewhere = stage == Stage::Gone;
         let is_running = match stage {
             Stage::Waiting => {
                 let what =
@@ -218,7 +218,12 @@ impl<'a> Controller<'a> {
             Stage::Gone => true,
             Stage::Moving(phase) => {
                 self.say(&format!("a migration is already in progress ({phase:?}): following it"));
+                may_be_elsewhere = self.destination.migration()?.phase == Phase::Failed;
                 let moved = self.guarded(|controller| {
+                    if may_be_elsewhere {
+                        let why = "a migration to the QEMU at --qmp-destination has failed before, and it accepts no other";
+                        return controller.call_off(CliError::NotMoved { why: why.into(), is_cancelled: false });
+                    }
                     // While the VM is stopped, [`Controller::hold`] starts them.
                     if phase != Phase::PreSwitchover
                         && let Err(why @ CliError::NotMoved { .. }) = controller.look(LEAST_PATIENCE)
@@ -239,7 +244,7 @@ impl<'a> Controller<'a> {
         let migration = self.source.migration().unwrap_or_default();
         match destination::arrive(&mut self.destination, is_running)? {
             Arrival::Arrived => Ok(migration),
-            Arrival::Refused(why) if was_gone => Err(refusal::too_late(&why)),
+            Arrival::Refused(why) if may_be_elsewhere => Err(refusal::unknown_whether_sent(&why)),
             Arrival::Refused(why) => {
                 let error = refusal::bring_back(&mut self.source, &mut self.destination, &why, is_running);
                 self.stop_filling(&error);
@@ -445,7 +450,7 @@ impl<'a> Controller<'a> {
                 match &known {
                     _ if is_down => return Err(restarted("the daemon is down")),
                     Some(Fill { running: Some(_), .. }) => {}
-                    None if self.filling.has_vhost_user() => {
+                    None => {
                         return Err(restarted("the daemon does not say whether the disks are in use"));
                     }
                     _ => return self.give_up(known),

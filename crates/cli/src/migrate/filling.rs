@@ -32,7 +32,7 @@ pub struct Filling<'a> {
     vhost_user: BTreeSet<&'a str>,
     /// When the daemon was told last that they are still wanted.
     kept: Option<Instant>,
-    /// The daemon sends them without being told any more.
+    /// They are to be sent until the disks have followed the VM, even without this process.
     is_let_go: bool,
 }
 
@@ -101,17 +101,17 @@ impl<'a> Filling<'a> {
 
     /// Has the daemon go on sending them, from time to time. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
-        if !self.is_let_go && self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
+        if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
             self.kept = Some(Instant::now());
-            self.keep_for(Some(KEEP)).await;
+            self.keep_for((!self.is_let_go).then_some(KEEP)).await;
         }
     }
 
-    /// The VM is about to be there, or is: the disks follow it, without this process as well. For use within
-    /// [`Client::block_on`].
+    /// The VM is about to move, or has moved: the disks follow it even without this process. Repeated by [`Filling::keep`]. For
+    /// use within [`Client::block_on`].
     pub async fn let_go(&mut self) {
-        self.is_let_go = true;
-        self.keep_for(None).await;
+        (self.is_let_go, self.kept) = (true, None);
+        self.keep().await;
     }
 
     async fn keep_for(&mut self, keep: Option<Span>) {
@@ -153,11 +153,6 @@ impl<'a> Filling<'a> {
             self.vhost_user.insert(disk);
         }
         status.vhost_user_queues != Some(0) && self.vhost_user.contains(disk)
-    }
-
-    /// Returns whether the VM has been seen to use a disk over vhost-user.
-    pub fn has_vhost_user(&self) -> bool {
-        !self.vhost_user.is_empty()
     }
 
     /// Returns whether a disk's job runs. An error if it has failed.

@@ -12,7 +12,8 @@ use haversack_qmp::{Address, Monitor};
 
 use super::controller::PATIENCE;
 use super::destination::{self, Arrival};
-use super::{refusal, source};
+use super::refusal;
+use super::source::{self, Stage};
 use crate::error::{CliError, Result};
 use crate::output;
 
@@ -62,11 +63,13 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     }
     let ended = until_known("the migration has ended", || {
         let mut here = Monitor::connect(qmp, PATIENCE)?;
-        Ok((source::end(&mut here)?, here))
+        let was_gone = source::stage(&mut here)? == Stage::Gone;
+        // If the VM was gone before this process looked, another one may have moved it since.
+        Ok((source::end(&mut here)?, Some(here).filter(|_| !was_gone)))
     });
     let (is_sent, here) = match ended {
         Err(CliError::Qmp(error)) if error.is_gone() => (true, None),
-        ended => ended.map(|(is_sent, here)| (is_sent, Some(here)))?,
+        ended => ended?,
     };
     if !is_sent {
         // It may have ended.
@@ -79,7 +82,7 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     let Arrival::Refused(why) = destination::arrive(&mut there, true)? else { return Ok(()) };
     match here {
         Some(mut here) => Err(refusal::bring_back(&mut here, &mut there, &why, true)),
-        None => Err(refusal::too_late(&why)),
+        None => Err(refusal::unknown_whether_sent(&why)),
     }
 }
 

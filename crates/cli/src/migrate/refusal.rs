@@ -21,8 +21,8 @@ pub fn discard(destination: &mut Monitor) {
     }
 }
 
-/// A VM was refused, and this process has not seen that it was sent there, or cannot ask the QEMU that it was in.
-pub fn too_late(why: &str) -> CliError {
+/// The destination has refused a VM, but this process did not see it being sent there, or the source's QEMU cannot be asked.
+pub fn unknown_whether_sent(why: &str) -> CliError {
     CliError::Attention(format!(
         "the QEMU at --qmp-destination has refused a VM: {why}. Whether the VM runs anywhere is not known: if it runs on no host, 'cont' \
          of the monitor at --qmp continues it; if that QEMU has ended, restart the VM"

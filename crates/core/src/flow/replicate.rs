@@ -46,7 +46,7 @@ pub struct Replication {
     pub kept: usize,
     /// The number of the last change.
     pub changes: u64,
-    /// It will never have a change, since the owner has lost that.
+    /// It will never have some change, because the owner has lost it.
     pub is_stuck: bool,
 }
 
@@ -115,7 +115,7 @@ impl Core {
             let is_lost = self.is_block_lost(disk, block);
             let replicating = self.replicating(disk)?;
             match replicating.due(block, dirty) {
-                _ if is_lost => replicating.keeps(block),
+                _ if is_lost => replicating.cannot_send(block),
                 // Zeroes are about to overtake it.
                 Due::Copy if is_changing => replicating.lost(block),
                 Due::Copy => {

@@ -125,7 +125,8 @@ impl Cluster {
         let mut free = BTreeMap::new();
         for ((host, _), pool) in view.pools.iter().filter(|((host, _), _)| view.hosts.contains_key(host)) {
             let PoolRecord { capacity_bytes, demand_bytes, .. } = pool.record;
-            *free.entry(host.clone()).or_default() += capacity_bytes.saturating_sub(demand_bytes);
+            let free_bytes: &mut u64 = free.entry(host.clone()).or_default();
+            *free_bytes = free_bytes.saturating_add(capacity_bytes.saturating_sub(demand_bytes));
         }
         free
     }
@@ -145,7 +146,7 @@ impl Cluster {
         self.observed.locked().follow(&self.directory.view(), Instant::now());
     }
 
-    /// Returns what the balancer would move. Reports do not wait for it: it may take a second in a large cluster.
+    /// Returns what the balancer would move. It may take a second in a large cluster.
     ///
     /// # Errors
     /// What the directory has contradicts itself.

@@ -115,7 +115,7 @@ export function showCluster(place, { status, plan, tenants }) {
     ...directory(status),
     table("Hosts", POOLS, pools),
     table("Moves", MOVES, moves),
-    moves.length ? null : element("p", "", "No move is proposed or under way."),
+    moves.length || !plan ? null : element("p", "", "No move is proposed or under way."),
     ...(plan?.held ?? []).map((text) => element("p", "", text)),
     table("Loans in the cluster", PLANNED_LOANS, plan?.loans ?? []),
     table("Tenants", TENANTS, tenants ?? []),

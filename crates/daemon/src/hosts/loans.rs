@@ -22,14 +22,14 @@ const EVERY: Duration = Duration::from_secs(60);
 /// A lender that is away for a shorter time is no event.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How this host gets on with a lender that it is to borrow from.
+/// The state of a lender that this host is to borrow from.
 struct LenderNow {
     host: String,
     /// It is connected, and lends to this host.
     is_there: bool,
-    /// A disk leaves it alone.
+    /// A disk does not ask it for a while.
     pause: Option<Cause>,
-    /// How often disks have left it alone.
+    /// How often disks have paused asking it.
     pauses: u64,
     /// A disk has had an answer since.
     answers: bool,

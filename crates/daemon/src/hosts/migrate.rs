@@ -43,7 +43,7 @@ impl Daemon {
     }
 
     /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has the
-    /// disk. To cancel it leaves the disk here, and so does not to keep it.
+    /// disk. Cancelling it, or not keeping it, leaves the disk here.
     ///
     /// # Errors
     /// There is no such disk or host, or the disk does not move.
@@ -71,8 +71,8 @@ impl Daemon {
     /// There is no such disk, or no other hosts are configured.
     pub fn keep_migration(&self, name: &str, keep: Option<Span>) -> Result<()> {
         let (hosts, disk) = (self.hosts_or_error()?, self.disk(name)?);
-        if self.jobs.is_running(JobKind::Migrate, name) && hosts.is_kept(disk.id) {
-            hosts.keep(disk.id, keep);
+        if self.jobs.is_running(JobKind::Migrate, name) {
+            hosts.keep_on(disk.id, keep);
         }
         Ok(())
     }

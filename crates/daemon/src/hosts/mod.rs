@@ -249,9 +249,11 @@ impl Hosts {
         }
     }
 
-    /// Returns whether a disk's migration was started to be called off unless it is kept.
-    fn is_kept(&self, disk: DiskId) -> bool {
-        self.kept.locked().contains_key(&disk)
+    /// As [`Hosts::keep`], for a migration that was started to be called off unless it is kept.
+    fn keep_on(&self, disk: DiskId, keep: Option<Span>) {
+        if self.kept.locked().contains_key(&disk) {
+            self.keep(disk, keep);
+        }
     }
 
     /// Returns whether whoever drives a disk's migration has not been heard of for too long.
@@ -310,7 +312,7 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Calls `look` again and again, on a thread of its own, until the daemon ends. After a panic it goes on a minute later. `what` is
+/// Calls `look` repeatedly, on a thread of its own, until the daemon ends. After a panic it continues a minute later. `what` says
 /// what it does, for the operator.
 fn watch(
     daemon: &Arc<Daemon>,

@@ -99,7 +99,7 @@ mod tests {
         let mut questions = Questions::default();
         questions.add(host, disk);
         let taking = record(KnownOwner::Unknown, true);
-        let refused = Some(Answer::Refused("is busy; try again".into()));
+        let refused = Some(Answer::Refused(super::super::talk::IS_BUSY.into()));
         let rounds = [(refused, 0), (Some(Answer::Record(taking)), 1), (None, 0)];
         let mut now = start;
         for (answer, expected) in rounds {

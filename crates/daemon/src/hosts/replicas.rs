@@ -1,12 +1,14 @@
-//! Replicas of disks' dirty blocks on other hosts: which host is to have one, whether it has, and what is told of that.
+//! Replicas of disks' dirty blocks on other hosts: which host is to have one, whether it has one, and what is shown of that.
 //!
 //! Invariants
 //! - A setting that no replica can follow is refused, with the reason.
 //! - The host of a replica is asked to attach the disk only while the disk is served here and is not on its way there.
-//! - A disk is detached or resized only when its replica has ended.
+//! - A disk is resized only when its replica has ended, and detached only then or while the replica stays because of blocks
+//!   that are lost here.
 //! - What is shown is at most as old as the last look.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,17 +20,21 @@ use haversack_ownership::Record;
 
 use super::migrate::preparation;
 use super::movable::why_it_stays;
-use super::talk::Answer;
-use super::{Hosts, bytes};
+use super::talk::{Answer, IS_BUSY};
+use super::{Hosts, LOOK_EVERY, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::origin::Origin;
 
-/// How often it is looked how far replicas are.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often a host that has no replica is asked to attach the disk.
+/// How often a host that has no replica is asked to attach the disk: first after this time, then after twice the time before.
 const ASK_EVERY: Duration = Duration::from_secs(5);
+/// The longest time between two questions about a disk.
+const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
+/// So many questions may wait for an answer at a time: a host answers 64 of all hosts together.
+const MOST_ASKED: usize = 16;
+/// How long a host that refused a disk is not chosen again by `auto`.
+const REFUSED_FOR: Duration = Duration::from_secs(300);
 /// How long a host may be without a replica before `auto` takes another one.
 const AWAY: Duration = Duration::from_secs(15);
 /// How long a replica may take to end: the lease, and what is recorded.
@@ -43,9 +49,10 @@ struct Seen {
     status: MoveStatus,
     /// The pool's time then.
     at_us: Micros,
-    /// Since when it has been in this state.
+    /// Since when it has been in this state at this place.
     since: Instant,
-    /// Where it is to be, and why it is not.
+    /// Where it is to be, and why it is not there.
+    at: Option<HostId>,
     place: Option<String>,
     of: Option<String>,
     error: Option<String>,
@@ -69,6 +76,15 @@ impl Replicas {
 
     fn place_of(&self, id: DiskId) -> Option<HostId> {
         self.places.locked().get(&id).copied()
+    }
+
+    /// Returns how many replicas each host is to have.
+    fn placed(&self) -> HashMap<HostId, u64> {
+        let mut placed = HashMap::new();
+        for host in self.places.locked().values() {
+            *placed.entry(*host).or_default() += 1;
+        }
+        placed
     }
 
     /// Returns what was last seen of a disk's replica elsewhere, and of the one that is here.
@@ -129,17 +145,17 @@ impl Daemon {
         let refuse = |why: &str, hint| {
             DaemonError::conflict(format!("disk '{}' cannot have a replica: {why}", config.name), hint)
         };
-        let configure = "configure [migration] and [[host]], or leave replicate out";
+        let configure = "configure [migration] and [[host]], or set replicate to none";
         let hosts = self.hosts().ok_or_else(|| refuse("this host knows no other hosts", configure))?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         if let Some(why) = why_it_stays(config, &origin) {
             let why = format!("it does not move between hosts, since {why}");
-            return Err(refuse(&why, "leave replicate out"));
+            return Err(refuse(&why, "set replicate to none"));
         }
         let at = if wanted == ANY_HOST {
-            let chosen = hosts.replicas.place_of(id).or_else(|| self.choose(&hosts, &[]));
+            let chosen = hosts.replicas.place_of(id).or_else(|| self.choose(&hosts, id, &HashSet::new()));
             chosen.ok_or_else(|| {
-                refuse("no other host is configured", "configure [[host]], or leave replicate out")
+                refuse("no other host is configured", "configure [[host]], or set replicate to none")
             })?
         } else if wanted.eq_ignore_ascii_case(&hosts.my_name()) {
             return Err(refuse("it would be on this host itself", "name another host, or auto"));
@@ -156,18 +172,23 @@ impl Daemon {
         Ok(Some(ReplicaPolicy { at, on_loss }))
     }
 
-    /// Chooses a host for a replica, apart from some: one that is connected, of these the one with the most free cache, if that
-    /// is known.
-    fn choose(&self, hosts: &Hosts, without: &[HostId]) -> Option<HostId> {
+    /// Chooses a host for a disk's replica, apart from some: one that is connected; of these the one with the most free cache for
+    /// each replica of this host, if that is known; then the one with the fewest. Disks and hosts that are equal in this are
+    /// spread.
+    fn choose(&self, hosts: &Hosts, id: DiskId, without: &HashSet<HostId>) -> Option<HostId> {
         let free = self.cluster().map(|cluster| cluster.free_bytes()).unwrap_or_default();
+        let placed = hosts.replicas.placed();
         let others = hosts.others().into_iter().filter(|host| !without.contains(host));
         others.max_by_key(|host| {
-            let free_bytes = free.get(&hosts.name_of(*host)).copied().unwrap_or(0);
-            (hosts.is_connected(*host), free_bytes, std::cmp::Reverse(*host))
+            let count = placed.get(host).copied().unwrap_or(0);
+            let free_bytes = free.get(&hosts.name_of(*host)).copied().unwrap_or(0) / (count + 1);
+            let mut hasher = DefaultHasher::new();
+            (id, *host).hash(&mut hasher);
+            (hosts.is_connected(*host), free_bytes, std::cmp::Reverse(count), hasher.finish())
         })
     }
 
-    /// Has the replica of an attached disk be where the policy says, from now on.
+    /// Places the replica of an attached disk where the policy says, from now on.
     pub(crate) fn set_replica(
         &self,
         disk: &Disk,
@@ -210,7 +231,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has a disk's replica begin again that was ended for something that is over, or that has failed.
+    /// Starts a disk's replica again that was ended for something that is over, or that has failed.
     pub(crate) fn renew_replica(&self, disk: &Disk, handle: DiskHandle) {
         let config = disk.config();
         let renewed = self.replica_policy(&config, disk.id).and_then(|policy| match policy {
@@ -222,7 +243,7 @@ impl Daemon {
         }
     }
 
-    /// Whether a disk is not to be sent to a host that has just attached it, since that is to have its replica.
+    /// Whether a disk is not to be sent to a host that has just attached it, since that host is only to have its replica.
     pub(super) fn only_replicates_to(
         &self,
         hosts: &Hosts,
@@ -246,17 +267,48 @@ pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     super::watch(daemon, part, LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
 }
 
-/// A host that was asked to attach a disk.
+/// The host that is asked to attach a disk.
 struct Asked {
     host: HostId,
-    at: Instant,
+    /// When it is asked, or asked again.
+    next: Instant,
+    every: Duration,
     answers: Option<Receiver<(HostId, Answer)>>,
     refusal: Option<String>,
+    /// Hosts that cannot have the replica, and since when that is known.
+    refused: HashMap<HostId, Instant>,
+}
+
+impl Asked {
+    fn new(host: HostId, now: Instant) -> Asked {
+        let (answers, refusal, refused) = (None, None, HashMap::new());
+        Asked { host, next: now, every: ASK_EVERY, answers, refusal, refused }
+    }
+
+    /// Takes in the answer, if it is there.
+    fn hear(&mut self) {
+        match self.answers.as_ref().map(Receiver::try_recv) {
+            Some(Ok((_, Answer::Refused(why)))) if why == IS_BUSY => self.answers = None,
+            Some(Ok((_, Answer::Refused(why)))) => (self.refusal, self.answers) = (Some(why), None),
+            Some(Ok(_)) => (self.refusal, self.answers) = (None, None),
+            Some(Err(TryRecvError::Disconnected)) => self.answers = None,
+            Some(Err(TryRecvError::Empty)) | None => {}
+        }
+    }
+
+    /// The hosts that `auto` does not choose at present: this one, and those that refused.
+    fn not_to_choose(&mut self, now: Instant) -> HashSet<HostId> {
+        self.refused.retain(|_, since| now.duration_since(*since) < REFUSED_FOR);
+        self.refused.insert(self.host, now);
+        self.refused.keys().copied().collect()
+    }
 }
 
 #[derive(Default)]
 struct Watch {
     asked: HashMap<DiskId, Asked>,
+    /// How many more may be asked in this look.
+    free: usize,
 }
 
 impl Watch {
@@ -275,10 +327,17 @@ impl Watch {
             }
         }
         self.asked.retain(|id, _| found.contains_key(id));
+        let waiting = self.asked.values().filter(|asked| asked.answers.is_some()).count();
+        self.free = MOST_ASKED.saturating_sub(waiting);
+        let known: HashMap<DiskId, (String, Arc<Disk>)> = if found.is_empty() {
+            HashMap::new()
+        } else {
+            daemon.disks().into_iter().map(|(name, disk)| (disk.id, (name, disk))).collect()
+        };
         let mut seen = HashMap::new();
         for (id, (status, at_us)) in found {
             let before = hosts.replicas.seen.locked().get(&id).cloned();
-            let present = self.look_at(daemon, hosts, id, status, at_us, before.as_ref());
+            let present = self.look_at(daemon, hosts, (id, known.get(&id)), status, at_us, before.as_ref());
             seen.insert(id, present);
         }
         *hosts.replicas.seen.locked() = seen;
@@ -288,16 +347,17 @@ impl Watch {
         &mut self,
         daemon: &Daemon,
         hosts: &Hosts,
-        id: DiskId,
+        (id, known): (DiskId, Option<&(String, Arc<Disk>)>),
         status: MoveStatus,
         at_us: Micros,
         before: Option<&Seen>,
     ) -> Seen {
         let place = hosts.replicas.place_of(id);
-        let is_same = |seen: &Seen| seen.status.replication == status.replication;
+        let is_same = |seen: &Seen| seen.status.replication == status.replication && seen.at == place;
         let since = before.filter(|seen| is_same(seen)).map_or_else(Instant::now, |seen| seen.since);
         let last = before.and_then(|seen| seen.place.clone());
         let mut seen = Seen {
+            at: place,
             place: place.map(|host| hosts.name_of(host)).or(last),
             of: status.replica.map(|replica| hosts.name_of(replica.of)),
             error: None,
@@ -305,12 +365,16 @@ impl Watch {
             at_us,
             since,
         };
-        let Ok((name, disk)) = daemon.by_id(id) else { return seen };
-        tell(daemon, &name, before, &seen);
+        let Some((name, disk)) = known else { return seen };
+        tell(daemon, name, before, &seen);
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
-            let why = self.ask(daemon, hosts, &disk, place, since, seen.status.no_replica);
-            let begins = "it begins when a client is connected";
-            seen.error = Some(if seen.status.is_guest_here { why } else { begins.into() });
+            seen.error = Some(if seen.status.is_guest_here {
+                self.ask(daemon, hosts, disk, place, since, seen.status.no_replica)
+            } else {
+                "it begins when a client is connected".to_owned()
+            });
+        } else {
+            self.asked.remove(&id);
         }
         seen
     }
@@ -327,23 +391,20 @@ impl Watch {
     ) -> String {
         let now = Instant::now();
         let is_connected = hosts.is_connected(place);
-        let asked = self.asked.entry(disk.id).or_insert_with(|| Asked {
-            host: place,
-            at: now,
-            answers: is_connected.then(|| hosts.ask_now(&[place], disk.id, &preparation(hosts, disk, place))),
-            refusal: None,
-        });
-        if asked.host != place || is_connected && now - asked.at >= ASK_EVERY && asked.answers.is_none() {
-            let question = preparation(hosts, disk, place);
-            let refusal = asked.refusal.take().filter(|_| asked.host == place);
-            let answers = Some(hosts.ask_now(&[place], disk.id, &question));
-            *asked = Asked { host: place, at: now, answers, refusal };
+        let asked = self.asked.entry(disk.id).or_insert_with(|| Asked::new(place, now));
+        if asked.host != place {
+            *asked = Asked { refused: std::mem::take(&mut asked.refused), ..Asked::new(place, now) };
         }
-        match asked.answers.as_ref().map(Receiver::try_recv) {
-            Some(Ok((_, Answer::Refused(why)))) => (asked.refusal, asked.answers) = (Some(why), None),
-            Some(Ok(_)) => (asked.refusal, asked.answers) = (None, None),
-            Some(Err(TryRecvError::Disconnected)) => asked.answers = None,
-            Some(Err(TryRecvError::Empty)) | None => {}
+        if !is_connected {
+            // When it is back, it may have been configured differently.
+            (asked.next, asked.every) = (now, ASK_EVERY);
+        }
+        asked.hear();
+        if is_connected && asked.answers.is_none() && now >= asked.next && self.free > 0 {
+            self.free -= 1;
+            asked.answers = Some(hosts.ask_now(&[place], disk.id, &preparation(hosts, disk, place)));
+            asked.next = now + asked.every;
+            asked.every = (2 * asked.every).min(ASK_AT_LEAST_EVERY);
         }
         let refusal = asked.refusal.clone();
         let name = hosts.name_of(place);
@@ -358,7 +419,8 @@ impl Watch {
         };
         let cannot = refusal.is_some() || no_replica == Some(NoReplica::NotStored);
         if (!is_connected || cannot) && now - since >= AWAY {
-            replace(daemon, hosts, disk, place, &why);
+            let without = asked.not_to_choose(now);
+            replace(daemon, hosts, disk, &without, &why);
         }
         why
     }
@@ -376,12 +438,11 @@ fn is_missing(status: &MoveStatus) -> bool {
 }
 
 /// Takes another host for the replica of a disk, if its setting leaves the choice.
-fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, why: &str) {
+fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, without: &HashSet<HostId>, why: &str) {
     let config = disk.config();
-    let other = daemon.choose(hosts, &[place]).filter(|host| hosts.is_connected(*host));
-    let (Some(ANY_HOST), Some(at), Ok(handle)) = (config.replica_host(), other, disk.attached()) else {
-        return;
-    };
+    let (Some(ANY_HOST), Ok(handle)) = (config.replica_host(), disk.attached()) else { return };
+    let other = daemon.choose(hosts, disk.id, without).filter(|host| hosts.is_connected(*host));
+    let Some(at) = other else { return };
     let policy = daemon.replica_policy(&config, disk.id).ok().flatten();
     let Some(policy) = policy.map(|policy| ReplicaPolicy { at, ..policy }) else { return };
     match daemon.set_replica(disk, handle, Some(policy)) {
@@ -393,7 +454,7 @@ fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, place: HostId, why: &str
     }
 }
 
-/// Reports that a disk has a complete replica, or has it no more.
+/// Reports that a disk has a complete replica, or lost it although it is to have one.
 fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
     let is_complete = |seen: &Seen| seen.status.replication == Some(ReplicationState::Complete);
     let was = before.is_some_and(is_complete);
@@ -405,7 +466,7 @@ fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
             name,
             format!("host '{host}' has everything that is flushed from now on"),
         );
-    } else if was && !is_complete(seen) && seen.status.replication.is_some() {
+    } else if was && !is_complete(seen) && seen.at.is_some() && seen.status.to.is_none() {
         let through = if seen.status.writes_through { "; the disk writes through meanwhile" } else { "" };
         tracing::warn!(disk = name, host, "it has no complete replica any more");
         daemon.events.add(
@@ -413,5 +474,21 @@ fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
             name,
             format!("host '{host}' does not have everything any more{through}"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_could_not_have_a_replica_is_not_chosen_again_at_once() {
+        let (start, [a, b]) = (Instant::now(), [HostId(1), HostId(2)]);
+        let mut asked = Asked::new(a, start);
+        assert_eq!(asked.not_to_choose(start), HashSet::from([a]));
+        asked = Asked { refused: asked.refused, ..Asked::new(b, start) };
+        let later = start + REFUSED_FOR / 2;
+        assert_eq!(asked.not_to_choose(later), HashSet::from([a, b]));
+        assert_eq!(asked.not_to_choose(start + REFUSED_FOR), HashSet::from([b]));
     }
 }

@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Questions of other hosts that are answered at a time; more are refused.
 const MOST_ANSWERS: usize = 64;
+/// The refusal of a host that answers too many questions at the moment.
+pub(super) const IS_BUSY: &str = "is busy; try again";
 /// Questions that nobody has answered for this long are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// How often such questions are looked for.
@@ -188,7 +190,7 @@ impl Hosts {
             Note::Question { number, question } => {
                 let (hosts, daemon) = (self.clone(), daemon.clone());
                 let busy = || {
-                    let answer = Answer::Refused("is busy; try again".into());
+                    let answer = Answer::Refused(IS_BUSY.into());
                     self.note(from, disk, &Note::Answer { number, answer });
                 };
                 if question == Question::Record {

@@ -1,4 +1,5 @@
-//! Metrics of replicas of dirty blocks, for every disk that the daemon knows by name.
+//! Metrics of replicas of dirty blocks, for every disk that the daemon knows by name; none without other
+//! hosts.
 
 use super::text::Text;
 use crate::daemon::Daemon;
@@ -8,9 +9,9 @@ const STATES: [&str; 5] = ["none", "missing", "filling", "complete", "ending"];
 
 /// Writes how far the replicas of this host's disks are, and what this host has of others' disks.
 pub fn replicas(out: &mut Text, daemon: &Daemon) {
-    let hosts = daemon.hosts();
+    let Some(hosts) = daemon.hosts() else { return };
     let shown = |(name, disk): (String, std::sync::Arc<crate::daemon::Disk>)| {
-        let (replica, kept) = hosts.as_ref().map_or((None, None), |hosts| hosts.replicas.shown(disk.id));
+        let (replica, kept) = hosts.replicas.shown(disk.id);
         (disk.config().pool, name, replica, kept)
     };
     let all: Vec<_> = daemon.disks().into_iter().map(shown).collect();

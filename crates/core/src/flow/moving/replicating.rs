@@ -43,6 +43,7 @@ pub(crate) struct Replicating {
     pub guards: bool,
     /// What the replica has is not known: no flush can succeed.
     is_unknown: bool,
+    /// Some change will never reach the replica, because the owner has lost it.
     is_stuck: bool,
     changes: u64,
     open: BTreeSet<u64>,
@@ -87,7 +88,7 @@ impl Replicating {
         !self.is_unknown && self.open.first().is_none_or(|first| *first > change)
     }
 
-    /// Whether the replica will never have a change.
+    /// Whether some change will never reach the replica, because the owner has lost it.
     pub fn is_stuck(&self) -> bool {
         self.is_stuck
     }
@@ -163,8 +164,8 @@ impl Replicating {
         self.blocks.get(&block.0).map_or(0, |tracked| tracked.held)
     }
 
-    /// Notes that the owner has lost some of a block: nothing is sent of it.
-    pub fn keeps(&mut self, block: BlockNo) {
+    /// Notes that nothing can be sent of a block, because the owner has lost some of it.
+    pub fn cannot_send(&mut self, block: BlockNo) {
         self.is_stuck |= self.blocks.get(&block.0).is_some_and(|tracked| tracked.since.is_some());
     }
 

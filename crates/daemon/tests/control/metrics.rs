@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use haversack_daemon::cluster::config::{BalanceConfig, ClusterConfig};
+use haversack_daemon::hosts::Hosts;
+use haversack_daemon::hosts::config::{HostConfig, MigrationConfig};
 use serde_json::json;
 
 use crate::fake::{Api, vm1};
@@ -41,9 +43,14 @@ fn parse(text: &str) -> BTreeMap<String, Described> {
     metrics
 }
 
-/// The metrics of a daemon with a pool, a device, a disk, a policy that has decided once, and a cluster whose etcd cannot be reached.
+/// The metrics of a daemon with a pool, a device, a disk, a policy that has decided once, another host that does not answer, and a
+/// cluster whose etcd cannot be reached.
 async fn metrics() -> BTreeMap<String, Described> {
     let api = Api::new();
+    let migration = json!({"name": "alpha", "listen": ["127.0.0.1:0"], "insecure": true});
+    let migration: MigrationConfig = serde_json::from_value(migration).unwrap();
+    let beta = HostConfig { name: "beta".into(), address: "127.0.0.1:9".into() };
+    api.daemon.set_hosts(Hosts::start(&api.daemon, &migration, &[beta], (None, None), 1).unwrap());
     let policy = json!({"allocator": "rwss", "window": "1s"});
     assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");

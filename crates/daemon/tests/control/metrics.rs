@@ -47,13 +47,13 @@ fn parse(text: &str) -> BTreeMap<String, Described> {
 /// cluster whose etcd cannot be reached.
 async fn metrics() -> BTreeMap<String, Described> {
     let api = Api::new();
+    let policy = json!({"allocator": "rwss", "window": "1s"});
+    assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     let migration = json!({"name": "alpha", "listen": ["127.0.0.1:0"], "insecure": true});
     let migration: MigrationConfig = serde_json::from_value(migration).unwrap();
     let beta = HostConfig { name: "beta".into(), address: "127.0.0.1:9".into() };
     api.daemon.set_hosts(Hosts::start(&api.daemon, &migration, &[beta], (None, None), 1).unwrap());
-    let policy = json!({"allocator": "rwss", "window": "1s"});
-    assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
-    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     haversack_daemon::governed::start(&api.daemon).unwrap();
     let cluster = ClusterConfig {
         endpoints: vec!["http://127.0.0.1:9".into()],

@@ -453,9 +453,11 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     // So is the end of the time that the VM may wait. The VM moves, and its disks cannot.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
-    let more = [&patient[..], &["--at-once", "--hold", "2s", "--wait"]].concat();
+    let more = [&patient[..], &["--at-once", "--hold", "6s", "--wait"]].concat();
     let mut process = pair.start_command("held", source, &there, &more)?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
+    // Until the daemon has said that the queues have stopped: without that the VM is not sent.
+    std::thread::sleep(Duration::from_secs(3));
     pair.here().process()?.pause()?;
     process.wait_for_text("time limit reached")?;
     let from = pair.from;

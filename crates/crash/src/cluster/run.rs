@@ -27,7 +27,7 @@ use crate::world::{Flow, violation};
 /// One run in this many has hosts that leave checkpoints when they are stopped in order.
 const RUNS_WITH_CHECKPOINTS: u64 = 2;
 /// The longest time of a run, without its end.
-const MOST_US: Micros = 4_000_000;
+const MOST_US: Micros = 8_000_000;
 /// How often a guest looks again for its disk.
 const SEEK_EVERY_US: Micros = 30_000;
 /// How long it may take until everything is in order.
@@ -35,7 +35,7 @@ const PATIENCE_US: Micros = 10_000_000;
 
 /// Returns the maximum number of crash points of a run.
 pub fn most_points_of_a_run() -> u64 {
-    60
+    120
 }
 
 /// See the module documentation.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::units::Size;
 
-/// How this host's access to the directory is.
+/// The state of this host's access to the directory.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DirectoryStatus {
     /// This host's name in it.
@@ -15,10 +15,11 @@ pub struct DirectoryStatus {
     pub endpoint: Option<String>,
     /// For how long it has been connected, or away, in seconds.
     pub since_s: f64,
-    /// How old what is shown may be, in seconds; missing if nothing was read yet.
+    /// The age of the data shown, in seconds; missing if nothing was read yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_s: Option<f64>,
-    /// For how long this host still counts as alive without being heard of, in seconds; missing if it does not.
+    /// For how many more seconds this host counts as alive if etcd does not hear from it; missing if it does
+    /// not count as alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<f64>,
     /// The last report of this host is in the directory.
@@ -31,7 +32,7 @@ pub struct DirectoryStatus {
 /// The cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClusterStatus {
-    /// How this host's access to the directory is.
+    /// The state of this host's access to the directory.
     pub directory: DirectoryStatus,
     /// The host that balances, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +82,7 @@ pub struct ClusterHost {
     pub state: HostState,
     /// It is marked as draining, in either state.
     pub is_drained: bool,
-    /// Seconds since its last report, or since its end; missing if it ended before this daemon looked.
+    /// Seconds since its last report, or since its lease ended; missing if it ended before this daemon looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_s: Option<f64>,
     /// Its daemon's version.
@@ -188,15 +189,15 @@ pub struct ClusterMove {
 /// What the balancer proposes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClusterPlan {
-    /// How this host's access to the directory is: how old the figures are that the plan is made of.
+    /// The state of this host's access to the directory, which shows how old the figures behind the plan are.
     pub directory: DirectoryStatus,
-    /// Reports of this host that were looked at for it, in a row. Hosts are overloaded only if they were in several.
+    /// Number of windows in a row that this host has observed. Hosts count as overloaded only after several.
     pub windows: u64,
     /// The moves, the most urgent first.
     pub moves: Vec<PlannedMove>,
     /// What should move and does not, and why.
     pub held: Vec<String>,
-    /// The hosts that borrow flash of others, or are to, because no VM is moved off them.
+    /// The hosts that borrow flash from others, or should, because no VM is moved off them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loans: Vec<PlannedLoan>,
     /// Variance of the hosts' load (demand over capacity) now.
@@ -224,14 +225,14 @@ pub struct PlannedMove {
     pub copy_s: f64,
 }
 
-/// A host that borrows flash of another one, or is to.
+/// A host that borrows flash from another one, or should.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlannedLoan {
     /// The host that borrows.
     pub borrower: String,
     /// The host that lends.
     pub lender: String,
-    /// What it has borrowed there, or about what it is to borrow, in bytes.
+    /// Bytes that it has borrowed there, or about how many it should borrow.
     pub size_bytes: u64,
     /// It borrows there already.
     pub is_begun: bool,

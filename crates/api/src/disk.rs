@@ -409,7 +409,7 @@ pub struct DiskConfig {
     #[serde(default)]
     pub read_only: bool,
     /// Read-only disk of the image that this disk was made from: blocks that are still as in that image are read from it,
-    /// and cached once for all disks that were made from it. The origin must tell which these are, as qcow2: does.
+    /// and cached once for all disks that were made from it. The origin must report which blocks these are, as qcow2: does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// Another host that keeps a replica of the disk's dirty blocks, or `auto` for a reachable one; none if not given.
@@ -510,7 +510,8 @@ impl DiskConfig {
 }
 
 impl DiskConfig {
-    /// Returns the host that is to have a replica of the disk's dirty blocks, or [`ANY_HOST`]; none if there is to be none.
+    /// Returns the host that should keep a replica of the disk's dirty blocks, or [`ANY_HOST`]; `None` for no
+    /// replica.
     pub fn replica_host(&self) -> Option<&str> {
         self.replicate.as_deref().filter(|host| *host != NO_REPLICA)
     }

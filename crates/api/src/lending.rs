@@ -58,7 +58,7 @@ pub struct LentLoans {
 pub enum LenderState {
     /// The lender is asked for blocks.
     Asked,
-    /// It is not asked for a while: it has not answered in time, or is slower than the origin.
+    /// It is not asked for a while, because it did not answer in time or was slower than the origin.
     Paused,
     /// The pause is over, and no answer has come since.
     Trial,

@@ -19,12 +19,13 @@ pub struct StartMigration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
-    /// The migration is cancelled when it has not been kept for this long, see [`KeepMigration`]; never if not given.
+    /// The migration is cancelled if it is not kept alive for this long, see [`KeepMigration`]; never if not
+    /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Span>,
 }
 
-/// Keeps a migration going that is cancelled when whoever drives it is gone.
+/// Keeps a migration alive that would be cancelled if whoever drives it were gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeepMigration {
@@ -176,7 +177,7 @@ pub struct OwnDisk {
     pub owner_stopped: bool,
 }
 
-/// What it means to take a disk over.
+/// What a take-over of a disk would mean.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Takeover {
     /// Name of the disk.

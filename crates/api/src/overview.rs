@@ -75,7 +75,7 @@ pub struct DiskOverview {
 /// What happened in the last day.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct History {
-    /// The open pools of which something is known.
+    /// The open pools that have a history.
     pub pools: Vec<PoolHistory>,
 }
 
@@ -86,9 +86,9 @@ pub struct PoolHistory {
     pub pool: String,
     /// Points in time, oldest first.
     pub moments: Vec<PoolMoment>,
-    /// The disks that had the most.
+    /// The disks with the most cached bytes.
     pub disks: Vec<DiskHistory>,
-    /// How many more disks had something.
+    /// How many other disks had cached bytes.
     pub other_disks: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct PoolHistory {
 pub struct PoolMoment {
     /// Where the interval lies, in seconds since 1970.
     pub time_s: u64,
-    /// For how long its counters counted.
+    /// Seconds that its counters cover.
     pub interval_s: f64,
     /// Cached bytes.
     pub usage_bytes: u64,

@@ -69,7 +69,8 @@ pub struct PolicySettings {
     /// Share of a disk that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<Size>,
-    /// Windows whose counts the weights of `max-min` are of, the last one included: a history that slides.
+    /// Number of windows, including the last one, whose counts determine the weights of `max-min`: a sliding
+    /// history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<u64>,
     /// Length of a window of the pool: the time between two decisions.

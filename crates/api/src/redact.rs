@@ -1,10 +1,11 @@
-//! Takes secrets out of what others see: readers of the API, and who is sent a support bundle.
+//! Removes secrets from what others see: readers of the API, and recipients of a support bundle.
 //!
 //! Invariants
 //! - The value of every key whose name ends with one of the words in `SECRET` is replaced, in JSON and TOML wherever it is nested, and
 //!   in text where it follows the name and `=` or `:`.
 //! - So is the password in the address of a server: `scheme://user:password@host`, or `user%password@` for iSCSI.
-//! - All else stays as it is. A name that only looks like a secret's loses its value: too much rather than too little.
+//! - Everything else stays as it is. The value of a name that only looks like a secret's is replaced as well:
+//!   better too much than too little.
 
 use serde_json::Value;
 

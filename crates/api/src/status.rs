@@ -21,7 +21,7 @@ pub struct Status {
     /// What the daemon may open; not set if it may open whatever its user may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
-    /// How its access to the directory of the cluster is; not set if it is in none.
+    /// The state of its access to the cluster's directory; not set if it is in no cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<DirectoryStatus>,
     /// The pools.
@@ -33,7 +33,8 @@ pub struct Status {
 /// How the daemon is confined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStatus {
-    /// The version of Landlock that enforces it; 0 if the kernel has none, and only the daemon itself keeps to it.
+    /// The version of Landlock that enforces it; 0 if the kernel has none: then only the daemon itself observes
+    /// it.
     pub landlock: u32,
     /// The configured paths: what origins may be, besides those of configured disks.
     pub paths: Vec<String>,
@@ -90,7 +91,7 @@ pub struct PoolStatus {
     /// Warnings for the operator, such as dirty data that is not written back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How its budget of flash writes stands, if it has one.
+    /// The state of its budget of flash writes, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endurance: Option<EnduranceStatus>,
     /// Capacity in bytes of blocks.
@@ -135,7 +136,7 @@ pub struct SteppedStatus {
     pub requests: u64,
 }
 
-/// How a pool's budget of flash writes stands.
+/// The state of a pool's budget of flash writes.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EnduranceStatus {
     /// Bytes that may be written per day, over many days.
@@ -296,8 +297,8 @@ pub struct Usage {
     pub dirty_bytes: u64,
     /// Dirty bytes with a second copy.
     pub mirrored_bytes: u64,
-    /// How long the origin has lacked the longest dirty block, in microseconds, or since the pool was opened if that is
-    /// less.
+    /// How long the oldest dirty block has been dirty, in microseconds; if that was before the pool was opened,
+    /// since then.
     pub oldest_dirty_us: u64,
     /// With `order = "flush"`: whether the origin is as a flush of the guest left it, plus some later writes. It is not
     /// known after a start, a move, a change of cache devices or a loss, until what was dirty then is written back.

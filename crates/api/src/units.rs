@@ -191,7 +191,7 @@ impl<'de> Deserialize<'de> for Span {
 pub enum WindowSetting {
     /// This long.
     Length(Span),
-    /// From where hits stop growing with it.
+    /// The length from which on hits no longer grow.
     Knee,
 }
 

@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print nothing if a command succeeds that changes something, except for the JSON of --json.
+    /// Print nothing when a command that changes something succeeds, except for the JSON of --json.
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Command to run.
@@ -106,7 +106,8 @@ pub enum Command {
     Compare(Box<crate::compare::Compare>),
     /// Compare methods of moving a VM's cache to another host, on a mix of workloads. Does not need the daemon.
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
-    /// Compare rules by which VMs move between the hosts of a cluster to balance their caches. Does not need the daemon.
+    /// Compare rules for moving VMs between the hosts of a cluster to balance their caches. Does not need the
+    /// daemon.
     CompareCluster(Box<crate::compare_cluster::CompareCluster>),
     /// Reproduce the figures and tables of the papers that the policies come from. Does not need the daemon.
     #[command(subcommand)]
@@ -117,7 +118,7 @@ pub enum Command {
     SupportBundle(crate::support::SupportBundle),
     /// Stop the daemon cleanly.
     Stop,
-    /// Print shell completions. In bash, zsh and fish, they include the names that the daemon has.
+    /// Print shell completions. In bash, zsh and fish, they also complete the names of disks, pools and hosts.
     Completions {
         /// The shell.
         shell: Shell,
@@ -153,7 +154,7 @@ pub enum PoolCommand {
         /// arena. It cannot be changed later.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_ARENAS)))]
         arenas: u8,
-        /// Add the pool to the daemon's configuration file, at its end. The daemon opens it when it is started next. The default
+        /// Append the pool to the daemon's configuration file. The daemon opens the pool at its next start. The default
         /// is /etc/haversack/haversackd.toml.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_FILE)]
         configure: Option<PathBuf>,
@@ -228,8 +229,8 @@ pub enum DiskCommand {
         /// dirty data stays in the cache).
         #[arg(long)]
         force: bool,
-        /// Give up data that is lost, once everything else is at the origin: the disk's name, repeated. Lost data then
-        /// reads as the origin has it.
+        /// Give up lost data once everything else is at the origin: the disk's name, repeated. Reads of that
+        /// data then return what the origin has.
         #[arg(long, value_name = "NAME")]
         accept_loss: Option<String>,
     },
@@ -330,11 +331,11 @@ pub struct Own {
     /// Without this, reads of those blocks fail until they are written again. Required if it is not known which they are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
-    /// Do not fence these hosts: they are off and stay off. Name all that would be fenced.
+    /// Do not fence these hosts, because they are off and stay off. Name every host that would be fenced.
     #[arg(long, value_name = "HOST", value_delimiter = ',', add = Names::Hosts)]
     pub without_fence: Vec<String>,
-    /// Use this host's replica although it is not certain that it has everything that was flushed: the owner died, or was
-    /// fenced, within five seconds after it was last heard.
+    /// Use this host's replica even though it is not certain to have everything that was flushed. Only valid if
+    /// the owner died, or was fenced, within five seconds after it was last heard from.
     #[arg(long)]
     pub owner_stopped: bool,
     /// Only show what would be lost.

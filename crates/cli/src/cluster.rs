@@ -15,7 +15,7 @@ use crate::error::{CliError, Result};
 use crate::output::{Style, counted, print};
 use crate::run::{ask, part};
 
-/// Older than this, what is shown is marked as old.
+/// Data that is older than this is marked as old.
 const OLD_S: f64 = 10.0;
 
 /// Commands for the cluster.
@@ -50,7 +50,7 @@ pub enum TenantCommand {
     },
 }
 
-/// All of what a tenant may use: what is not given has its default.
+/// Everything that a tenant may use. Options that are not given get their defaults.
 #[derive(Args)]
 pub struct SetTenant {
     /// Tenant.
@@ -157,13 +157,13 @@ fn what_is_forgotten(status: &ClusterStatus, host: &str) -> String {
         status.disks.iter().filter(|disk| disk.host.eq_ignore_ascii_case(host)).collect();
     let mut text = String::new();
     if disks.is_empty() {
-        text += "The directory has no disk of it.\n";
+        text += "The directory lists no disks of this host.\n";
     } else {
         let dirty = Size(disks.iter().map(|disk| disk.dirty_bytes).fold(0, u64::saturating_add)).rounded();
         let _ = writeln!(
             text,
-            "The directory has {} of it, with {dirty} that were dirty when it last reported. Nobody gets them by this: see 'haversack \
-             disk own'.",
+            "The directory lists {} of this host, with {dirty} dirty when it last reported. Forgetting the host gives them to no \
+             other host: see 'haversack disk own'.",
             counted(disks.len() as u64, "disk")
         );
     }
@@ -173,7 +173,7 @@ fn what_is_forgotten(status: &ClusterStatus, host: &str) -> String {
     text
 }
 
-/// Says how good what follows is.
+/// Describes how current the data shown after this is.
 pub fn directory(directory: &DirectoryStatus) -> String {
     let mut text = match (&directory.endpoint, directory.age_s) {
         (Some(endpoint), _) => format!("directory: etcd at {endpoint}, this host is '{}'\n", directory.name),
@@ -370,7 +370,7 @@ fn show_tenants(tenants: &[TenantStatus]) -> String {
     text
 }
 
-/// Says a time in a few characters.
+/// Formats a time in a few characters.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1}s"),
@@ -380,7 +380,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Says what part of a whole something is.
+/// Formats a part of a whole as a percentage.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
 }

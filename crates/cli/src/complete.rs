@@ -5,7 +5,7 @@
 //! complete `--pool=ma`, and all offer options among the names.
 //!
 //! Invariants
-//! - Nothing is written but what fits, and the end is a success, whatever happens.
+//! - Only matches are written, and the command always succeeds, whatever happens.
 //! - Options are offered only once '-' is typed: among them, a disk that is the only one would not be completed at once.
 
 mod names;
@@ -43,7 +43,7 @@ enum Shell {
 }
 
 impl Shell {
-    /// Formats what fits, one to a line, with a description where the shell can show one.
+    /// Formats the matches, one per line, with a description where the shell can show one.
     fn lines(self, found: &[CompletionCandidate]) -> String {
         let line = |one: &CompletionCandidate| {
             let value = one.get_value().to_string_lossy();
@@ -55,7 +55,7 @@ impl Shell {
                 (Shell::Bash, _) | (Shell::Fish, None) => value.into_owned(),
             }
         };
-        // A line break in the name of a file would make two of it.
+        // A line break in a file name would split it into two matches.
         let lines = found.iter().filter(|one| !one.get_value().to_string_lossy().contains(['\n', '\t']));
         lines.map(|one| line(one) + "\n").collect()
     }
@@ -66,7 +66,7 @@ fn zsh_value(value: &str) -> String {
     value.replace('\\', "\\\\").replace(':', "\\:")
 }
 
-/// Returns the script with which a shell completes, or `None` for a shell that gets clap's.
+/// Returns the completion script of a shell, or `None` for a shell that gets clap's.
 pub fn script(shell: clap_complete::Shell) -> Option<&'static str> {
     match shell {
         clap_complete::Shell::Bash => Some(include_str!("complete/haversack.bash")),
@@ -76,7 +76,7 @@ pub fn script(shell: clap_complete::Shell) -> Option<&'static str> {
     }
 }
 
-/// Writes what fits the last word.
+/// Writes the completions of the last word.
 pub fn run(complete: &Complete) -> Result<()> {
     let words = complete.words.clone();
     let found = match complete.shell {
@@ -89,7 +89,7 @@ pub fn run(complete: &Complete) -> Result<()> {
     output::write(&complete.shell.lines(&found))
 }
 
-/// Returns what fits the last word.
+/// Returns the completions of the last word.
 fn fitting(words: Vec<OsString>) -> Vec<CompletionCandidate> {
     let Some(last) = words.len().checked_sub(1) else { return Vec::new() };
     let begins_option = words[last].to_string_lossy().starts_with('-');
@@ -103,8 +103,8 @@ fn fitting(words: Vec<OsString>) -> Vec<CompletionCandidate> {
     found
 }
 
-/// Joins what bash has split at '=', ':' and '@', which it takes for ends of words. Returns the words, and the part of the last one
-/// that bash does not want to be repeated.
+/// Joins what bash has split at '=', ':' and '@', which it treats as word breaks. Returns the words, and the
+/// part of the last one that bash does not expect in a completion.
 fn joined(split: Vec<OsString>) -> (Vec<OsString>, String) {
     let is_joint = |word: &OsStr| {
         word.to_str().is_some_and(|word| !word.is_empty() && word.chars().all(|c| "=:@".contains(c)))
@@ -129,7 +129,7 @@ fn joined(split: Vec<OsString>) -> (Vec<OsString>, String) {
     (words, prefix.to_string_lossy().into_owned())
 }
 
-/// Removes the beginning that bash does not want to be repeated.
+/// Removes the prefix that bash does not expect in a completion.
 fn without_prefix(found: &[CompletionCandidate], prefix: &str) -> Vec<CompletionCandidate> {
     let rest = |one: &CompletionCandidate| {
         let value = one.get_value().to_string_lossy().into_owned();

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - The file is replaced as a whole, or stays as it was. It keeps its owner, group and mode.
-//! - What it has stays, byte by byte: the pool's table is appended.
-//! - A file that is not TOML, is not complete, or has the pool or a device already, is refused.
+//! - Its present content stays, byte for byte: the pool's table is appended.
+//! - A file is refused if it is not TOML, is incomplete, or already has the pool or one of its devices.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};

@@ -66,7 +66,7 @@ pub enum CliError {
     NotMoved {
         /// The reason.
         why: String,
-        /// The user has called it off, or a time-out that the user has given.
+        /// The user, or a timeout that the user set, cancelled the move.
         is_cancelled: bool,
     },
     /// A VM does not run, or it is not known where.
@@ -93,7 +93,7 @@ fn differing(count: &usize) -> String {
 }
 
 impl CliError {
-    /// Returns the error as one of this command: the help says how a request that is not valid is to be corrected.
+    /// Points to the command's help if the daemon refused the request as invalid.
     #[must_use]
     pub fn of_command(self, name: &str) -> CliError {
         match self {

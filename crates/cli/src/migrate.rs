@@ -97,7 +97,7 @@ pub enum HostCommand {
         #[arg(add = Names::ClusterHosts)]
         name: String,
     },
-    /// Let a host have VMs again.
+    /// Let a host accept VMs again.
     Undrain {
         /// Host.
         #[arg(add = Names::ClusterHosts)]

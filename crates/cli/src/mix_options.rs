@@ -170,7 +170,7 @@ mod tests {
         ("link", "--link 1Gbit", Refused, Works),
     ];
 
-    /// What would be simulated, in words, or why nothing is.
+    /// Describes the settings of the simulation, or returns why nothing is simulated.
     fn simulated(path: &Path, moves: bool, words: &str) -> std::result::Result<String, String> {
         let mix = path.to_str().unwrap();
         let fixed = ["haversack", "sim", "--mix", mix].into_iter();

@@ -61,7 +61,7 @@ pub fn print_line(value: &impl Serialize) -> Result<()> {
     write(&format!("{json}\n"))
 }
 
-/// Writes a line to stderr, if somebody still reads that: nothing ends because the terminal is gone.
+/// Writes a line to stderr. Errors are ignored: a closed terminal must not end the command.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

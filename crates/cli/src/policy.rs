@@ -24,7 +24,7 @@ use crate::output::{Style, counted, print};
 use crate::run::part;
 
 /// What 'off' means where there is always a policy.
-const OFF_IN_CLUSTER: &str = "This host is one of a cluster, which has to know what its disks demand: 'off' is the policy 'auto' here.\n";
+const OFF_IN_CLUSTER: &str = "This host is in a cluster, which needs to know the demand of its disks: 'off' means the policy 'auto' here.\n";
 
 /// Runs a command that needs the daemon.
 pub fn run(client: &Client, command: &PolicyCommand, style: Style) -> Result<()> {

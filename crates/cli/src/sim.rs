@@ -289,7 +289,7 @@ impl FromStr for AdmissionArgument {
                 Ok(AdmissionArgument::Rule(AdmissionRule::staging(kind, n)))
             }
             Ok(admission) => Ok(AdmissionArgument::Fixed(admission)),
-            // What only policies have is sized by them.
+            // Filters that only policies have are sized by the policy.
             Err(error) => text.parse().map(AdmissionArgument::Rule).map_err(|_| error),
         }
     }
@@ -668,7 +668,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Simulates one pool and prints what came of it.
+/// Simulates one pool and prints the result.
 fn simulate(
     arguments: &Sim,
     settings: Settings,

@@ -1,8 +1,9 @@
-//! The support bundle: what somebody needs who is to find out from afar what is wrong, in one compressed archive.
+//! The support bundle: everything that remote support needs to diagnose a problem, in one compressed archive.
 //!
 //! Invariants
 //! - Nothing of a disk's content is in it, and no secret that [`redact`] knows.
-//! - What cannot be had is named, with the reason, and does not keep the rest away: the daemon may be what is broken.
+//! - Whatever cannot be collected is listed with the reason, and the rest is collected anyway: the daemon may
+//!   be what is broken.
 //! - No file is overwritten, and only its owner can read it.
 
 use std::fs::{File, OpenOptions};
@@ -36,7 +37,7 @@ const ASKED: [(&str, &str); 8] = [
 ];
 /// Entries of each pool's log of decisions.
 const DECISIONS: u32 = 500;
-/// What is asked of the host: file in the bundle, and a command.
+/// Commands that are run on the host: file in the bundle, and the command.
 const COMMANDS: [(&str, &[&str]); 9] = [
     ("host/uname.txt", &["uname", "-a"]),
     ("host/os-release.txt", &["cat", "/etc/os-release"]),
@@ -234,7 +235,7 @@ fn output_of(command: &[&str]) -> std::result::Result<String, String> {
 fn read_all(from: &mut Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(from) = from {
-        // What was read before an error is worth having.
+        // Output that was read before an error is still useful.
         let _ = from.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

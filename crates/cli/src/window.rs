@@ -34,7 +34,7 @@ pub struct Window {
     reuses: u8,
 }
 
-/// What came of it for a volume.
+/// The result for a volume.
 #[derive(Serialize)]
 struct Found {
     volume: String,

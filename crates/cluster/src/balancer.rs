@@ -210,12 +210,12 @@ impl Balancer {
         }
     }
 
-    /// Sets the clock forward, on which the moves are recorded.
+    /// Advances the clock on which moves are recorded.
     pub fn advance(&mut self, by_us: Micros) {
         self.moves.iter_mut().for_each(|moved| moved.at_us = moved.at_us.saturating_add(by_us));
     }
 
-    /// Goes on with the windows that another host has observed.
+    /// Continues with the windows that another host has observed.
     pub fn go_on_from(&mut self, other: Balancer) {
         self.hosts = other.hosts;
     }

@@ -1,15 +1,17 @@
 //! The minimum and maximum that each tenant has of each cache of the cluster. The hosts' policies enforce them.
 //!
-//! The least is the tenant's max-min share ([`divide`]), which weights and reservations lead to; it is no more than the demand. A
-//! tenant with a limit has a most: its share, and a part of what the limit leaves beyond all its shares. That is divided by the
-//! number of its disks, so that a disk of which no demand is known yet is not left without space.
+//! The minimum is the tenant's max-min share ([`divide`]), given weights and reservations; it is never above
+//! the demand. A tenant with a limit also has a maximum: its share, plus a part of what the limit leaves beyond
+//! all its shares. That rest is divided by the number of its disks, so that a disk whose demand is not known
+//! yet is not left without space.
 //!
 //! A host that is away keeps what it had last: that is taken from the limits before the others are divided.
 //!
 //! Invariants
 //! - Settings may have any values: they never prevent the division.
-//! - The most of a tenant's caches, and what it holds elsewhere, come to no more than its limit, unless it holds more already.
-//! - The least of all tenants of a cache come to no more than the cache.
+//! - The maximums of a tenant's caches, plus what it holds elsewhere, never exceed its limit, unless it already
+//!   holds more.
+//! - The minimums of all tenants of a cache never exceed the cache.
 
 use std::collections::BTreeMap;
 

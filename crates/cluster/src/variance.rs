@@ -1,8 +1,8 @@
 //! CloudCache's rule: the move that leaves the smallest variance of load over hosts, to a host that stays below the threshold.
 //!
-//! Among hosts with caches of the same size, the one with the lowest load is best for a
-//! VM. So one host for each size of cache is tried.
-//! With more than [`MOST_SIZES`] sizes, similar ones are taken together and several hosts of each are tried.
+//! Among hosts with caches of the same size, the one with the lowest load is best for a VM. So one host for
+//! each size of cache is tried. With more than [`MOST_SIZES`] sizes, similar ones are grouped and several hosts
+//! of each group are tried.
 //!
 //! Source: CloudCache (Arteaga), section 4.5.
 

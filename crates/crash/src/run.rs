@@ -38,9 +38,9 @@ pub struct Options {
     pub most_points: u64,
     /// Percentage of runs that are scripts.
     pub script_percent: u64,
-    /// Every admission filter is the learning one; apart from that a seed draws what it always draws.
+    /// Every admission filter is the learning one; all other choices of a seed stay the same.
     pub learned: bool,
-    /// No run has bases, leaves checkpoints or cleans in order; apart from that a seed draws what it always draws.
+    /// No run has bases, leaves checkpoints or cleans in order; all other choices of a seed stay the same.
     pub plain: bool,
 }
 

@@ -62,7 +62,7 @@ fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
 }
 
-/// Stores on flash which origin the disk has, in case its host fails.
+/// Records the disk's origin on flash, in case its host fails.
 fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, sectors: u64) {
     let (place, inode) = label::place_of(&config.origin);
     let label = Label {
@@ -235,7 +235,7 @@ impl Daemon {
         attached
     }
 
-    /// Attaches a disk whose store is this pool's. That it uses its origin is on record before it does.
+    /// Attaches a disk whose store is locked for this pool. The use of the origin is recorded before it begins.
     fn attach_used(
         self: &Arc<Self>,
         disk: &Disk,
@@ -278,7 +278,8 @@ impl Daemon {
         let replica = self.replica_policy(config, disk.id)?;
         let moves = self.moves(config, disk.id, origin, pool)?.map(|moves| Moves { replica, ..moves });
         let spec = DiskSpec { moves, is_outdated, ..self.disk_spec(config, spec, sectors)? };
-        // Noted first when it is not: a crash in between must not leave a note that is not true.
+        // If it does not move, this is noted before the attach: after a crash in between, the note must not
+        // claim that it does.
         if moves.is_none() {
             self.state.note_agreed(disk.id, false)?;
         }
@@ -452,7 +453,7 @@ impl Daemon {
         Ok(Some((helper, uri)))
     }
 
-    /// Says what a helper may have been refused: a backing file is named in its image only.
+    /// Explains an error that the sandbox may have caused: a backing file is named only in its image.
     fn explain_helper(&self, error: HelperError) -> DaemonError {
         match &error {
             HelperError::Ended { last_line: why, .. } | HelperError::Store { why, .. }

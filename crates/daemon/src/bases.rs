@@ -157,8 +157,10 @@ impl Daemon {
             let (daemon, asked) = (self.clone(), disk.clone());
             let run = move || daemon.try_to_share(&name, &asked, handle, &base);
             if let Err(error) = std::thread::Builder::new().name("base".into()).spawn(run) {
-                let error =
-                    DaemonError::conflict(format!("cannot start a thread: {error}"), "it is tried again");
+                let error = DaemonError::conflict(
+                    format!("cannot start a thread: {error}"),
+                    "it is retried automatically",
+                );
                 self.base_attempts.end(disk.id, handle, Err(&error));
             }
         }
@@ -208,7 +210,7 @@ impl Daemon {
         if !shared? {
             return Err(DaemonError::conflict(
                 format!("disk '{}' has changed hands while its origin was asked", config.name),
-                "it is tried again",
+                "it is retried automatically",
             ));
         }
         let blocks = backend.base_usage(handle)?.map_or(0, |usage| usage.shared_blocks);
@@ -242,7 +244,7 @@ fn if_written_since(
         {
             let what =
                 format!("byte {offset_bytes} of disk '{}' was written while it was compared", disk.name);
-            DaemonError::conflict(what, "it is tried again")
+            DaemonError::conflict(what, "it is retried automatically")
         }
         _ => error,
     }
@@ -334,7 +336,7 @@ fn backing_of(image: &Path) -> io::Result<Option<PathBuf>> {
         String::from_utf8(name).map_err(|_| bad("the name of its backing file is not UTF-8".into()))?;
     let plain = name.strip_prefix("file:").unwrap_or(&name);
     if plain.starts_with("json:") || plain.contains("://") {
-        return Err(bad(format!("its backing image is no file: {name}")));
+        return Err(bad(format!("its backing image is not a file: {name}")));
     }
     let beside = image.parent().unwrap_or(Path::new("/"));
     Ok(Some(beside.join(plain)))
@@ -389,7 +391,7 @@ mod tests {
             (image(b"base", 5), "failed to fill whole buffer"),
             (image(b"base", 1 << 20), "1048576 bytes, expected at most 1023"),
             (image(b"\xff", 1), "not UTF-8"),
-            (image(b"nbd://h/x", 9), "is no file: nbd://h/x"),
+            (image(b"nbd://h/x", 9), "is not a file: nbd://h/x"),
             (b"raw".to_vec(), "failed to fill whole buffer"),
             (vec![0; 512], "not a qcow2 image"),
         ];

@@ -1,7 +1,8 @@
 //! Budgets of flash writes: one thread keeps those of the pools whose configuration has `endurance`.
 //!
 //! Invariants
-//! - The account is kept in the daemon's state, and goes on after a restart; time in which the daemon did not run counts.
+//! - The account is kept in the daemon's state, and continues after a restart; time in which the daemon did not
+//!   run counts.
 //! - Each byte written counts once, also when devices join and leave.
 //! - A budget keeps out clean copies alone; guests' writes take their usual way whatever the account says.
 
@@ -24,7 +25,7 @@ use crate::pool::Pool;
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The longest sleep, after which the thread checks whether the daemon is stopping.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// What an origin is taken to need for a read while none was measured.
+/// The latency assumed for reads from an origin until some are measured.
 const UNKNOWN_ORIGIN_US: f64 = 1000.0;
 
 /// The budgets that are kept, by pool.
@@ -41,7 +42,7 @@ struct Kept {
 }
 
 impl Budgets {
-    /// Returns how a pool's budget stands; none if it has none.
+    /// Returns the state of a pool's budget; `None` if it has none.
     pub fn status(&self, pool: &str) -> Option<EnduranceStatus> {
         let pools = self.pools.locked();
         let Kept { pacer, fill_share, .. } = pools.get(pool)?;

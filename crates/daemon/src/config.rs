@@ -204,7 +204,7 @@ pub struct PoolConfig {
     pub accept_missing: Option<String>,
     /// For tests: a file that contains the time, see [`haversack_engine::PoolSettings`].
     pub clock_file: Option<PathBuf>,
-    /// For tests with a clock file: what I/Os take, see [`haversack_engine::PoolSettings`].
+    /// For tests with a clock file: how long I/Os take, see [`haversack_engine::PoolSettings`].
     pub io_times: Option<WholeTimes>,
 }
 
@@ -441,7 +441,7 @@ impl Config {
         match self.disks.iter().find(|disk| self.daemon.remove_disks.contains(&disk.name)) {
             None => Ok(()),
             Some(disk) => Err(format!(
-                "disk '{0}' is configured and named in remove_disks: take it out of one of them",
+                "disk '{0}' is configured and named in remove_disks: remove it from one of the two",
                 disk.name
             )),
         }

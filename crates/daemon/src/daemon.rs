@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Another part is called with a lock held in two cases only: a disk is looked at while the table of disks is
-//!   locked, and news are posted to the policy while a disk is. Both are short and lock nothing else.
+//!   locked, and news is posted to the policy while a disk is. Both are short and lock nothing else.
 //! - No lock is held while a call waits for I/O of a device or an origin.
 //! - A disk's name and identity are used only once.
 

@@ -134,7 +134,7 @@ impl DaemonError {
     /// Returns the HTTP status, a code for programs, and a hint.
     pub fn class(&self) -> (u16, &'static str, &'static str) {
         match self {
-            DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
+            DaemonError::NoSuch { .. } => (404, "not-found", "see 'haversack status' for what exists"),
             DaemonError::NoPool => (
                 404,
                 "not-found",
@@ -154,7 +154,7 @@ impl DaemonError {
             DaemonError::DataLost { .. } => (409, "dirty", "repeat its name as accept_loss to give it up"),
             DaemonError::Engine(error) => engine_class(error),
             DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
-                (400, "bad-request", "correct the figure")
+                (400, "bad-request", "correct the value")
             }
             DaemonError::Control(_) => (409, "conflict", "see 'haversack policy show'"),
             DaemonError::PoolClosed { .. } => {
@@ -219,7 +219,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         }
         EngineError::Serve(_) => (422, "socket", "give the disk's vhost_user socket another path"),
         EngineError::Detached | EngineError::Unknown(_) => {
-            (404, "not-found", "list what there is with 'haversack status'")
+            (404, "not-found", "see 'haversack status' for what exists")
         }
         EngineError::Manage(ManageError::BadConfig(_)) => (400, "bad-request", "correct the setting"),
         EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {

@@ -1,8 +1,9 @@
-//! Events, numbered: the newest `KEPT` of them are kept for clients that ask. A file has them across restarts.
+//! Events, numbered: the newest `KEPT` of them are kept for clients that ask. A file keeps them across
+//! restarts.
 //!
 //! Invariants
-//! - Numbers are consecutive, and go on after a restart.
-//! - Trouble with the file is logged, and the events go on in memory.
+//! - Numbers are consecutive, and continue after a restart.
+//! - Errors of the file are logged, and events are then kept in memory only.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -43,8 +44,8 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Continues from the events of earlier starts, and keeps those from now on in the same file. Nobody may have been
-    /// told the numbers of events yet: those that were added before come after those in the file.
+    /// Continues from the events of earlier starts, and keeps those from now on in the same file. No client may
+    /// know the numbers of events yet: those that were added before are renumbered after those in the file.
     ///
     /// # Errors
     /// The file cannot be read; events are then kept in memory only.

@@ -11,8 +11,8 @@
 //! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then it listens under another name. After a
 //!   final refusal no other one is started.
 //! - A helper that its gate has not confirmed for half a day is stopped.
-//! - A helper that answers every request that it is shutting down is replaced like one that has died, and so only if its gate
-//!   admits the next one: its client was cut off from the store, and stays so.
+//! - A helper that answers every request with an error that it is shutting down is replaced like one that has
+//!   died, and so only if its gate admits the next one: the store has cut its client off permanently.
 //! - In a daemon that is confined, a helper is confined further before it runs (see [`crate::sandbox`]).
 //! - What a helper opens is not in its command line, since it may have passwords (see the module `setup`).
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
@@ -193,7 +193,7 @@ impl HelperSpec {
         })
     }
 
-    /// Starts the program. Returns it, and what it is still to be told.
+    /// Starts the program. Returns it, and the setup that it still needs.
     fn spawn(&self) -> Result<(Child, Setup), HelperError> {
         let failed = |source| HelperError::Start { program: self.program.clone(), source };
         let lock = HelperLock::take(&self.disk, &self.socket, self.run_as)?;

@@ -107,7 +107,7 @@ impl Daemon {
                 "attach it as it was used last; or destroy those blocks with 'haversack disk forget ID'",
             ));
         }
-        tracing::warn!(disk = config.name, "{what}: {} cached bytes are to be dropped", known.cached_bytes);
+        tracing::warn!(disk = config.name, "{what}: dropping {} cached bytes", known.cached_bytes);
         Ok(true)
     }
 

@@ -196,7 +196,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
             ("corruption", disk_name(*disk), message)
         }
         EngineEvent::CleanFailed { disk } => {
-            ("clean-failed", disk_name(*disk), "cleaning fails at the origin, and is tried again".into())
+            ("clean-failed", disk_name(*disk), "writing dirty blocks back fails, and is retried".into())
         }
         EngineEvent::OriginAway { disk, why } => {
             ("origin-away", disk_name(*disk), format!("the origin cannot be reached, requests wait: {why}"))

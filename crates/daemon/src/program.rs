@@ -1,5 +1,5 @@
-//! Programs of the operator's, which fence a host or move a VM: told what to do by arguments and by a JSON object on their standard
-//! input. Only the exit code 0 says that it is done.
+//! The operator's programs that fence a host or move a VM. They get their task as arguments and as a JSON
+//! object on standard input. Only exit code 0 means success.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -83,7 +83,7 @@ pub enum ProgramError {
 /// Runs a program, and returns its output.
 ///
 /// # Errors
-/// It has not said that it is done.
+/// It did not exit with code 0.
 pub fn run(
     program: &Path,
     arguments: &[&str],
@@ -119,7 +119,7 @@ pub fn run(
     Err(ProgramError::Failed { program: program.into(), status, output: text })
 }
 
-/// Returns a file with what a program reads: one that does not read a pipe would hold its writer up.
+/// Returns a file with the program's input: a pipe would block the writer if the program does not read it.
 fn input_of(input: &impl Serialize) -> std::io::Result<File> {
     let mut file = tempfile()?;
     serde_json::to_writer(&mut file, input)?;

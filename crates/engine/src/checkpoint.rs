@@ -127,7 +127,7 @@ pub(crate) fn remove(path: &Path) {
     }
 }
 
-/// Reads a checkpoint ahead of who takes its pieces, on a thread of its own.
+/// Reads a checkpoint ahead of its consumer, on a thread of its own.
 pub(crate) struct Source {
     /// `None` if there is no file.
     pieces: Option<Receiver<Vec<u8>>>,
@@ -170,7 +170,8 @@ impl Source {
                 }
             }
         });
-        // It is not waited for: it ends when nobody takes what it reads, or with the process if its read never ends.
+        // Nothing waits for the thread: it ends when the consumer is gone, or with the process if a read never
+        // ends.
         if thread.is_ok() {
             (source.pieces, source.spare) = (Some(pieces), Some(spare));
         }

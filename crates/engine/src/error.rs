@@ -42,7 +42,7 @@ pub enum EngineError {
         path: PathBuf,
     },
     /// A pool cannot have this many arenas.
-    #[error("a pool cannot have {arenas} arenas, only 1 to {most}")]
+    #[error("a pool cannot have {arenas} arenas; expected 1 to {most}")]
     Arenas {
         /// The number asked for.
         arenas: u8,
@@ -77,7 +77,7 @@ pub enum EngineError {
     },
     /// None of the listed devices belongs to a pool.
     #[error(
-        "no device of pool '{pool}' is found: {why}; check the paths, or create the pool if it does not exist yet"
+        "no device of pool '{pool}' was found: {why}; check the paths, or create the pool if it does not exist yet"
     )]
     NoDevices {
         /// The pool's name.
@@ -113,8 +113,8 @@ pub enum EngineError {
     },
     /// A disk that does not move may have a replica from when it did.
     #[error(
-        "disk {disk}: another host may have a replica of its dirty blocks, from when it could move between hosts; with [migration] \
-         on, that is ended within seconds of the start: then attach it again"
+        "disk {disk}: another host may have a replica of its dirty blocks, from when it could move between hosts; configure \
+         [migration] and restart the daemon, which drops the replica within seconds, then attach the disk again"
     )]
     HasReplica {
         /// The disk's name.
@@ -174,7 +174,7 @@ pub enum EngineError {
     /// The staging file has been truncated since it was created.
     #[error(
         "{path}: the staging area was cut from {made_bytes} to {found_bytes} bytes: what was written and not flushed may \
-         be lost; what was flushed is on the cache devices: remove the file to go on with that"
+         be lost; what was flushed is on the cache devices: remove the file to continue with that"
     )]
     StagingTruncated {
         /// The file.
@@ -188,7 +188,7 @@ pub enum EngineError {
     #[error(
         "{path}: {found_bytes} bytes, {expected_bytes} expected, and not the header of a staging area: it was cut or \
          written over, and what was written and not flushed may be lost; what was flushed is on the cache devices: remove \
-         the file to go on with that"
+         the file to continue with that"
     )]
     StagingWithoutHeader {
         /// The file.

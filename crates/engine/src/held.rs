@@ -147,7 +147,7 @@ impl Held {
         ends_us.min(self.looks.next_ns().div_ceil(1000))
     }
 
-    /// I/Os take no more time: the pool stops, and the clock does not advance.
+    /// From now on, I/Os take no time: the pool stops, and the clock does not advance.
     pub fn let_go(&mut self) {
         self.is_let_go = true;
     }

@@ -52,9 +52,9 @@ impl Watch {
     /// Watches the mappings of the descriptors and the staging frames.
     fn new(path: &Path, parts: [(*const u8, usize); 2]) -> io::Result<Watch> {
         let message = format!(
-            "haversackd: the staging area {} has lost pages while it was in use: somebody has cut it short, or memory has failed. \
+            "haversackd: the staging area {} has lost pages while it was in use: it was truncated, or memory has failed. \
              What was acknowledged and not flushed may be lost, as after a power failure. The process ends, so that what is \
-             left is not taken for data; the next start goes on from the cache devices",
+             left is not taken for data; the next start continues from the cache devices",
             path.display()
         );
         let [first, second] = parts.map(|(start, bytes)| Guard::ending(start, bytes, &message));

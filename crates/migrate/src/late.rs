@@ -131,7 +131,7 @@ impl Migration {
                 lending.asked_us = now;
                 if lending.from.is_some() {
                     lending.asked = Some((question, part));
-                    // It takes a while: this says that it goes on.
+                    // Listing takes a while: this tells the asker that it continues.
                     self.answer_late_list_with(question, part, Vec::new(), Some(Part::Clean(part)));
                 } else {
                     self.answer_late_list(question, part, now);

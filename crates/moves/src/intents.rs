@@ -3,8 +3,9 @@
 //! An intent decides nothing: the source's record says who owns the disk. The intent of a move that has ended, or that was
 //! abandoned, is removed.
 //!
-//! A disk that is on its way keeps its intent while anybody may still move its VM: while the daemon is there that has begun the
-//! move, and for as long as the program may run that this daemon has called, since a host that cannot reach etcd lets it run.
+//! A disk that is being moved keeps its intent while its VM may still be moved: as long as the daemon that
+//! began the move is there, and as long as the program that it called may run, since a host that cannot reach
+//! etcd lets the program run.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use haversack_directory::bugs::{Bug, planted};
 use haversack_directory::{IntentRecord, Progress, Seen, View};
 
-/// For how many of its leases a host must have seen nobody drive a move before it removes the intent: whoever was cut off for a
-/// moment comes back.
+/// For how many of its leases a host must see nobody drive a move before it removes the intent: a daemon that
+/// was cut off for a moment comes back.
 pub const ABANDONED_LEASES: u32 = 4;
 
 /// The intents that this host drives, or has seen abandoned.
@@ -40,8 +41,8 @@ impl Intents {
         }
     }
 
-    /// This daemon drives the move of a disk. Call it before the intent is in the directory, from which those are removed that
-    /// nothing drives.
+    /// This daemon drives the move of a disk. Call it before the intent is in the directory: intents that
+    /// nothing drives are removed from there.
     pub fn drive(&mut self, disk: &str) {
         *self.driven.entry(disk.into()).or_default() += 1;
     }
@@ -78,7 +79,7 @@ impl Intents {
         let intent = &seen.record;
         let is_mine = intent.instance == self.instance;
         match view.progress(disk, intent) {
-            // Whoever drives it removes it when it has looked.
+            // The daemon that drives it removes it at its next look.
             Progress::Arrived | Progress::Elsewhere => is_mine || !is_driven(view, intent),
             Progress::Abandoned => self.is_abandoned(disk, now) || planted(Bug::AbandonAtOnce),
             Progress::Sending if !is_driven(view, intent) => {

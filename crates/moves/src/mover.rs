@@ -33,7 +33,7 @@ impl Default for Rests {
     }
 }
 
-/// What the program is told.
+/// The program's task.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Order {
     /// The VM.

@@ -24,7 +24,8 @@ use crate::error::Result;
 /// How long a user who has pressed a key waits for the daemon.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What an argument names. Names that are repeated to confirm something have none: they are to be typed.
+/// What an argument names. An argument that repeats a name as a confirmation is not completed: the user must
+/// type it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Names {
     /// Disks, attached or not.

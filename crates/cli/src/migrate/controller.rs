@@ -1,4 +1,5 @@
-//! Moves a VM: has its cache sent, then QEMU migrate it, and holds the switchover until the cache is there.
+//! Moves a VM: has its cache sent, then has QEMU migrate it, and delays the switchover until the cache has
+//! arrived.
 
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,12 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same while the VM is stopped.
 const HOLD_EVERY: Duration = Duration::from_millis(10);
-/// How long a stopped VM's queues may be seen to run: what a daemon says may be a moment old.
+/// How long a stopped VM's queues may be reported as running: a daemon's answer may be slightly out of date.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
 /// How long it takes to see whether Ctrl-C was pressed.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long the destination may take at least to show that it lives, and the daemon to say how far the caches are, however
-/// little time is left.
+/// The least time that the destination has to show that it is alive, and the daemon to report the progress of
+/// the caches, however little time is left.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The VM, if it is to be moved as well.
@@ -170,17 +171,17 @@ fn unknown(error: &QmpError) -> CliError {
     CliError::Attention(format!("cannot determine where the VM is running: {error}"))
 }
 
-/// What a VM needs that an earlier run may have been moving to a QEMU that cannot be asked. Returns how it ended.
+/// Ends or leaves an earlier run's move to a QEMU that does not answer. Returns the outcome.
 fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
     let is_sent = if error.is_gone() {
         source::end(&mut source)
     } else {
         match source::stage(&mut source) {
-            // The VM may still come to it.
+            // The VM may still reach the destination.
             Ok(Stage::Moving(phase)) => {
                 return CliError::Attention(format!(
-                    "a migration is under way ({phase:?}), and was left as it is, since the QEMU at --qmp-destination cannot \
-                     be asked: {error}. Run the command again when it answers"
+                    "a migration is under way ({phase:?}), and was left as it is, since the QEMU at --qmp-destination does not \
+                     answer: {error}. Run the command again when it answers"
                 ));
             }
             stage => stage.map(|stage| stage == Stage::Gone).map_err(CliError::from),
@@ -197,13 +198,13 @@ fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
 
 fn gone(error: &QmpError) -> CliError {
     CliError::Attention(format!(
-        "the source has sent the VM, and the QEMU that it was sent to cannot be asked: {error}. If that has ended, restart the \
+        "the source has sent the VM, and the QEMU that it was sent to does not answer: {error}. If that QEMU has ended, restart the \
          VM on its host; do not continue it at the source, where its disks may have changed since"
     ))
 }
 
 impl<'a> Controller<'a> {
-    /// Moves the VM, or takes up what an earlier run has left. Returns what QEMU says of it.
+    /// Moves the VM, or continues the move of an earlier run. Returns QEMU's report of the migration.
     fn move_vm(&mut self, to: &str) -> Result<Migration> {
         let stage = source::stage(&mut self.source).map_err(|error| unknown(&error))?;
         // It may have been sent to another QEMU than this one.
@@ -273,7 +274,7 @@ impl<'a> Controller<'a> {
     /// Sends a VM whose caches are on their way.
     fn send(&mut self, to: &str) -> Result<()> {
         let uri = self.vm.uri.as_deref();
-        // What cannot be found out is known before the cache is sent.
+        // An unknown address must fail here, before the cache is sent.
         let host = if uri.is_none() { address_of(self.client, to)? } else { String::new() };
         if !self.vm.at_once {
             self.fill()?;
@@ -289,13 +290,14 @@ impl<'a> Controller<'a> {
                 Err(error @ QmpError::Refused { .. }) => {
                     Err(CliError::NotMoved { why: error.to_string(), is_cancelled: false })
                 }
-                // Without an answer, what is asked next tells whether QEMU has begun.
+                // Without an answer, the next query shows whether QEMU has begun.
                 _ => controller.follow(),
             }
         })
     }
 
-    /// Does something in which QEMU may stop the VM. Should this process not see the end of it, a guard takes over.
+    /// Does something during which QEMU may stop the VM. If this process ends before that is over, a guard
+    /// takes over.
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let guard = Guard::start(self.addresses[0], self.addresses[1])?;
         let outcome = work(self);
@@ -407,7 +409,7 @@ impl<'a> Controller<'a> {
                 Stage::Moving(_) => {}
             }
             self.show_memory();
-            // What is wrong is found when it is asked.
+            // The next query reports an error.
             let _ = self.source.next_event(LOOK_EVERY);
         }
     }
@@ -462,14 +464,15 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Has the daemon go on sending the caches. A daemon that does not answer does not hold up the VM.
+    /// Has the daemon continue to send the caches. A daemon that does not answer does not delay the VM.
     fn keep(&mut self) {
         let Controller { client, filling, .. } = self;
         let _ = client.block_on(async { tokio::time::timeout(LEAST_PATIENCE, filling.keep()).await });
     }
 
-    /// Has the daemon send the caches until the disks have followed the VM, whatever becomes of this process. That is said before
-    /// the VM goes: a guest that waited for a disk whose sending has ended would wait for ever.
+    /// Has the daemon send the caches until the disks have followed the VM, even if this process ends. This
+    /// must be called before the VM is continued: a guest whose disk is no longer being sent would wait for it
+    /// forever.
     fn let_go(&mut self) {
         let Controller { client, filling, .. } = self;
         let _ = client.block_on(async { tokio::time::timeout(LEAST_PATIENCE, filling.let_go()).await });
@@ -501,7 +504,7 @@ impl<'a> Controller<'a> {
             }
         }
         Err(CliError::Attention(format!(
-            "the QEMU that the VM was in cannot be asked any more: {error}; and the VM has not come to the destination. If \
+            "the QEMU that the VM was in no longer answers: {error}; and the VM has not arrived at the destination. If \
              that QEMU has ended, restart the VM on this host"
         )))
     }

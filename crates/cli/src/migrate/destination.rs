@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What has become of a VM that was sent.
+/// The outcome for a VM that was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Arrival {
@@ -116,7 +116,7 @@ pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<Arrival> {
             }
             _ => {}
         }
-        // What is wrong is found when it is asked.
+        // The next query reports an error.
         let _ = destination.next_event(LOOK_EVERY);
     }
     Err(lost(format!("not within {PATIENCE:?}")))

@@ -15,7 +15,7 @@ use crate::error::{CliError, Result};
 
 /// How long a disk whose VM has moved may take to follow, before that is reported as it is.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
-/// For how long the daemon goes on sending the caches without this process.
+/// How long the daemon continues to send the caches without this process.
 const KEEP: Span = Span(Duration::from_secs(60));
 /// How often it is told to go on.
 const KEEP_EVERY: Duration = Duration::from_secs(15);
@@ -99,7 +99,7 @@ impl<'a> Filling<'a> {
         is_moving && status.host.as_deref() == Some(self.to)
     }
 
-    /// Has the daemon go on sending them, from time to time. For use within [`Client::block_on`].
+    /// Tells the daemon from time to time to continue sending them. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
         if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
             self.kept = Some(Instant::now());
@@ -124,7 +124,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Returns how far they are. What a daemon has forgotten that was restarted is started again. For use within
+    /// Returns their progress. Restarts transfers that a restarted daemon has forgotten. For use within
     /// [`Client::block_on`].
     pub async fn look(&mut self) -> Result<Fill> {
         self.keep().await;

@@ -1,5 +1,6 @@
-//! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives up, QEMU would
-//! wait for it with the VM stopped; so this one cancels the migration, and the VM goes on where it was.
+//! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives
+//! up, QEMU would wait for it with the VM stopped. So the guard cancels the migration, and the VM continues
+//! where it was.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -37,7 +38,7 @@ impl Guard {
         Ok(Guard { child: command.spawn().map_err(failed)? })
     }
 
-    /// Ends it: it is known where the VM is.
+    /// Ends it, since it is known where the VM is.
     pub fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             // It may have been killed.
@@ -55,7 +56,8 @@ fn stderr() -> Stdio {
     if is_kept { Stdio::inherit() } else { Stdio::null() }
 }
 
-/// Is a guard: waits for the end of the process that has started it, and ends what that has left.
+/// Runs as a guard: waits until the process that started it has ended, then ends the migration that it left
+/// behind.
 pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     let dismissed = std::io::stdin().read(&mut [0]).map_err(|e| CliError::Failed(e.to_string()))? > 0;
     if dismissed {
@@ -86,7 +88,7 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
     }
 }
 
-/// Does something until it succeeds or QEMU is gone: nobody else would have the VM go on.
+/// Retries something until it succeeds or QEMU is gone: nothing else would let the VM continue.
 fn until_known<T>(what: &str, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let mut has_said = false;
     loop {

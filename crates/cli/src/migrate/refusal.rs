@@ -1,9 +1,11 @@
-//! What becomes of a VM that was sent and that the destination's QEMU has refused: it goes on where it was.
+//! Handles a VM that was sent and that the destination's QEMU has refused: it continues where it was.
 //!
 //! Invariant
-//! - A VM is continued at the source only if the destination's QEMU has said itself that the migration has failed while it waited
-//!   for the VM, and this process has seen the source send the VM to it: so the VM has never run there, and never will.
-//! - The monitor on which the source said that it has sent the VM is kept until then, so nobody else has moved the VM on meanwhile.
+//! - A VM is continued at the source only if the destination's QEMU has itself reported that the migration
+//!   failed while it waited for the VM, and this process has seen the source send the VM to it: so the VM has
+//!   never run there, and never will.
+//! - The monitor on which the source reported that it has sent the VM stays open until then, so nobody else can
+//!   have moved the VM in the meantime.
 
 use haversack_qmp::{Monitor, Phase};
 use serde_json::json;
@@ -29,7 +31,7 @@ pub fn unknown_whether_sent(why: &str) -> CliError {
     ))
 }
 
-/// Has a VM that was refused go on at the source, unless it was paused there. Returns how the move has ended.
+/// Continues a refused VM at the source, unless it was paused there. Returns the outcome of the move.
 pub fn bring_back(source: &mut Monitor, destination: &mut Monitor, why: &str, runs: bool) -> CliError {
     discard(destination);
     let why = format!("the QEMU at --qmp-destination has refused it: {why}; its log may say more");

@@ -52,7 +52,7 @@ pub fn end(source: &mut Monitor) -> Result<bool> {
     Ok(is_sent)
 }
 
-/// Has the next migration end without being continued: whoever starts it may not know that it waits.
+/// Lets the next migration end without a pause: whoever starts it may not know that it has to be continued.
 pub fn dont_pause(source: &mut Monitor) {
     let _ = source.set(Capability::PauseBeforeSwitchover, false);
 }
@@ -76,7 +76,7 @@ pub fn cancel(source: &mut Monitor) -> Result<bool> {
             }
             Stage::Moving(_) | Stage::Waiting => {}
         }
-        // What is wrong is found when it is asked.
+        // The next query reports an error.
         let _ = source.next_event(LOOK_EVERY);
     }
     Err(CliError::Attention(format!(
@@ -101,7 +101,7 @@ pub fn go_on(source: &mut Monitor) -> Result<()> {
             Err(QmpError::Silent { .. }) => continue,
             Err(error) => return Err(error.into()),
         }
-        // What is wrong is found when it is asked.
+        // The next query reports an error.
         let _ = source.next_event(LOOK_EVERY);
     }
     Err(CliError::Failed(last))

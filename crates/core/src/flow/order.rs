@@ -10,14 +10,13 @@
 //!   guest waits for it.
 //! - A write past the cache waits until all groups are clean that had ended at its first check. A write that the cache
 //!   itself would send past it is staged instead.
+//! When a disk is attached, its earlier flushes are no longer known: each commit up to then is a group of its
+//! own, which keeps the order as well.
 //!
-//! When a disk is attached, its flushes are not known any more: each commit is a group of its own until then, which keeps
-//! the order as well.
-//!
-//! Dirty blocks that are copied to another device get another sequence number without being written. Then everything that
-//! is dirty becomes one group. The same happens when the order is
-//! suspended: while blocks come from another host, or are about to go
-//! there. It is broken while dirty blocks are lost, damaged or unreadable: others do not wait for them.
+//! Dirty blocks that are copied to another device get another sequence number without being written. Then
+//! everything that is dirty becomes one group. The same happens when the order is suspended: while blocks come
+//! from another host, or are about to go there. The order is broken while dirty blocks are lost, damaged or
+//! unreadable: others do not wait for them.
 //!
 //! Invariants
 //! - Versions that wait for the cleaner take an eighth of the staging area at most, and what is staged for a flush in

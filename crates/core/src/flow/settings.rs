@@ -41,7 +41,8 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Ok(()));
     }
 
-    /// From now on, the disk writes through if its mode would defer writes, or does so no more. What is dirty stays dirty.
+    /// From now on, the disk writes through even if its mode would defer writes, or stops doing so. Dirty
+    /// blocks stay dirty.
     pub fn write_through(&mut self, now: Micros, disk: DiskNo, writes_through: bool) {
         self.now = now;
         let Some(d) = self.disks.get_mut(disk).filter(|d| d.writes_through != writes_through) else { return };

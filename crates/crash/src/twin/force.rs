@@ -1,7 +1,7 @@
 //! A host dies permanently, is fenced, and the other one takes the disk over by force. Then the dead one comes back.
 //!
-//! The oracle knows which sectors only the dead host had: all others must be what was acknowledged last, and of
-//! those, the ones that do not count as lost.
+//! The oracle knows which sectors only the dead host had. All other sectors must have what was acknowledged
+//! last, and so must the dead host's sectors that do not count as lost.
 
 use std::collections::BTreeSet;
 

@@ -43,12 +43,13 @@ pub struct ClusterConfig {
     /// How often this host reports.
     #[serde(default = "report_every")]
     pub report_every: Span,
-    /// The program that moves a VM. With it this host carries out what the balancer proposes while it is the one that does.
+    /// The program that moves a VM. With it, this host carries out the balancer's proposals while it is the
+    /// host that balances.
     pub hook: Option<PathBuf>,
     /// How long that may take.
     #[serde(default = "hook_time")]
     pub hook_time: Span,
-    /// How long this host counts as alive after etcd has heard of it last.
+    /// How long this host counts as alive after etcd last heard from it.
     #[serde(default = "lease")]
     pub lease: Span,
     /// Memory of this host for VMs with disks in the cluster; if not set, it does not limit what is proposed.
@@ -195,7 +196,7 @@ impl ClusterConfig {
                 check_name(group).map_err(|what| format!("apart of [[cluster.vm]] '{}': {what}", vm.name))?;
             }
             if !names.insert(&vm.name) {
-                return Err(format!("[[cluster.vm]] '{}' is there twice: leave one of them out", vm.name));
+                return Err(format!("[[cluster.vm]] '{}' appears twice: remove one of them", vm.name));
             }
         }
         if self.balance.window.0 < self.report_every.0 {

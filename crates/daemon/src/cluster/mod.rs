@@ -3,7 +3,8 @@
 //! Invariants
 //! - Nothing that serves guests, attaches disks or moves them on a guest's behalf waits for the directory, or asks it who owns a
 //!   disk: the pools' records say that (docs/ownership.md).
-//! - With the directory away everything goes on but new moves of the balancer, and whoever asks is told how old the view is.
+//! - While the directory is away, everything continues except the balancer's new moves, and status answers say
+//!   how old the view is.
 
 mod balance;
 pub mod config;

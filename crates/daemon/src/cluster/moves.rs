@@ -60,8 +60,9 @@ impl Drop for Driven<'_> {
 }
 
 impl Daemon {
-    /// Puts a move that an operator has asked for into the directory. None if it goes on without: etcd cannot be reached, or has not
-    /// heard of the disk, or the move is one that is in it already.
+    /// Puts a move that an operator has requested into the directory. Returns `None` if the move proceeds
+    /// without an entry: etcd cannot be reached or does not know the disk, or the move is already in the
+    /// directory.
     ///
     /// # Errors
     /// Another move of the disk is in the directory.
@@ -157,8 +158,9 @@ impl Cluster {
         }
     }
 
-    /// Stops sending disks that the balancer had moved, and that are still here although their moves are not in the directory any more: the
-    /// program that was to move the VM has failed, and may have been killed. Otherwise they would be on their way for ever.
+    /// Stops sending disks that the balancer had moved, and that are still here although their moves are no
+    /// longer in the directory: the program that should move the VM has failed, and may have been killed.
+    /// Otherwise they would be sent forever.
     pub(super) fn stop_given_up(&self, daemon: &Daemon) {
         if !self.is_current() {
             return;

@@ -52,7 +52,7 @@ impl Reporter {
         }
     }
 
-    /// Returns what the host has to say now; `limits` are the most that tenants have of its pools, by pool.
+    /// Returns this host's report; `limits` are the tenants' maximums in its pools, by pool.
     pub fn report(&mut self, daemon: &Daemon, limits: &BTreeMap<String, BTreeMap<String, u64>>) -> Report {
         let passed_s = self.at.elapsed().as_secs_f64().max(1e-3);
         self.at = Instant::now();

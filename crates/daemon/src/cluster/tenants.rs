@@ -1,10 +1,11 @@
 //! What tenants have of this host's pools: computed from the view as on every other host, and handed to the policy.
 //!
 //! Invariants
-//! - Nothing is computed while etcd is away: what the policy has been told last holds, also after a restart.
+//! - Nothing is computed while etcd is away: the bounds that the policy was last given stay in effect, also
+//!   after a restart.
 //! - This host never has more of a tenant's limit than the others leave of it, by what they have reported. So a limit holds while
 //!   hosts change their parts one after the other.
-//! - Without tenants that operators have set, the policy is told of none.
+//! - If operators have set no tenants, the policy gets no bounds.
 
 use std::collections::BTreeMap;
 
@@ -101,13 +102,14 @@ impl Tenants {
         }
         let mut now = self.computed.clone();
         clip(&mut now, &view, me);
-        // Each time: a pool that opens later has the bounds of its decision log. What is no change costs nothing.
+        // Every time, because a pool that opens later has the bounds of its decision log. Unchanged bounds cost
+        // nothing.
         tell(daemon, &now);
         self.told = Some(now);
     }
 
-    /// Returns the most that tenants have, in bytes, by pool and tenant. Until this daemon has told the policy, that is what the
-    /// policy was told before a restart.
+    /// Returns the tenants' maximums in bytes, by pool and tenant. Until this daemon has passed bounds to the
+    /// policy, these are the ones from before the restart.
     pub fn limits(&self, daemon: &Daemon) -> BTreeMap<String, BTreeMap<String, u64>> {
         let limit = |tenant: &str, most_blocks: Option<u64>| {
             Some((tenant.to_owned(), most_blocks?.saturating_mul(BLOCK)))

@@ -28,7 +28,7 @@ pub async fn drain(State(control): State<Control>, Part(host): Part<String>) -> 
     answer(&control, move |daemon| daemon.drain_host(&host, true)).await
 }
 
-/// Lets a host have VMs again.
+/// Lets a host accept VMs again.
 #[utoipa::path(delete, path = "/v1/cluster/hosts/{host}/drain",
     params(("host" = String, Path, description = "Name of the host")),
     responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -49,7 +49,8 @@ pub async fn forget(
     answer(&control, move |daemon| daemon.forget_host(&host, &forget)).await
 }
 
-/// The tenants, and what each would get of all caches. The disks without a tenant are one without a name.
+/// The tenants, and what each would get of all caches. Disks without a tenant count as one tenant without a
+/// name.
 #[utoipa::path(get, path = "/v1/cluster/tenants",
     responses((status = 200, body = Vec<TenantStatus>), (status = 409, body = ErrorBody)))]
 pub async fn tenants(State(control): State<Control>) -> Answer<Vec<TenantStatus>> {

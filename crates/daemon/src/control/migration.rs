@@ -15,8 +15,8 @@ pub async fn list(State(control): State<Control>) -> Answer<Vec<MigrationStatus>
     answer(&control, |daemon| daemon.migrations()).await
 }
 
-/// Has a disk attached and sent here by the host that has it, because its VM is about to come. The answer comes when the disk is
-/// attached.
+/// Attaches a disk here and requests its cache from the host that has it, because its VM is about to arrive.
+/// Answers when the disk is attached.
 #[utoipa::path(post, path = "/v1/migrations", request_body = ExpectDisk,
     responses((status = 200, body = MigrationStatus), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
@@ -33,7 +33,7 @@ pub async fn hosts(State(control): State<Control>) -> Answer<Vec<HostStatus>> {
     answer(&control, |daemon| Ok(daemon.hosts().map_or_else(Vec::new, |hosts| hosts.status()))).await
 }
 
-/// How far a disk is that may move.
+/// The progress of a disk that may move.
 #[utoipa::path(get, path = "/v1/disks/{disk}/migration",
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = MigrationStatus), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -54,8 +54,8 @@ pub async fn start(
     start_job(&control, move |daemon| daemon.migrate(&disk, start)).await
 }
 
-/// Keeps a migration that was started with `keep` going for this much longer, or until it ends. Nothing happens if no migration was
-/// requested.
+/// Keeps a migration that was started with `keep` alive for this much longer, or until it ends. Does nothing if
+/// no migration was requested.
 #[utoipa::path(put, path = "/v1/disks/{disk}/migration", request_body = KeepMigration,
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - The interval between samples is as many minutes as it takes for a day to fit into the file.
-//! - Trouble with the file is logged once and ends the history, nothing else.
+//! - An error of the file is logged once and ends the history, but nothing else.
 
 mod ring;
 mod show;

@@ -50,8 +50,7 @@ impl Daemon {
         }
         if !disk.info.left_clean {
             return Err(
-                "has not detached it in good order: attach it there, then detach it or move it from there"
-                    .into(),
+                "did not detach it cleanly: attach it there, then detach it or move it from there".into()
             );
         }
         self.check_epoch(id).map_err(|error| error.to_string())?;

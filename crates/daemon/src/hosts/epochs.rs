@@ -4,8 +4,8 @@
 //! - A disk that this host has on record as its own is served after a start only when the hosts that can be reached were
 //!   asked for it, and have answered. Those that cannot are asked when they are connected, until they answer. Until then the
 //!   record counts: otherwise a cluster in which one host is dead could not start again.
-//! - Only the host that takes a disk over is believed that it has: its take-over may have come to nothing after others had noted
-//!   it. As long as it does not say, this host does not begin to serve the disk.
+//! - Only the host that takes a disk over can confirm that it has: its take-over may have failed after others
+//!   noted it. Until it answers, this host does not begin to serve the disk.
 //! - A host that is told of a take-over remembers it, also if it does not know the disk.
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use crate::pool::Pool;
 
 /// How long the other hosts have to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether hosts are connected, and whether something is on record.
+/// How often to check whether hosts are connected, and whether something is on record.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the host of a disk that waits here is asked for its state.
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -141,8 +141,9 @@ fn is_concerned(disk: &RecordedDisk) -> bool {
     disk.info.owned || holds && disk.dirty_blocks > 0
 }
 
-/// Whether it is news that a disk of which this host knows the epoch `known` was had under the epoch `taken`. A disk that this
-/// host has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
+/// Whether it is news that another host has a disk under the epoch `taken`, if this host knows the epoch
+/// `known`. A disk that this host has released gets higher epochs as it moves on: only a take-over by force
+/// makes its release void.
 fn is_news(is_concerned: bool, known: u64, taken: u64) -> bool {
     taken > known && (is_concerned || taken >= forced_epoch(known, 0))
 }
@@ -295,7 +296,7 @@ impl Daemon {
         }
     }
 
-    /// Asks the host that was to take a disk over, and forgets that if it has come to nothing.
+    /// Asks the host that was about to take a disk over, and forgets the take-over if it has failed.
     pub(super) fn check_note(&self, hosts: &Hosts, id: DiskId) -> Result<()> {
         let Some((by, _)) = self.state.taken_over(id) else { return Ok(()) };
         self.forget_void_note(id, &hosts.records(&[by], id)?)
@@ -393,7 +394,7 @@ struct Watch {
     connected: HashMap<HostId, SystemTime>,
     questions: Questions,
     owners_asked: Option<Instant>,
-    /// Disks that were taken over, by which host and under which epoch, of which that is not on record yet.
+    /// Disks that were taken over, with the host and the epoch, until that is on record.
     overtaken: Vec<(DiskId, HostId, u64)>,
 }
 
@@ -427,8 +428,8 @@ impl Watch {
         self.connected = connected;
     }
 
-    /// Takes in what other hosts have on record. Of all disks that were taken over, none is served any more before the first
-    /// record is waited for.
+    /// Processes what other hosts have on record. Stops serving all disks that were taken over before it waits
+    /// for the first record.
     fn hear(&mut self, daemon: &Daemon, hosts: &Hosts, answers: Vec<(HostId, DiskId, HostRecord)>) {
         let mut news = Vec::new();
         for (host, id, record) in answers {

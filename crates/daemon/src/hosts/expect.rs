@@ -1,5 +1,6 @@
-//! Expecting a disk here whose VM is about to come, of which only its place in the VM's configuration is known: the name of
-//! its NBD export or its vhost-user socket. The host that has such a disk is asked to send it.
+//! Prepares for a disk whose VM is about to arrive, and of which only its place in the VM's configuration is
+//! known: the name of its NBD export or its vhost-user socket. The host that has such a disk is asked to send
+//! it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ impl Daemon {
     /// Has a disk attached and sent here by the host that has it. One that is attached here is only asked for.
     ///
     /// # Errors
-    /// The disk is not said by one of its places, no host has such a disk, or it cannot be attached here.
+    /// The request does not name exactly one place, no host has such a disk, or it cannot be attached here.
     pub fn expect(self: &Arc<Self>, wanted: &ExpectDisk) -> Result<MigrationStatus> {
         check(wanted).map_err(DaemonError::Bad)?;
         let hosts = self.hosts_or_error()?;

@@ -19,14 +19,14 @@ use crate::pool::Pool;
 
 /// How long the other hosts have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause before a host is asked again that attaches the disk as well.
+/// The pause before a host that is attaching the disk as well is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a host says of itself that cannot know whether it has a disk.
+/// The answer of a host that cannot know whether it has a disk.
 pub(super) const MAY_HAVE_IT: &str = "has a pool that is not open, and may have the disk";
 /// Says that no other host has had a disk.
 const NOWHERE: &str = "none";
 
-/// A disk that is being attached. It is no longer when this is dropped.
+/// A disk that is being attached, until this is dropped.
 pub(crate) struct Seeking {
     hosts: Arc<Hosts>,
     disk: DiskId,

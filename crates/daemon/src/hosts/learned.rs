@@ -26,12 +26,12 @@ const PART_BYTES: usize = 9 << 10;
 /// A longer file is not one of this kind.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Whether a disk is already this host's whose knowledge is asked for.
+/// Who owns a disk when this host asks for what was learned of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// It has moved here.
+    /// This host: it has moved here.
     Ours,
-    /// It is about to, and still is the other host's.
+    /// Still the other host: it is about to move here.
     Theirs,
 }
 

@@ -65,7 +65,7 @@ impl Daemon {
         })
     }
 
-    /// Keeps a disk's migration going that was started by a request, for this long or until it ends.
+    /// Keeps a disk's requested migration alive for this long, or until it ends.
     ///
     /// # Errors
     /// There is no such disk, or no other hosts are configured.
@@ -88,7 +88,7 @@ impl Daemon {
         let config = disk.config();
         let backend = &self.pool(&config.pool)?.backend;
         let handle = disk.attached()?;
-        // The directory does not hold the move up: without etcd it goes on all the same.
+        // The directory does not delay the move: without etcd, it proceeds all the same.
         let epoch = self.owned_epoch(disk.id).unwrap_or_default();
         let _intent = self.begin_intent(&config.name, disk.id, to_name, epoch)?;
         prepare(hosts, disk, (to, to_name), control)?;
@@ -111,7 +111,7 @@ impl Daemon {
             if control.is_cancelled() || is_left {
                 hosts.aborted.locked().insert((disk.id, to));
                 backend.stop_migration(handle)?;
-                let why = if is_left { ": whoever was moving its VM has not been heard of" } else { "" };
+                let why = if is_left { ": the program that moves its VM has not been heard of" } else { "" };
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'{why}"));
                 return Err(EngineError::Job(JobError::Cancelled).into());
             }
@@ -182,7 +182,7 @@ impl Daemon {
         hosts.paces.locked().retain(|disk| sent.contains(&disk));
     }
 
-    /// Returns how far all disks are that may move.
+    /// Returns the progress of all disks that may move.
     ///
     /// # Errors
     /// No other hosts are configured.

@@ -85,7 +85,7 @@ pub struct Hosts {
     /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
-    /// Until when migrations go on unless whoever drives them says so again.
+    /// When migrations are cancelled unless whoever drives them keeps them alive.
     kept: Mutex<HashMap<DiskId, Instant>>,
     /// How fast disks are being sent.
     paces: Mutex<pace::Paces>,
@@ -239,7 +239,7 @@ impl Hosts {
         }
     }
 
-    /// Lets a disk's migration go on for this long, or until it ends.
+    /// Keeps a disk's migration alive for this long, or until it ends.
     fn keep(&self, disk: DiskId, keep: Option<Span>) {
         let until = keep.and_then(|keep| Instant::now().checked_add(keep.0));
         let mut kept = self.kept.locked();
@@ -256,7 +256,7 @@ impl Hosts {
         }
     }
 
-    /// Returns whether whoever drives a disk's migration has not been heard of for too long.
+    /// Returns whether whoever drives a disk's migration has been silent for too long.
     fn is_left(&self, disk: DiskId) -> bool {
         self.kept.locked().get(&disk).is_some_and(|until| Instant::now() >= *until)
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use haversack_model::{BLOCK_BYTES, DiskId, HostId};
 
-/// How much the last measurement counts.
+/// The weight of the last measurement.
 const WEIGHT: f64 = 0.4;
-/// If nothing arrives for so long, the rate is 0: a mean that only falls would promise later and later ends.
+/// If nothing arrives for so long, the rate is 0: a mean that only falls would predict ever later ends.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// Entries of a list of blocks that one message has.
 const ENTRIES_OF_A_LIST: u64 = 1024;
@@ -57,7 +57,7 @@ impl Paces {
         self.0.retain(|disk, _| is_sent(*disk));
     }
 
-    /// Returns the bytes that are sent of a disk in a second.
+    /// Returns how many bytes of a disk are sent per second.
     pub fn of(&self, disk: DiskId) -> Option<f64> {
         self.0.get(&disk)?.bytes_per_s
     }

@@ -55,7 +55,7 @@ impl Questions {
         records
     }
 
-    /// Asks what is due, that which was not asked for the longest time first.
+    /// Asks the questions that are due, those that have waited the longest first.
     pub fn ask(&mut self, now: Instant, ask: impl Fn(HostId, DiskId) -> Receiver<(HostId, Answer)>) {
         let mut on_their_way: HashMap<HostId, usize> = HashMap::new();
         let mut due = Vec::new();

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! - Without a policy and without a request for figures, the thread sleeps and nothing is recorded.
-//! - Each call sees all news that were posted before it.
+//! - Each call sees all news that was posted before it.
 
 mod actuate;
 mod events;
@@ -46,7 +46,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 pub struct Policy {
     log_dir: PathBuf,
     log_size_bytes: u64,
-    /// News that were not read yet. Nothing else is locked while this is.
+    /// News that was not read yet. Nothing else is locked while this is.
     posted: Mutex<Vec<Posted>>,
     inner: Mutex<Inner>,
     /// Orders that were taken and are not carried out yet.
@@ -139,8 +139,8 @@ impl Policy {
         self.with(pool, |looped| Ok(looped.tenants().to_vec()))
     }
 
-    /// Posts what has happened to a disk. It may be called with any lock held, so that news arrive in the order
-    /// in which they happened. The next call of any other method reads them.
+    /// Posts what has happened to a disk. It may be called with any lock held, so that news arrives in the
+    /// order in which it happened. The next call of any other method reads it.
     pub fn post(&self, pool: &str, disk: &str, news: News) {
         self.posted.locked().push(Posted { pool: pool.into(), disk: disk.into(), news });
     }

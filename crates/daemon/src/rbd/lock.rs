@@ -29,7 +29,7 @@ use crate::origin::BlockDevice;
 
 /// The name of the lock.
 const LOCK: &str = "haversack";
-/// How often it is tried to take it, and the pause in between.
+/// How many times the daemon tries to take it, and the pause in between.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 /// What comes before a host's name in a description.
@@ -299,8 +299,8 @@ fn take(image: &Image, holder: &Holder, may_take: bool) -> Result<bool, LockErro
     }
 }
 
-/// Takes a lock that nobody seems to have who keeps this pool out. Tried again if the cluster does not answer: one that is
-/// converted has been released already.
+/// Takes a lock that no other pool seems to hold. Retries if the cluster does not answer: when a lock is
+/// converted, the old one has been released already.
 fn get(image: &Image, header: &Header<'_>, holder: &Holder) -> Result<(), LockError> {
     let mut tries_left = TRIES;
     loop {

@@ -22,7 +22,7 @@ use crate::origin::BlockDevice;
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(40);
 /// How long another host may take to enter a client that has opened the image in the register.
 const REGISTERING_TIME: Duration = Duration::from_secs(5);
-/// How often it is looked whether it has.
+/// How often to check whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Why an image cannot be used.

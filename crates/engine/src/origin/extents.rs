@@ -100,7 +100,7 @@ impl Descent {
                 while at < end {
                     if begin.elapsed() > deadline || found.runs.len() > MOST_LAYERS {
                         let why = format!(
-                            "its server told of {at} of {end} bytes in {} s, in {} layers, expected all in {} s and at most \
+                            "its server reported {at} of {end} bytes in {} s, in {} layers, expected all in {} s and at most \
                              {MOST_LAYERS} layers",
                             begin.elapsed().as_secs(),
                             found.runs.len(),

@@ -7,11 +7,12 @@
 //!   that are lost here.
 //! - What is shown is at most as old as the last look.
 
+mod asked;
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use haversack_api::{ANY_HOST, DiskConfig, KeptReplica, ReplicaState, ReplicaStatus, WithoutReplica};
 use haversack_engine::{self as engine, MoveStatus, NoReplica, OnLoss, ReplicaPolicy, ReplicationState};
@@ -20,22 +21,16 @@ use haversack_ownership::Record;
 
 use super::migrate::preparation;
 use super::movable::why_it_stays;
-use super::talk::{Answer, IS_BUSY};
 use super::{Hosts, LOOK_EVERY, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::origin::Origin;
+use asked::Asked;
 
-/// How often a host that has no replica is asked to attach the disk: first after this time, then after twice the time before.
-const ASK_EVERY: Duration = Duration::from_secs(5);
-/// The longest time between two questions about a disk.
-const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 /// So many questions may wait for an answer at a time: a host answers 64 of all hosts together.
 const MOST_ASKED: usize = 16;
-/// How long a host that refused a disk is not chosen again by `auto`.
-const REFUSED_FOR: Duration = Duration::from_secs(300);
-/// How long a host may be without a replica before `auto` takes another one.
+/// How long a host may be unable to have a replica before `auto` takes another one.
 const AWAY: Duration = Duration::from_secs(15);
 /// How long a replica may take to end: the lease, and what is recorded.
 const END_TIME: Duration = Duration::from_secs(30);
@@ -62,6 +57,8 @@ struct Seen {
 #[derive(Default)]
 pub(crate) struct Replicas {
     places: Mutex<HashMap<DiskId, HostId>>,
+    /// Disks that another host owns: their replicas will be where `places` says when they are here.
+    elsewhere: Mutex<HashSet<DiskId>>,
     seen: Mutex<HashMap<DiskId, Seen>>,
 }
 
@@ -78,10 +75,11 @@ impl Replicas {
         self.places.locked().get(&id).copied()
     }
 
-    /// Returns how many replicas each host is to have.
+    /// Returns how many replicas of this host's disks each host should have.
     fn placed(&self) -> HashMap<HostId, u64> {
+        let elsewhere = self.elsewhere.locked();
         let mut placed = HashMap::new();
-        for host in self.places.locked().values() {
+        for (_, host) in self.places.locked().iter().filter(|(id, _)| !elsewhere.contains(id)) {
             *placed.entry(*host).or_default() += 1;
         }
         placed
@@ -267,68 +265,39 @@ pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     super::watch(daemon, part, LOOK_EVERY, move |daemon, hosts| watch.look(daemon, hosts))
 }
 
-/// The host that is asked to attach a disk.
-struct Asked {
-    host: HostId,
-    /// When it is asked, or asked again.
-    next: Instant,
-    every: Duration,
-    answers: Option<Receiver<(HostId, Answer)>>,
-    refusal: Option<String>,
-    /// Hosts that cannot have the replica, and since when that is known.
-    refused: HashMap<HostId, Instant>,
-}
-
-impl Asked {
-    fn new(host: HostId, now: Instant) -> Asked {
-        let (answers, refusal, refused) = (None, None, HashMap::new());
-        Asked { host, next: now, every: ASK_EVERY, answers, refusal, refused }
-    }
-
-    /// Takes in the answer, if it is there.
-    fn hear(&mut self) {
-        match self.answers.as_ref().map(Receiver::try_recv) {
-            Some(Ok((_, Answer::Refused(why)))) if why == IS_BUSY => self.answers = None,
-            Some(Ok((_, Answer::Refused(why)))) => (self.refusal, self.answers) = (Some(why), None),
-            Some(Ok(_)) => (self.refusal, self.answers) = (None, None),
-            Some(Err(TryRecvError::Disconnected)) => self.answers = None,
-            Some(Err(TryRecvError::Empty)) | None => {}
-        }
-    }
-
-    /// The hosts that `auto` does not choose at present: this one, and those that refused.
-    fn not_to_choose(&mut self, now: Instant) -> HashSet<HostId> {
-        self.refused.retain(|_, since| now.duration_since(*since) < REFUSED_FOR);
-        self.refused.insert(self.host, now);
-        self.refused.keys().copied().collect()
-    }
-}
-
 #[derive(Default)]
 struct Watch {
     asked: HashMap<DiskId, Asked>,
     /// How many more may be asked in this look.
     free: usize,
+    /// The hosts that are connected, and since when.
+    connected: HashMap<HostId, SystemTime>,
 }
 
 impl Watch {
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
-        let mut found = HashMap::new();
+        let (mut found, mut elsewhere) = (HashMap::new(), HashSet::new());
         for pool in daemon.pools() {
             // An error says that the pool has stopped.
             let Ok(statuses) = pool.backend.replicas() else { continue };
             let at_us = pool.backend.now_us();
             for (id, mut status) in statuses {
                 // A host that waits for the disk will have a replica of it elsewhere, once it owns it.
-                status.replication = status.replication.filter(|_| status.record.is_owner());
+                if !status.record.is_owner() {
+                    status.replication = None;
+                    elsewhere.insert(id);
+                }
                 if status.replication.is_some() || status.replica.is_some() {
                     found.insert(id, (status, at_us));
                 }
             }
         }
+        *hosts.replicas.elsewhere.locked() = elsewhere;
         self.asked.retain(|id, _| found.contains_key(id));
-        let waiting = self.asked.values().filter(|asked| asked.answers.is_some()).count();
+        let now = Instant::now();
+        let waiting = self.asked.values().filter(|asked| asked.is_waiting(now)).count();
         self.free = MOST_ASKED.saturating_sub(waiting);
+        self.connected = hosts.connections().into_iter().collect();
         let known: HashMap<DiskId, (String, Arc<Disk>)> = if found.is_empty() {
             HashMap::new()
         } else {
@@ -369,10 +338,12 @@ impl Watch {
         tell(daemon, name, before, &seen);
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
             seen.error = Some(if seen.status.is_guest_here {
-                self.ask(daemon, hosts, disk, place, since, seen.status.no_replica)
+                self.ask(daemon, hosts, disk, place, seen.status.no_replica)
             } else {
                 "it begins when a client is connected".to_owned()
             });
+        } else if seen.status.replication == Some(ReplicationState::Filling) {
+            self.asked.entry(id).and_modify(|asked| asked.begun(Instant::now()));
         } else {
             self.asked.remove(&id);
         }
@@ -386,29 +357,20 @@ impl Watch {
         hosts: &Hosts,
         disk: &Disk,
         place: HostId,
-        since: Instant,
         no_replica: Option<NoReplica>,
     ) -> String {
         let now = Instant::now();
-        let is_connected = hosts.is_connected(place);
+        let connected = self.connected.get(&place).copied();
+        let is_connected = connected.is_some();
         let asked = self.asked.entry(disk.id).or_insert_with(|| Asked::new(place, now));
-        if asked.host != place {
-            *asked = Asked { refused: std::mem::take(&mut asked.refused), ..Asked::new(place, now) };
-        }
-        if !is_connected {
-            // When it is back, it may have been configured differently.
-            (asked.next, asked.every) = (now, ASK_EVERY);
-        }
+        asked.turn_to(place, connected, now);
         asked.hear();
-        if is_connected && asked.answers.is_none() && now >= asked.next && self.free > 0 {
+        if asked.is_due(now) && self.free > 0 {
             self.free -= 1;
-            asked.answers = Some(hosts.ask_now(&[place], disk.id, &preparation(hosts, disk, place)));
-            asked.next = now + asked.every;
-            asked.every = (2 * asked.every).min(ASK_AT_LEAST_EVERY);
+            asked.ask(hosts.ask_now(&[place], disk.id, &preparation(hosts, disk, place)), now);
         }
-        let refusal = asked.refusal.clone();
         let name = hosts.name_of(place);
-        let why = match &refusal {
+        let why = match asked.refusal() {
             _ if !is_connected => format!("host '{name}' is not connected"),
             Some(why) => format!("host '{name}' cannot attach the disk: it {why}"),
             None if no_replica == Some(NoReplica::Losses) => HAS_LOSSES.to_owned(),
@@ -417,8 +379,9 @@ impl Watch {
             }
             None => format!("host '{name}' has not begun yet"),
         };
-        let cannot = refusal.is_some() || no_replica == Some(NoReplica::NotStored);
-        if (!is_connected || cannot) && now - since >= AWAY {
+        let is_unable =
+            !is_connected || asked.refusal().is_some() || no_replica == Some(NoReplica::NotStored);
+        if asked.unable_for(is_unable, now) >= AWAY {
             let without = asked.not_to_choose(now);
             replace(daemon, hosts, disk, &without, &why);
         }
@@ -474,21 +437,5 @@ fn tell(daemon: &Daemon, name: &str, before: Option<&Seen>, seen: &Seen) {
             name,
             format!("host '{host}' does not have everything any more{through}"),
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_that_could_not_have_a_replica_is_not_chosen_again_at_once() {
-        let (start, [a, b]) = (Instant::now(), [HostId(1), HostId(2)]);
-        let mut asked = Asked::new(a, start);
-        assert_eq!(asked.not_to_choose(start), HashSet::from([a]));
-        asked = Asked { refused: asked.refused, ..Asked::new(b, start) };
-        let later = start + REFUSED_FOR / 2;
-        assert_eq!(asked.not_to_choose(later), HashSet::from([a, b]));
-        assert_eq!(asked.not_to_choose(start + REFUSED_FOR), HashSet::from([b]));
     }
 }

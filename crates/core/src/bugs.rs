@@ -185,6 +185,10 @@ pub enum Bug {
     SealUnflushed,
     /// A replica is used although the owner may have gone on without it.
     UseUncertain,
+    /// A host that is back does not believe that its disks were taken over.
+    MissTakeover,
+    /// A disk is taken over although a host that answers has dirty blocks of it.
+    TakeFromHolder,
 }
 
 /// All bugs that the simulator must catch.
@@ -283,5 +287,8 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::SealUnflushed,
     Bug::UseUncertain,
 ];
+
+/// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
+pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder];
 
 haversack_model::bug_switch!(Bug);

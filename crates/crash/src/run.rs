@@ -108,6 +108,7 @@ impl Counts {
         self.jobs += other.jobs;
         self.shared += other.shared;
         self.replicas += other.replicas;
+        self.takeovers += other.takeovers;
         self.errors += other.errors;
         self.faults += other.faults;
         self.sectors += other.sectors;

@@ -191,6 +191,8 @@ pub struct Counts {
     pub shared: u64,
     /// Owners that died while the replica of their dirty blocks was complete.
     pub replicas: u64,
+    /// Disks taken over by force in a cluster.
+    pub takeovers: u64,
     /// Requests that ended with an error.
     pub errors: u64,
     /// Faults injected.

@@ -15,6 +15,7 @@
 //! - An answer counts only for the question that it names, and a question only under the epoch of its asker.
 
 mod copies;
+mod known;
 mod late;
 mod leave;
 mod limit;
@@ -32,6 +33,7 @@ mod stream;
 mod takeover;
 
 pub use haversack_model::HostId;
+pub use known::{HostRecord, KnownOwner, is_concerned, is_news, objection};
 pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, ReplicaState, Session};
 pub use method::{Ahead, Late, Method, Plan, UnknownMethod};

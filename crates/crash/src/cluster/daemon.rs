@@ -13,6 +13,7 @@ use haversack_moves::{Act, Claimed, Intents, Mover, Observed, Order, Rests, clai
 use haversack_ownership::Record;
 
 use super::access::{Access, Caller};
+use super::epochs::Watch;
 use super::plan::{ClusterPlan, Times, VMS};
 use crate::hosts::machines::Machines;
 use crate::plan::disk_id;
@@ -89,6 +90,8 @@ pub struct Daemon {
     next_round: Micros,
     round: Option<Round>,
     pub by_hand: Option<ByHand>,
+    /// What it asks other hosts.
+    pub watch: Watch,
     pub wishes: Vec<Wish>,
     /// It has looked at the directory in this tick.
     pub has_looked: bool,
@@ -121,6 +124,7 @@ impl Daemon {
             next_round: now + times.report_us,
             round: None,
             by_hand: None,
+            watch: Watch::default(),
             wishes: Vec::new(),
             has_looked: false,
             base,

@@ -43,7 +43,7 @@ impl Cluster {
         self.network_unrest(&unrest);
         self.etcd_unrest(&unrest);
         self.operators(&unrest);
-        Ok(())
+        self.deaths()
     }
 
     fn network_unrest(&mut self, unrest: &Unrest) {
@@ -141,6 +141,7 @@ impl Cluster {
         self.etcd.away_until = now;
         self.demands.fill(1);
         self.manager.calm();
+        self.repair();
     }
 
     fn fault(&mut self, what: impl FnOnce() -> String) {

@@ -1,10 +1,11 @@
 //! What must never happen in a cluster.
 //!
-//! - Two hosts own a disk.
+//! - Two hosts own a disk and are not fenced. An epoch belongs to two hosts, or a disk is owned under a lower one than before.
 //! - The directory names a host that never owned the disk under that epoch; or another host's entry is replaced by one whose epoch is
 //!   not higher, or deleted.
 //! - A host that does not lead begins a move of the balancer.
 //! - An intent is removed while the daemon that has begun its move is there and drives it.
+//! - The balancer moves a VM to a host that has long been dead.
 //! - The balancer moves a VM twice within the residence, or back within `no_return`, unless etcd has lost its data since and the
 //!   leader's process has never seen a directory that had the earlier move. Moves off draining hosts are as urgent as an operator says.
 
@@ -19,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use super::daemon::{Daemon, host_name};
 use super::etcd::{Applied, Etcd, Kept};
-use super::plan::{ClusterPlan, Times};
+use super::plan::{ClusterPlan, DISKS, Times};
 use crate::hosts::machines::Machines;
 use crate::plan::disk_id;
 use crate::world::{Flow, violation};
@@ -49,8 +50,12 @@ pub struct Judge {
     times: Times,
     /// Under which epochs hosts have owned disks.
     owned: BTreeSet<(String, usize, u64)>,
+    /// The highest epoch of each disk, and whose it was.
+    newest: Vec<(u64, usize)>,
     begun: Vec<Begun>,
     presence: HashMap<u64, Presence>,
+    /// Since when hosts have been absent from the directory.
+    away_since: HashMap<String, Micros>,
     /// The record of the balancer that each daemon has seen last.
     seen: HashMap<u64, (u64, i64)>,
 }
@@ -61,6 +66,8 @@ impl Judge {
             settings: plan.settings.clone(),
             times: plan.times,
             owned: BTreeSet::new(),
+            newest: vec![(0, 0); DISKS],
+            away_since: HashMap::new(),
             begun: Vec::new(),
             presence: HashMap::new(),
             seen: HashMap::new(),
@@ -73,13 +80,35 @@ impl Judge {
             let mut owner = None;
             for (at, host) in machines.hosts.iter().enumerate() {
                 let Some(record) = host.record(of).filter(|record| record.is_owner()) else { continue };
+                let epoch = record.epoch();
+                if self.owned.insert((disk_id(of).to_string(), at, epoch)) {
+                    self.is_newest(of, at, epoch, host.fenced)?;
+                }
+                if host.fenced {
+                    continue;
+                }
                 if let Some(other) = owner.replace(at) {
                     return violation!("hosts {other} and {at} own disk {of}: {}", machines.describe(of));
                 }
-                self.owned.insert((disk_id(of).to_string(), at, record.epoch()));
             }
         }
         Ok(())
+    }
+
+    /// A host owns a disk under an epoch that was not seen there before.
+    fn is_newest(&mut self, of: usize, at: usize, epoch: u64, is_fenced: bool) -> Flow {
+        let (newest, whose) = self.newest[of];
+        if epoch > newest {
+            self.newest[of] = (epoch, at);
+        } else if !is_fenced || epoch == newest {
+            return violation!("host {at} owns disk {of} under {epoch}, and host {whose} under {newest}");
+        }
+        Ok(())
+    }
+
+    /// Returns the highest epoch under which a host has owned a disk.
+    pub fn newest_epoch(&self, of: usize) -> u64 {
+        self.newest[of].0
     }
 
     /// Looks at what was written to etcd.
@@ -89,7 +118,7 @@ impl Judge {
                 Key::Disk(id) => self.disk_changed(id, &applied)?,
                 Key::Intent(id) if applied.after.is_some() => begun(id, &applied)?,
                 Key::Intent(id) => self.intent_removed(id, &applied, etcd, daemons, now)?,
-                Key::Host(_) => self.host_changed(&applied, now),
+                Key::Host(name) => self.host_changed(name, &applied, now),
                 _ => {}
             }
         }
@@ -131,7 +160,11 @@ impl Judge {
         }
     }
 
-    fn host_changed(&mut self, applied: &Applied, now: Micros) {
+    fn host_changed(&mut self, name: &str, applied: &Applied, now: Micros) {
+        match applied.after {
+            Some(_) => drop(self.away_since.remove(name)),
+            None => drop(self.away_since.insert(name.into(), now)),
+        }
         let instance =
             |kept: &Option<Kept>| kept.as_ref().and_then(read::<HostRecord>).map(|host| host.instance);
         let (before, after) = (instance(&applied.before), instance(&applied.after));
@@ -210,6 +243,10 @@ impl Judge {
 
     /// A leader has the program called.
     pub fn called(&mut self, order: &Order, instance: u64, cluster: u64, now: Micros) -> Flow {
+        let away = self.away_since.get(&order.to).map(|since| now - since);
+        if let Some(for_us) = away.filter(|for_us| *for_us > self.times.lease_us * 4) {
+            return violation!("{} is moved to a host that has been away for {for_us} us", order.vm);
+        }
         let is_drained = order.reason.contains("is draining");
         // A move is on record a little before the program is called.
         let slack_us = self.times.call_us * 3 + 2_000;

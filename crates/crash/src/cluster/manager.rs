@@ -44,6 +44,8 @@ pub struct Manager {
     jobs: Vec<Job>,
     rng: Random,
     failing_percent: u64,
+    /// VMs that must not be started.
+    pub held: Vec<bool>,
     /// Moves that have ended, and whether the VM runs at its destination.
     pub ended: Vec<(Waiter, bool)>,
     /// Moves that were made.
@@ -52,7 +54,14 @@ pub struct Manager {
 
 impl Manager {
     pub fn new(rng: Random, failing_percent: u64) -> Manager {
-        Manager { jobs: Vec::new(), rng, failing_percent, ended: Vec::new(), moves: 0 }
+        Manager {
+            jobs: Vec::new(),
+            rng,
+            failing_percent,
+            held: vec![false; VMS.len()],
+            ended: Vec::new(),
+            moves: 0,
+        }
     }
 
     /// Returns where a VM is.
@@ -70,6 +79,34 @@ impl Manager {
         self.jobs.is_empty()
     }
 
+    /// Returns the hosts that take part in moves.
+    pub fn involved(&self) -> impl Iterator<Item = usize> {
+        self.jobs.iter().flat_map(|job| [job.from, job.to])
+    }
+
+    /// Whether a VM can be started on a host.
+    pub fn can_run(&self, machines: &Machines, vm: usize, at: usize) -> bool {
+        let host = &machines.hosts[at];
+        let is_free = |of: &usize| !machines.guests[*of].orphans_at().contains(&at) && !host.has_obsolete(*of);
+        host.running.is_some() && !host.fenced && !self.held[vm] && VMS[vm].iter().all(is_free)
+    }
+
+    /// Ends a VM, and its move. It is off until it is started.
+    pub fn turn_off(&mut self, machines: &mut Machines, vm: usize) -> Flow {
+        if let Some(place) = self.jobs.iter().position(|job| job.vm == vm) {
+            let job = self.jobs.swap_remove(place);
+            give_up(machines, &job)?;
+            self.ended.push((job.waiter, false));
+        }
+        VMS[vm].iter().for_each(|of| machines.guests[*of].power_off());
+        Ok(())
+    }
+
+    /// Starts a VM that is off.
+    pub fn start_on(&mut self, machines: &mut Machines, vm: usize, at: usize) -> Flow {
+        if self.is_moving(vm) { Ok(()) } else { start(machines, vm, at) }
+    }
+
     /// Moves never fail from now on.
     pub fn calm(&mut self) {
         self.failing_percent = 0;
@@ -77,7 +114,7 @@ impl Manager {
 
     /// Begins to move a VM. It is left alone if it is on its way, or is not where it is said to be.
     pub fn begin(&mut self, machines: &Machines, vm: usize, from: usize, to: usize, waiter: Waiter) {
-        let runs = |at: usize| machines.hosts[at].running.is_some();
+        let runs = |at: usize| self.can_run(machines, vm, at);
         let is_there = Manager::host_of(machines, vm) == from && from != to && runs(from) && runs(to);
         let is_stopped = VMS[vm].iter().any(|of| machines.guests[*of].is_stopped);
         if self.is_moving(vm) || !is_there || is_stopped {
@@ -155,8 +192,12 @@ impl Manager {
             }
             Phase::Starting => {
                 // A destination that does not answer: the VM goes on where it was.
-                let is_possible = runs(machines, job.to) && !self.rng.percent(self.failing_percent / 2);
+                let is_possible = self.can_run(machines, job.vm, job.to)
+                    && !self.rng.percent(self.failing_percent / 2);
                 let at = if is_possible { job.to } else { job.from };
+                if machines.hosts[at].fenced {
+                    return Ok(Some(false));
+                }
                 start(machines, job.vm, at)?;
                 if !is_possible {
                     return Ok(Some(false));
@@ -170,7 +211,8 @@ impl Manager {
                 if is_at != job.to || is_served || is_busy {
                     return Ok(Some(is_at == job.to));
                 }
-                let gives_up = self.rng.percent(self.failing_percent) && runs(machines, job.from);
+                let gives_up = self.rng.percent(self.failing_percent)
+                    && self.can_run(machines, job.vm, job.from);
                 if machines.shared.now >= until && gives_up && runs(machines, job.to) {
                     stop(machines, job.vm)?;
                     start(machines, job.vm, job.from)?;
@@ -190,7 +232,7 @@ impl Manager {
         for (vm, disks) in VMS.iter().enumerate() {
             let is_left = disks.iter().any(|of| machines.guests[*of].is_stopped) && !self.is_moving(vm);
             let at = Manager::host_of(machines, vm);
-            if is_left && machines.hosts[at].running.is_some() {
+            if is_left && self.can_run(machines, vm, at) {
                 start(machines, vm, at)?;
             } else if is_left && self.rng.one_in(50) {
                 self.start_elsewhere(machines, vm)?;
@@ -211,7 +253,7 @@ impl Manager {
 
     fn start_elsewhere(&mut self, machines: &mut Machines, vm: usize) -> Flow {
         let at = self.rng.below(machines.hosts.len() as u64) as usize;
-        if machines.hosts[at].running.is_some() { start(machines, vm, at) } else { Ok(()) }
+        if self.can_run(machines, vm, at) { start(machines, vm, at) } else { Ok(()) }
     }
 }
 

@@ -6,14 +6,20 @@
 //! connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs (`manager`). A judge
 //! (`judge`) knows what must never happen.
 //!
+//! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) has others take their disks over (`own`); what
+//! hosts ask each other about that (`epochs`) leads to the daemon's conclusions.
+//!
 //! Everything in a run is determined by one seed.
 
 mod access;
 mod daemon;
+mod epochs;
 mod etcd;
 mod faults;
 mod judge;
 mod manager;
+mod operator;
+mod own;
 mod plan;
 mod run;
 

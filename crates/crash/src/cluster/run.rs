@@ -5,6 +5,7 @@ use std::time::Instant;
 use haversack_directory::{Change, DiskRecord, Key};
 use haversack_model::Micros;
 use haversack_model::random::Random;
+use haversack_moves::Order;
 use haversack_ownership::Record;
 
 use super::access::Caller;
@@ -12,6 +13,7 @@ use super::daemon::{Daemon, Wish, host_name, host_named, vm_name};
 use super::etcd::Etcd;
 use super::judge::Judge;
 use super::manager::{Manager, Waiter};
+use super::operator::Operator;
 use super::plan::{ClusterPlan, DISKS, HOSTS, VMS};
 use crate::checkpoint::Checkpoints;
 use crate::device::{Blank, Store};
@@ -45,6 +47,7 @@ pub(super) struct Cluster {
     pub etcd: Etcd,
     pub manager: Manager,
     pub judge: Judge,
+    pub operator: Operator,
     pub plan: ClusterPlan,
     /// What the disks demand, in blocks.
     pub demands: Vec<u64>,
@@ -108,6 +111,8 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             etcd: Etcd::default(),
             manager: Manager::new(apart.fork(), of_cluster.failing_percent),
             judge: Judge::new(&of_cluster),
+            // Apart from the other choices, so that seeds keep their meaning.
+            operator: Operator::new(Random::scrambled(seed.rotate_left(24))),
             demands: (0..DISKS).map(|_| apart.range(10, of_cluster.capacity_blocks * 9 / 10)).collect(),
             plan: of_cluster,
             cut_etcd: vec![0; HOSTS],
@@ -118,7 +123,8 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             base: Instant::now(),
         };
         let lived = cluster.live(points);
-        cluster.machines.report.counts.jobs = cluster.manager.moves;
+        let counts = &mut cluster.machines.report.counts;
+        (counts.jobs, counts.takeovers) = (cluster.manager.moves, cluster.operator.takeovers);
         *report = cluster.machines.into_report();
         lived
     });
@@ -173,6 +179,7 @@ impl Cluster {
                 self.grant(at, instance, wish)?;
             }
         }
+        self.operate()?;
         self.manager.tick(&mut self.machines)?;
         for (waiter, is_done) in std::mem::take(&mut self.manager.ended) {
             let daemon = self.daemons[waiter.host].as_mut();
@@ -193,6 +200,7 @@ impl Cluster {
             Wish::Call(order) => {
                 tell(|| format!("{:>10} {}", self.machines.shared.now, order.reason));
                 self.judge.called(&order, instance, self.etcd.cluster, self.machines.shared.now)?;
+                self.is_not_fenced(host, &order)?;
                 let vm = (0..VMS.len()).find(|vm| vm_name(*vm) == order.vm);
                 let (Some(vm), Some(from), Some(to)) = (vm, host_named(&order.from), host_named(&order.to))
                 else {
@@ -204,13 +212,24 @@ impl Cluster {
         Ok(())
     }
 
+    /// The balancer moves nothing to a host of which it knows that it is fenced, since it is drained.
+    fn is_not_fenced(&self, leader: usize, order: &Order) -> Flow {
+        let is_fenced = host_named(&order.to).is_some_and(|to| self.machines.hosts[to].fenced);
+        let view = self.daemons[leader].as_ref().map(|daemon| &daemon.access.view);
+        if is_fenced && view.is_some_and(|view| view.drains.contains_key(&order.to)) {
+            return violation!("{} is moved to a host that is fenced: {}", order.vm, order.reason);
+        }
+        Ok(())
+    }
+
     /// A guest that runs on a host that has never heard of its disk asks all hosts for it, from time to time.
     fn seek(&mut self) -> Flow {
         if self.machines.shared.now < self.next_seek_us {
             return Ok(());
         }
         self.next_seek_us = self.machines.shared.now + SEEK_EVERY_US;
-        let all_run = self.machines.hosts.iter().all(|host| host.running.is_some());
+        let runs = |at: usize| self.machines.hosts[at].running.is_some() || self.operator.is_off(at);
+        let all_run = (0..HOSTS).all(runs);
         for of in 0..DISKS {
             let guest = &self.machines.guests[of];
             let (at, is_stopped) = (guest.host, guest.is_stopped);
@@ -226,11 +245,17 @@ impl Cluster {
 
     /// Kills a host or cuts its power.
     pub(super) fn crash(&mut self, at: usize) -> Flow {
-        if self.machines.crash(at)? {
+        self.crash_until(at, None).map(drop)
+    }
+
+    /// The same; the host stays down until then, if that is given. Returns false if it is down already.
+    pub(super) fn crash_until(&mut self, at: usize, repaired: Option<Micros>) -> Flow<bool> {
+        let has_died = self.machines.crash_until(at, repaired)?;
+        if has_died {
             self.ended(at)?;
             self.manager.died(&mut self.machines, at)?;
         }
-        Ok(())
+        Ok(has_died)
     }
 
     /// Stops a host in order: it gives its lease back, if it can.
@@ -285,8 +310,16 @@ impl Cluster {
 
     /// Returns what is not in order.
     fn disorder(&mut self) -> Option<String> {
-        if let Some(at) = self.machines.hosts.iter().position(|host| host.running.is_none()) {
+        let is_lost = |at: usize| self.operator.is_lost(at);
+        let is_down = |at: &usize| self.machines.hosts[*at].running.is_none() && !is_lost(*at);
+        if let Some(at) = (0..HOSTS).find(is_down) {
             return Some(format!("host {at} is down"));
+        }
+        if let Some(at) = (0..HOSTS).find(|at| self.machines.hosts[*at].fenced && !is_lost(*at)) {
+            return Some(format!("host {at} is fenced"));
+        }
+        if let Some(what) = self.operator.unfinished() {
+            return Some(what);
         }
         if !self.manager.is_idle() {
             return Some("a VM is on its way".into());
@@ -310,7 +343,8 @@ impl Cluster {
         if let Some(key) = self.etcd.all().map(|(key, _)| key).find(is_intent) {
             return Some(format!("{key} is left: {}", self.describe_intent(key)));
         }
-        let absent = (0..HOSTS).find(|at| self.etcd.get(&Key::Host(host_name(*at))).is_none());
+        let is_there = |at: &usize| self.etcd.get(&Key::Host(host_name(*at))).is_some();
+        let absent = (0..HOSTS).find(|at| !is_there(at) && !self.operator.is_lost(*at));
         absent.map(|at| format!("host {at} is not in the directory"))
     }
 

@@ -30,6 +30,8 @@ pub struct Guest {
     /// It has been stopped there, to move or to roll back.
     pub is_stopped: bool,
     pending: Vec<Pending>,
+    /// Requests of before it was powered off, which are still in flight, and on which host.
+    orphans: Vec<(usize, RequestTag)>,
     /// Sectors whose only copy was on a host that is dead.
     pub lost: BTreeSet<u64>,
     /// The oracle.
@@ -41,7 +43,16 @@ pub struct Guest {
 impl Guest {
     /// Returns a guest of a disk, at a host.
     pub fn new(of: usize, host: usize, oracle: Oracle) -> Guest {
-        Guest { of, host, is_stopped: false, pending: Vec::new(), lost: BTreeSet::new(), oracle, requests: 0 }
+        Guest {
+            of,
+            host,
+            is_stopped: false,
+            pending: Vec::new(),
+            orphans: Vec::new(),
+            lost: BTreeSet::new(),
+            oracle,
+            requests: 0,
+        }
     }
 
     /// Returns the number of requests in flight.
@@ -52,6 +63,24 @@ impl Guest {
     /// Forgets its requests: it has died.
     pub fn die(&mut self) {
         self.pending.clear();
+    }
+
+    /// Is powered off, while its host goes on: nobody waits for the answers to its requests.
+    pub fn power_off(&mut self) {
+        let host = self.host;
+        self.orphans.extend(self.pending.drain(..).map(|pending| (host, pending.tag)));
+        self.oracle.crash(false);
+        self.is_stopped = true;
+    }
+
+    /// A host has died, with the requests that were in flight there.
+    pub fn forget_orphans(&mut self, at: usize) {
+        self.orphans.retain(|(host, _)| *host != at);
+    }
+
+    /// Returns the hosts where requests of before it was powered off are still in flight.
+    pub fn orphans_at(&self) -> BTreeSet<usize> {
+        self.orphans.iter().map(|(host, _)| *host).collect()
     }
 
     /// Submits a random request.
@@ -122,6 +151,12 @@ impl Guest {
             answers.into_iter().partition(|(tag, _)| self.has(*tag, &mut running.memory));
         running.answers = others;
         for (tag, result) in mine {
+            let orphan = self.orphans.iter().position(|orphan| *orphan == (host.place, tag));
+            if let Some(orphan) = orphan {
+                self.orphans.swap_remove(orphan);
+                running.memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+                continue;
+            }
             let Some(place) = self.pending.iter().position(|pending| pending.tag == tag) else {
                 return violation!("an answer to {tag:?}, which is not in flight");
             };

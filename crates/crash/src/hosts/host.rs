@@ -1,14 +1,14 @@
 //! A host: its core, cache devices and the migrations of its disks, what is in flight, and its crashes.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use haversack_core::{
-    Action, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId, Memory,
+    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId, Memory,
     OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output, Position, ReplicaPolicy, Session};
-use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
 use haversack_ownership::Record;
 
 use super::base::{Asked, Base};
@@ -53,11 +53,20 @@ struct Reading {
 /// Events of a host in which it stops in order, unless it needs another one for that.
 const STEPS_OF_A_STOP: u32 = 3_000;
 
+/// What a host has of a disk, or had when its process ended.
+#[derive(Clone, Default)]
+pub struct Remains {
+    /// Its record.
+    pub record: Record,
+    /// The sectors that are dirty.
+    pub dirty: BTreeSet<u64>,
+}
+
 /// A disk on a host that runs.
 pub struct Here {
     /// Its migration.
     pub migration: Migration,
-    /// It is being detached.
+    /// It is being detached or forgotten.
     detaching: Option<JobId>,
     /// What its origin was last asked.
     pub(super) asked: Option<Asked>,
@@ -114,6 +123,7 @@ pub struct Host {
     pub fenced: bool,
     /// Which disks it owned when it last died.
     pub owned: Vec<bool>,
+    remains: Vec<Remains>,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
     /// Checkpoints of clean stops; not in all runs.
@@ -180,6 +190,7 @@ impl Host {
             running: None,
             fenced: false,
             owned: vec![false; shared.plan.disks.len()],
+            remains: vec![Remains::default(); shared.plan.disks.len()],
             down,
             checkpoints: None,
             loaded: 0,
@@ -273,7 +284,39 @@ impl Host {
         Ok(())
     }
 
-    /// Whether a disk is being detached.
+    /// Starts to forget a disk with all that is here of it, if it is not in use.
+    pub fn forget(&mut self, shared: &mut Shared, of: usize) -> Flow {
+        let id = shared.plan.disks[of].id;
+        let job = self.with(shared, of, |migration, call, now| {
+            // An error says that it is attached, or busy.
+            migration.disk().and_then(|disk| call.forget(now, disk, Some(id)).ok())
+        })?;
+        if let (Some(running), Some(Some(job))) = (&mut self.running, job) {
+            running.disks[of].detaching = Some(job);
+        }
+        Ok(())
+    }
+
+    /// From now on, nothing that it sends to an origin arrives; what is on its way does, or does not.
+    pub fn fence(&mut self, shared: &mut Shared) {
+        if std::mem::replace(&mut self.fenced, true) {
+            return;
+        }
+        let Some(running) = &self.running else { return };
+        for flight in running.flights.iter().flatten() {
+            if shared.rng.one_in(2) {
+                change_origin(shared, &running.memory, flight);
+            }
+        }
+    }
+
+    /// Whether dirty blocks of a disk are here that another host has taken over: it cannot be served here until they are forgotten.
+    pub fn has_obsolete(&self, of: usize) -> bool {
+        let running = self.running.as_ref();
+        running.zip(self.disk(of)).is_some_and(|(running, disk)| running.core.overtaken_blocks(disk) > 0)
+    }
+
+    /// Whether a disk is being detached or forgotten.
     pub fn is_detaching(&self, of: usize) -> bool {
         self.running.as_ref().is_some_and(|running| running.disks[of].detaching.is_some())
     }
@@ -318,6 +361,46 @@ impl Host {
 
     fn owns_which(&self) -> Vec<bool> {
         (0..self.owned.len()).map(|of| self.owns(of)).collect()
+    }
+
+    /// Returns the sectors of a disk that a running host has cached and that are in such a state.
+    pub fn sectors_of(
+        &self,
+        shared: &Shared,
+        of: usize,
+        wanted: impl Fn(CacheState) -> bool,
+    ) -> BTreeSet<u64> {
+        let mut sectors = BTreeSet::new();
+        let (Some(running), Some(disk)) = (&self.running, self.disk(of)) else { return sectors };
+        let mut from = 0;
+        running.core.cache_runs(
+            disk,
+            SectorNo(0),
+            shared.plan.disks[of].sectors,
+            usize::MAX,
+            |count, state| {
+                if wanted(state) {
+                    sectors.extend(from..from + count);
+                }
+                from += count;
+            },
+        );
+        sectors
+    }
+
+    /// Returns what it has of a disk; if it does not run, what it had last. A power cut may have taken some of that.
+    pub fn remains_of(&self, shared: &Shared, of: usize) -> Remains {
+        match self.record(of) {
+            Some(record) => {
+                Remains { record: record.clone(), dirty: self.sectors_of(shared, of, |state| state.dirty) }
+            }
+            None => self.remains[of].clone(),
+        }
+    }
+
+    fn note_remains(&mut self, shared: &Shared) {
+        self.owned = self.owns_which();
+        self.remains = (0..self.owned.len()).map(|of| self.remains_of(shared, of)).collect();
     }
 
     /// Runs something in the process, and then carries out what the core and the migrations request.
@@ -653,14 +736,12 @@ impl Host {
                 shared.origins[of].read(sector, &mut data);
                 scatter(&mut running.memory, &flight.pieces, &data);
             }
-            What::OriginWrite { of, sector, durable } => {
-                let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
-                write_origin(&mut shared.origins[of], sector, payload, durable);
+            What::OriginWrite { .. } | What::OriginZero { .. } | What::OriginFlush { .. } => {
+                if self.fenced {
+                    return Err(IoFailure::Error);
+                }
+                change_origin(shared, &running.memory, flight);
             }
-            What::OriginZero { of, sector, sectors, durable } => {
-                write_origin(&mut shared.origins[of], sector, Payload::Zeroes(sectors), durable);
-            }
-            What::OriginFlush { of, mark } => shared.origins[of].flush(mark),
             What::BaseRead { sector, sectors } => {
                 let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
                 shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
@@ -693,7 +774,7 @@ impl Host {
 
     /// Ends a process whose pool has stopped, and leaves a checkpoint. It starts again at that time.
     pub fn leave(&mut self, shared: &mut Shared, until: Micros) {
-        self.owned = self.owns_which();
+        self.note_remains(shared);
         let Some(running) = self.running.take() else { return };
         tell(|| format!("{:>10} host {} has stopped", shared.now, self.place));
         self.land(shared, &running.memory, running.flights);
@@ -705,7 +786,7 @@ impl Host {
 
     /// Ends the process or the host's power. It starts again at that time.
     pub fn crash(&mut self, shared: &mut Shared, kind: CrashKind, until: Micros) {
-        self.owned = self.owns_which();
+        self.note_remains(shared);
         let Some(mut running) = self.running.take() else { return };
         tell(|| format!("{:>10} host {} {kind:?}", shared.now, self.place));
         self.land(shared, &running.memory, std::mem::take(&mut running.flights));
@@ -734,6 +815,7 @@ impl Host {
                     let payload = Payload::Bytes(gather(memory, &flight.pieces));
                     self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
                 }
+                _ if self.fenced => {}
                 What::OriginWrite { of, sector, .. } => {
                     let payload = Payload::Bytes(gather(memory, &flight.pieces));
                     shared.origins[of].write_torn(sector, payload, tear, &mut shared.rng);
@@ -776,6 +858,21 @@ fn create(place: usize, plan: &Plan) -> Result<Vec<Created>, PoolError> {
     let mut media = FakeMedia::new(&mut devices, order, None, Random::scrambled(0), plan.tear_unit);
     pool::create(&mut media, &config)?;
     Ok(devices.into_iter().map(|device| Created { store: device.store, joins: None }).collect())
+}
+
+/// Does to an origin what an I/O is for, if it changes one.
+fn change_origin(shared: &mut Shared, memory: &SimMemory, flight: &Flight) {
+    match flight.what {
+        What::OriginWrite { of, sector, durable } => {
+            let payload = Payload::Bytes(gather(memory, &flight.pieces));
+            write_origin(&mut shared.origins[of], sector, payload, durable);
+        }
+        What::OriginZero { of, sector, sectors, durable } => {
+            write_origin(&mut shared.origins[of], sector, Payload::Zeroes(sectors), durable);
+        }
+        What::OriginFlush { of, mark } => shared.origins[of].flush(mark),
+        _ => {}
+    }
 }
 
 fn write_origin(origin: &mut Store, sector: u64, payload: Payload, durable: bool) {

@@ -145,9 +145,9 @@ impl Machines {
             Start::Died(kind) => {
                 self.points += 1;
                 self.report.counts.crashes_in_open += 1;
-                for guest in &mut self.guests {
-                    if self.hosts[at].owned[guest.of] {
-                        guest.oracle.crash(kind == CrashKind::Power);
+                for of in 0..self.guests.len() {
+                    if self.hosts[at].owned[of] && !self.is_owned_elsewhere(of, at) {
+                        self.guests[of].oracle.crash(kind == CrashKind::Power);
                     }
                 }
             }
@@ -211,21 +211,39 @@ impl Machines {
         self.hosts[self.guests[of].host].may_serve(of)
     }
 
+    /// Whether another host has taken a disk over from this one, which may not know it yet.
+    fn is_owned_elsewhere(&self, of: usize, at: usize) -> bool {
+        let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != at);
+        others.filter_map(|(_, host)| host.record(of)).any(Record::is_owner)
+    }
+
+    /// Returns which disks a host owns.
+    fn owned_by(&self, at: usize) -> Vec<bool> {
+        let owns = |of: usize| self.hosts[at].owns(of) && !self.is_owned_elsewhere(of, at);
+        (0..self.guests.len()).map(owns).collect()
+    }
+
     /// Kills a host or cuts its power. Returns false if it is down.
     pub fn crash(&mut self, at: usize) -> Flow<bool> {
+        self.crash_until(at, None)
+    }
+
+    /// The same; the host stays down until then, if that is given.
+    pub fn crash_until(&mut self, at: usize, repaired: Option<Micros>) -> Flow<bool> {
         let kind = self.shared.rng.pick(&[CrashKind::Kill, CrashKind::Power]);
         if self.hosts[at].running.is_none() {
             return Ok(false);
         }
         self.points += 1;
-        let owned: Vec<bool> = (0..self.guests.len()).map(|of| self.hosts[at].owns(of)).collect();
+        let owned = self.owned_by(at);
         let dies_inside = kind == CrashKind::Kill && self.shared.rng.one_in(2);
         if dies_inside && self.hosts[at].next_us().is_some_and(|(_, wakes)| !wakes) {
             let stores = self.shared.rng.skewed(40) - 1;
             self.hosts[at].end_io(&mut self.shared, Some(stores))?;
         }
         let delay = self.shared.rng.pick(&[1, 500, 20_000]);
-        let until = self.shared.now + self.shared.rng.range(1, delay);
+        let soon = self.shared.now + self.shared.rng.range(1, delay);
+        let until = repaired.unwrap_or(soon);
         self.shared.mail.clear();
         self.hosts[at].crash(&mut self.shared, kind, until);
         let power = kind == CrashKind::Power;
@@ -233,7 +251,7 @@ impl Machines {
         self.report.counts.cuts += u64::from(power);
         self.died(at, &owned, power);
         for (of, is_owned) in owned.iter().enumerate() {
-            if power && *is_owned && self.shared.rng.one_in(3) {
+            if power && *is_owned && self.shared.rng.one_in(3) && !self.hosts[at].fenced {
                 let tear = Tear { unit: self.shared.plan.tear_unit };
                 self.shared.origins[of].power_cut(tear, &mut self.shared.rng);
             }
@@ -245,6 +263,7 @@ impl Machines {
     pub fn died(&mut self, at: usize, owned: &[bool], power: bool) {
         for guest in &mut self.guests {
             let (is_here, is_owned) = (guest.host == at, owned[guest.of]);
+            guest.forget_orphans(at);
             if is_here {
                 guest.die();
             }
@@ -260,7 +279,7 @@ impl Machines {
             return Ok(());
         }
         self.points += 1;
-        let owned: Vec<bool> = (0..self.guests.len()).map(|of| self.hosts[at].owns(of)).collect();
+        let owned = self.owned_by(at);
         let has_stopped = self.hosts[at].shut_down(&mut self.shared)?;
         for guest in self.guests.iter_mut().filter(|guest| guest.host == at) {
             guest.take_answers(&mut self.hosts[at])?;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use haversack_core::{CacheState, Damage, Op, PeerLoss};
 use haversack_model::random::Random;
-use haversack_model::{Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
+use haversack_model::{Micros, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use haversack_ownership::Record;
 
 use super::run::Twin;
@@ -137,23 +137,7 @@ impl Twin {
 
     /// Returns the sectors that a host has cached and that are in such a state.
     pub(super) fn sectors_of(&self, at: usize, wanted: impl Fn(CacheState) -> bool) -> BTreeSet<u64> {
-        let mut sectors = BTreeSet::new();
-        let Some(running) = &self.machines.hosts[at].running else { return sectors };
-        let Some(disk) = running.disks[0].migration.disk() else { return sectors };
-        let mut from = 0;
-        running.core.cache_runs(
-            disk,
-            SectorNo(0),
-            self.machines.shared.plan.disks[0].sectors,
-            usize::MAX,
-            |count, state| {
-                if wanted(state) {
-                    sectors.extend(from..from + count);
-                }
-                from += count;
-            },
-        );
-        sectors
+        self.machines.hosts[at].sectors_of(&self.machines.shared, 0, wanted)
     }
 
     fn lost_sectors(&self, at: usize) -> BTreeSet<u64> {

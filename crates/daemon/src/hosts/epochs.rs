@@ -12,11 +12,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
+use haversack_migrate::{HostRecord, KnownOwner, is_news};
 use haversack_model::{DiskId, HostId};
-use haversack_ownership::forced_epoch;
-use serde::{Deserialize, Serialize};
 
 use super::Hosts;
 use super::find::MAY_HAVE_IT;
@@ -36,81 +34,6 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// How long a record may take to be written.
 pub(super) const RECORD_TIME: Duration = Duration::from_secs(60);
 
-/// What a host has on record of a disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct HostRecord {
-    /// Who owns it, as far as that host knows.
-    pub owner: KnownOwner,
-    /// Its dirty blocks there.
-    pub dirty_blocks: u64,
-    /// Its write mode there, if it is attached.
-    pub mode: Option<String>,
-    /// That host is about to take it over by force.
-    pub is_taking: bool,
-}
-
-/// Who owns a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KnownOwner {
-    /// Nothing is on record.
-    Unknown,
-    /// The host itself.
-    Me {
-        /// Under this epoch.
-        epoch: u64,
-    },
-    /// Another one, to which it was released.
-    Released {
-        /// That host.
-        to: u64,
-        /// The epoch that it was granted.
-        epoch: u64,
-        /// The host that says this never had the disk: it passed on what it was granted.
-        passed_on: bool,
-    },
-    /// Another one, which has taken it by force.
-    Overtaken {
-        /// That host.
-        by: u64,
-        /// Under this epoch.
-        epoch: u64,
-    },
-}
-
-impl KnownOwner {
-    /// Returns the highest epoch that is known.
-    pub fn epoch(self) -> u64 {
-        match self {
-            KnownOwner::Unknown => 0,
-            KnownOwner::Me { epoch }
-            | KnownOwner::Released { epoch, .. }
-            | KnownOwner::Overtaken { epoch, .. } => epoch,
-        }
-    }
-
-    /// Returns the epoch under which the host that says this has the disk, or had it last.
-    fn held_under(self) -> Option<u64> {
-        match self {
-            KnownOwner::Me { epoch } => Some(epoch),
-            // It had the disk before it let it go.
-            KnownOwner::Released { epoch, passed_on: false, .. } => Some(epoch.saturating_sub(1)),
-            KnownOwner::Released { passed_on: true, .. }
-            | KnownOwner::Unknown
-            | KnownOwner::Overtaken { .. } => None,
-        }
-    }
-
-    /// Returns which other host was about to take the disk over, and under which epoch.
-    fn rumour(self) -> Option<(HostId, u64)> {
-        match self {
-            KnownOwner::Overtaken { by, epoch } => Some((HostId(by), epoch)),
-            _ => None,
-        }
-    }
-}
-
 /// What a disk's host said last.
 #[derive(Clone, Debug)]
 pub struct LastHeard {
@@ -122,30 +45,9 @@ pub struct LastHeard {
     pub at: SystemTime,
 }
 
-fn owner_of(disk: &RecordedDisk) -> KnownOwner {
-    let epoch = disk.info.epoch;
-    match disk.info.moved {
-        _ if disk.info.owned => KnownOwner::Me { epoch },
-        Moved::Away { to, holder } => KnownOwner::Released { to: to.0, epoch, passed_on: holder.is_some() },
-        Moved::Peer { to } | Moved::Replica { of: to, .. } => {
-            KnownOwner::Released { to: to.0, epoch, passed_on: false }
-        }
-        Moved::Overtaken { to } => KnownOwner::Overtaken { by: to.0, epoch },
-        Moved::No | Moved::Depends { .. } | Moved::Replicates { .. } => KnownOwner::Unknown,
-    }
-}
-
-/// Whether it matters here that another host has taken a disk over: this host owns it, or has blocks for its owner.
+/// Whether it matters here that another host has taken a disk over.
 fn is_concerned(disk: &RecordedDisk) -> bool {
-    let holds = matches!(disk.info.moved, Moved::Peer { .. } | Moved::Replica { .. });
-    disk.info.owned || holds && disk.dirty_blocks > 0
-}
-
-/// Whether it is news that another host has a disk under the epoch `taken`, if this host knows the epoch
-/// `known`. A disk that this host has released gets higher epochs as it moves on: only a take-over by force
-/// makes its release void.
-fn is_news(is_concerned: bool, known: u64, taken: u64) -> bool {
-    taken > known && (is_concerned || taken >= forced_epoch(known, 0))
+    haversack_migrate::is_concerned(&disk.info, disk.dirty_blocks)
 }
 
 /// What other hosts say of a disk that this one has on record as its own.
@@ -203,7 +105,7 @@ impl Daemon {
         let is_taking = self.hosts().is_some_and(|hosts| hosts.taking.locked().contains(&id));
         let disk = self.on_record(id)?.map(|(_, disk)| disk);
         let noted = self.state.taken_over(id);
-        let owner = disk.as_ref().map_or(KnownOwner::Unknown, owner_of);
+        let owner = disk.as_ref().map_or(KnownOwner::Unknown, |disk| KnownOwner::of(&disk.info));
         let owner = match noted {
             Some((by, epoch)) if epoch > owner.epoch() => KnownOwner::Overtaken { by: by.0, epoch },
             _ => owner,
@@ -468,22 +370,6 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_that_has_let_a_disk_go_had_it_before() {
-        assert_eq!(KnownOwner::Unknown.held_under(), None);
-        assert_eq!(KnownOwner::Me { epoch: 7 }.held_under(), Some(7));
-        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: false }.held_under(), Some(6));
-        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: true }.held_under(), None);
-        assert_eq!(KnownOwner::Overtaken { by: 9, epoch: 7 }.held_under(), None);
-    }
-
-    #[test]
-    fn a_host_that_has_released_a_disk_is_told_of_a_take_over_but_not_of_moves() {
-        assert!(is_news(true, 5, 6) && !is_news(true, 5, 5));
-        assert!(!is_news(false, 5, 6), "it has moved on");
-        assert!(is_news(false, 5, forced_epoch(5, 0)) && is_news(false, 5, forced_epoch(3, 1_700_000_000)));
-    }
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
         HostRecord { owner, dirty_blocks: 0, mode: None, is_taking }

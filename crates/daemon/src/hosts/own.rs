@@ -15,10 +15,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Takeover};
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
+use haversack_migrate::{HostRecord, KnownOwner, objection};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 
-use super::epochs::{HostRecord, KnownOwner, PATIENCE, RECORD_TIME};
+use super::epochs::{PATIENCE, RECORD_TIME};
 use super::fence::{FenceTarget, fence};
 use super::replicas::kept;
 use super::talk::{Answer, Question};
@@ -78,18 +79,6 @@ const TRUST_IF_STOPPED: &str = "if it died or was fenced within five seconds aft
      as accept_loss to do without the replica";
 const TRUST_IF_STOPPED_FIRST: &str = "say owner_stopped only if it stopped before this host did, or within five seconds after that; or \
      repeat the disk's name as accept_loss to do without the replica";
-
-/// Returns why a disk cannot be taken over although this host answers that it has this on record.
-fn objection(record: &HostRecord) -> Option<&'static str> {
-    match record.owner {
-        _ if record.is_taking => Some("is taking it over as well"),
-        KnownOwner::Me { .. } => Some("has it"),
-        // What is dirty there is obsolete.
-        KnownOwner::Overtaken { .. } => None,
-        _ if record.dirty_blocks > 0 => Some("has dirty blocks of it"),
-        KnownOwner::Released { .. } | KnownOwner::Unknown => None,
-    }
-}
 
 /// Returns whether a host is among others. Case makes no difference in the names of hosts.
 fn is_among(host: &str, others: &[String]) -> bool {
@@ -569,23 +558,5 @@ mod tests {
     fn case_makes_no_difference_in_names() {
         let one = takeover(&["alpha"], None);
         assert_eq!(refusal(&one, true, &["Alpha"]), "");
-    }
-
-    #[test]
-    fn a_host_that_answers_and_has_nothing_is_no_objection() {
-        let answer = |owner, dirty_blocks, is_taking| {
-            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking })
-        };
-        let (released, overtaken) = (
-            KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
-            KnownOwner::Overtaken { by: 2, epoch: 3 },
-        );
-        for owner in [KnownOwner::Unknown, released, overtaken] {
-            assert_eq!(answer(owner, 0, false), None, "{owner:?}");
-            assert!(answer(owner, 0, true).is_some(), "{owner:?}");
-        }
-        assert!(answer(KnownOwner::Me { epoch: 3 }, 0, false).is_some());
-        assert!(answer(released, 1, false).is_some() && answer(KnownOwner::Unknown, 1, false).is_some());
-        assert_eq!(answer(overtaken, 1, false), None, "what is dirty there is obsolete");
     }
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use haversack_migrate::HostRecord;
 use haversack_model::{DiskId, HostId};
 
-use super::epochs::{HostRecord, PATIENCE};
+use super::epochs::PATIENCE;
 use super::talk::Answer;
 
 /// How often a host is asked again that has not said what it has.
@@ -79,7 +80,8 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::epochs::KnownOwner;
+    use haversack_migrate::KnownOwner;
+
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, ExpectDisk};
+use haversack_migrate::HostRecord;
 use haversack_model::{DiskId, HostId};
 use serde::{Deserialize, Serialize};
 
 use super::Hosts;
-use super::epochs::HostRecord;
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 

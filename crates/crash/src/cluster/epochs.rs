@@ -1,0 +1,153 @@
+//! What hosts ask each other apart from the protocol between them: what they have on record of disks, so that a host that was cut
+//! off, or was down, learns that a disk was taken over from it.
+//!
+//! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same code.
+
+use std::collections::BTreeMap;
+
+use haversack_migrate::{HostRecord, KnownOwner, is_concerned, is_news};
+use haversack_model::Micros;
+use haversack_model::random::Random;
+use haversack_ownership::Record;
+
+use super::own::{Own, is_taking};
+use crate::hosts::host::host_id;
+use crate::hosts::machines::Machines;
+use crate::run::tell;
+use crate::world::Flow;
+
+/// How often the host of a disk that waits here is asked for its state.
+const ASK_EVERY_US: Micros = 40_000;
+
+/// Whether two hosts are connected.
+pub fn is_connected(machines: &Machines, a: usize, b: usize) -> bool {
+    let runs = |at: usize| machines.hosts[at].running.is_some();
+    runs(a) && runs(b) && !machines.network.is_cut(a, b, machines.shared.now)
+}
+
+/// Returns whether it matters to a host that another one takes a disk over, if its pool knows the disk.
+fn concern(machines: &Machines, at: usize, of: usize) -> Option<(bool, u64)> {
+    let disk = machines.hosts[at].disk(of)?;
+    let core = &machines.hosts[at].running.as_ref()?.core;
+    let (info, usage) = (core.disk_info(disk)?, core.disk_usage(disk));
+    Some((is_concerned(&info, usage.map_or(0, |usage| usage.dirty_blocks)), info.epoch))
+}
+
+/// Returns what a running host says that it has on record of a disk.
+pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> HostRecord {
+    let host = &machines.hosts[at];
+    let core = host.running.as_ref().map(|running| &running.core);
+    let known = host.disk(of).and_then(|disk| Some((core?.disk_info(disk)?, core?.disk_usage(disk))));
+    HostRecord {
+        owner: known.as_ref().map_or(KnownOwner::Unknown, |(info, _)| KnownOwner::of(info)),
+        dirty_blocks: known.and_then(|(_, usage)| usage).map_or(0, |usage| usage.dirty_blocks),
+        mode: None,
+        is_taking: is_taking(owns, at, of),
+    }
+}
+
+/// Has a host note that another one takes a disk over. Returns whether that is on record; an error says that it has the disk.
+pub fn yield_to(
+    machines: &mut Machines,
+    at: usize,
+    of: usize,
+    by: usize,
+    epoch: u64,
+) -> Flow<Result<bool, ()>> {
+    if concern(machines, at, of).is_some_and(|(is_concerned, _)| is_concerned) {
+        return Ok(Err(()));
+    }
+    Ok(Ok(is_overtaken(machines, at, of, by, epoch)?))
+}
+
+/// Tells a host that a disk was taken over. Returns whether that is on record.
+fn is_overtaken(machines: &mut Machines, at: usize, of: usize, by: usize, epoch: u64) -> Flow<bool> {
+    let Machines { hosts, shared, .. } = machines;
+    let is_known = hosts[at].with(shared, of, |migration, call, now| {
+        migration.overtaken(call, now, host_id(by), epoch)
+    })?;
+    machines.post();
+    Ok(is_known == Some(true))
+}
+
+/// A host's questions to others.
+#[derive(Default)]
+pub struct Watch {
+    /// The daemons that it is connected to, by host.
+    connected: BTreeMap<usize, u64>,
+    /// Whom it asks for which disk.
+    questions: Vec<(usize, usize)>,
+    /// Disks that were taken over, by whom and under which epoch, of which that is not on record yet.
+    overtaken: Vec<(usize, usize, u64)>,
+    next_ask: Micros,
+}
+
+impl Watch {
+    /// Does what is due on host `me`. `instances` are the daemons of all hosts.
+    pub fn look(
+        &mut self,
+        me: usize,
+        machines: &mut Machines,
+        instances: &[Option<u64>],
+        owns: &[Own],
+        rng: &mut Random,
+    ) -> Flow {
+        self.look_at_connections(me, machines, instances);
+        for (other, of) in std::mem::take(&mut self.questions) {
+            if rng.one_in(3) {
+                self.hear(me, machines, other, of, &record_of(machines, owns, other, of));
+            } else {
+                self.questions.push((other, of));
+            }
+        }
+        for (of, by, epoch) in std::mem::take(&mut self.overtaken) {
+            let is_here = concern(machines, me, of).is_some();
+            if is_here && !is_overtaken(machines, me, of, by, epoch)? {
+                self.overtaken.push((of, by, epoch));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_connections(&mut self, me: usize, machines: &Machines, instances: &[Option<u64>]) {
+        let others = (0..instances.len()).filter(|other| *other != me && is_connected(machines, me, *other));
+        let connected: BTreeMap<usize, u64> =
+            others.filter_map(|other| Some((other, instances[other]?))).collect();
+        let is_same = |other: &usize| connected.get(other) == self.connected.get(other);
+        self.questions.retain(|(other, _)| connected.contains_key(other) && is_same(other));
+        let disks = 0..machines.guests.len();
+        for other in connected.keys().filter(|other| !is_same(other)) {
+            self.questions.extend(disks.clone().map(|of| (*other, of)));
+        }
+        if machines.shared.now >= self.next_ask {
+            self.next_ask = machines.shared.now + ASK_EVERY_US;
+            for of in disks {
+                let owner = owner_elsewhere(machines, me, of).filter(|host| connected.contains_key(host));
+                self.questions.extend(owner.map(|host| (host, of)));
+            }
+        }
+        self.connected = connected;
+    }
+
+    fn hear(&mut self, me: usize, machines: &Machines, by: usize, of: usize, record: &HostRecord) {
+        let Some((is_concerned, known)) = concern(machines, me, of) else { return };
+        let news = record.owner.held_under().filter(|taken| is_news(is_concerned, known, *taken));
+        if let Some(epoch) = news {
+            tell(|| {
+                format!(
+                    "{:>10} host {me} hears that host {by} has taken disk {of} over",
+                    machines.shared.now
+                )
+            });
+            self.overtaken.push((of, by, epoch));
+        }
+    }
+}
+
+/// Returns the host of a disk that waits on another one.
+fn owner_elsewhere(machines: &Machines, at: usize, of: usize) -> Option<usize> {
+    match machines.hosts[at].record(of)? {
+        Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to.0 as usize - 1),
+        Record::Owner { .. } | Record::Unknown => None,
+    }
+}

@@ -1,0 +1,415 @@
+//! Hosts that are off for long, or for ever, and an operator who has other hosts take their disks over.
+//!
+//! The operator sees in the directory which hosts are away and which disks they have, and on the hosts which disks wait for one of
+//! them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it knows of every take-over;
+//! until then it is drained, and no VM is started there.
+
+use std::collections::BTreeSet;
+
+use haversack_core::bugs::{Bug, planted};
+use haversack_directory::{Change, DrainRecord};
+use haversack_model::Micros;
+use haversack_model::random::Random;
+use haversack_ownership::{Record, forced_epoch};
+
+use super::access::Caller;
+use super::daemon::{host_name, host_named};
+use super::manager::Manager;
+use super::own::{Outcome, Own, peer_of};
+use super::plan::{DISKS, HOSTS, VMS};
+use super::run::Cluster;
+use crate::plan::disk_id;
+use crate::run::tell;
+use crate::world::Flow;
+
+/// One run in this many has hosts that are off for long.
+const RUNS_WITH_DEATHS: u64 = 2;
+/// Between two looks at the directory.
+const LOOK_EVERY_US: Micros = 6_000;
+/// Hosts that may be off for long at the same time.
+const MOST_DEAD: usize = 2;
+/// After what time an attempt is repeated.
+const REST_US: Micros = 30_000;
+/// How much later than others a message may be.
+const LATEST: u64 = 100;
+/// A host that is never repaired.
+const NEVER: Micros = Micros::MAX;
+
+/// See the module documentation.
+pub struct Operator {
+    pub rng: Random,
+    is_awake: bool,
+    /// How often a host is off for long, per 100,000 milliseconds.
+    often: u64,
+    /// Disks that are being taken over.
+    pub owns: Vec<Own>,
+    /// Take-overs of disks by hosts that have died meanwhile: whether they are on record is not known.
+    unclear: Vec<(usize, usize)>,
+    /// Since when a host has been absent from the directory, and for how long it must be.
+    absent: Vec<Option<(Micros, Micros)>>,
+    /// When a host that is off is repaired.
+    repaired_at: Vec<Option<Micros>>,
+    pub fenced_at: Vec<Micros>,
+    /// Which host may be the right one, and when a disk is looked at again.
+    next: Vec<(Option<usize>, Micros)>,
+    /// Disks whose guests were turned off on a host that must hear of it.
+    left: BTreeSet<(usize, usize)>,
+    next_look: Micros,
+    is_calm: bool,
+    /// Disks that were taken over.
+    pub takeovers: u64,
+    /// Sectors that may have been lost with that.
+    pub sectors_lost: u64,
+}
+
+impl Operator {
+    pub fn new(mut rng: Random) -> Operator {
+        Operator {
+            is_awake: rng.one_in(RUNS_WITH_DEATHS),
+            often: rng.pick(&[60, 200, 500]),
+            rng,
+            owns: Vec::new(),
+            unclear: Vec::new(),
+            absent: vec![None; HOSTS],
+            repaired_at: vec![None; HOSTS],
+            fenced_at: vec![0; HOSTS],
+            next: vec![(None, 0); DISKS],
+            left: BTreeSet::new(),
+            next_look: 0,
+            is_calm: false,
+            takeovers: 0,
+            sectors_lost: 0,
+        }
+    }
+
+    /// Whether a host is off, and will never be repaired.
+    pub fn is_lost(&self, at: usize) -> bool {
+        self.repaired_at[at] == Some(NEVER)
+    }
+
+    /// Whether a host is off for long.
+    pub fn is_off(&self, at: usize) -> bool {
+        self.repaired_at[at].is_some()
+    }
+
+    /// Whether it is not known of a disk who has it.
+    fn is_busy_with(&self, of: usize) -> bool {
+        self.owns.iter().any(|own| own.of == of) || self.unclear.iter().any(|(unclear, _)| *unclear == of)
+    }
+
+    /// Says what it has not finished.
+    pub fn unfinished(&self) -> Option<String> {
+        let own = self.owns.first().map(|own| format!("host {} takes disk {} over", own.at, own.of));
+        let unclear = self.unclear.first();
+        own.or(unclear.map(|(of, at)| format!("it is not known whether host {at} has disk {of}")))
+    }
+}
+
+impl Cluster {
+    /// Lets a millisecond pass for the operator, and for what hosts ask each other.
+    pub(super) fn operate(&mut self) -> Flow {
+        if !self.operator.is_awake {
+            return Ok(());
+        }
+        self.watch()?;
+        self.have_left()?;
+        self.go_on_with_takeovers()?;
+        let Cluster { operator, machines, .. } = self;
+        operator.unclear.retain(|(_, at)| machines.hosts[*at].running.is_none());
+        for at in 0..HOSTS {
+            if machines.hosts[at].running.is_some() {
+                operator.repaired_at[at] = None;
+            }
+        }
+        if machines.shared.now >= operator.next_look {
+            operator.next_look = machines.shared.now + LOOK_EVERY_US;
+            self.look()?;
+            self.clear_up()?;
+        }
+        self.hold_vms();
+        Ok(())
+    }
+
+    fn instances(&self) -> Vec<Option<u64>> {
+        let instance = |at: usize| self.daemons[at].as_ref().map(|daemon| daemon.instance);
+        let runs = |at: &usize| self.machines.hosts[*at].running.is_some();
+        (0..HOSTS).map(|at| Some(at).filter(runs).and_then(instance)).collect()
+    }
+
+    fn watch(&mut self) -> Flow {
+        let instances = self.instances();
+        for (at, daemon) in self.daemons.iter_mut().enumerate() {
+            if let Some(daemon) = daemon.as_mut().filter(|_| instances[at].is_some()) {
+                let super::operator::Operator { owns, rng, .. } = &mut self.operator;
+                daemon.watch.look(at, &mut self.machines, &instances, owns, rng)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells hosts that guests were turned off there, when their last requests are answered.
+    fn have_left(&mut self) -> Flow {
+        for (of, at) in std::mem::take(&mut self.operator.left) {
+            let machines = &mut self.machines;
+            if machines.hosts[at].running.is_none() {
+                continue;
+            }
+            machines.guests[of].take_answers(&mut machines.hosts[at])?;
+            if machines.guests[of].orphans_at().contains(&at) {
+                self.operator.left.insert((of, at));
+            } else if machines.guests[of].host != at || machines.guests[of].is_stopped {
+                let shared = &mut machines.shared;
+                machines.hosts[at].with(shared, of, |migration, _, _| migration.guest_stopped())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the VMs of a host.
+    pub(super) fn turn_off_vms_of(&mut self, at: usize) -> Flow {
+        for vm in (0..VMS.len()).filter(|vm| Manager::host_of(&self.machines, *vm) == at).collect::<Vec<_>>() {
+            self.turn_off(vm)?;
+        }
+        Ok(())
+    }
+
+    fn turn_off(&mut self, vm: usize) -> Flow {
+        let at = Manager::host_of(&self.machines, vm);
+        self.operator.left.extend(VMS[vm].iter().map(|of| (*of, at)));
+        self.manager.turn_off(&mut self.machines, vm)
+    }
+
+    /// A VM is not started while its host gives up what it needs from a dead one.
+    fn hold_vms(&mut self) {
+        for (vm, disks) in VMS.iter().enumerate() {
+            let gives_up = |own: &Own| {
+                disks.contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some()
+            };
+            self.manager.held[vm] = self.operator.owns.iter().any(gives_up);
+        }
+    }
+
+    fn go_on_with_takeovers(&mut self) -> Flow {
+        let instances = self.instances();
+        for _ in 0..self.operator.owns.len() {
+            let mut own = self.operator.owns.remove(0);
+            if !own.is_alive(&instances) {
+                if own.may_be_taken() {
+                    self.operator.unclear.push((own.of, own.at));
+                }
+                continue;
+            }
+            match self.go_on_owning(&mut own)? {
+                Outcome::Goes => self.operator.owns.push(own),
+                Outcome::Refused(other) => self.operator.next[own.of].0 = other,
+                Outcome::Taken => {
+                    self.operator.takeovers += 1;
+                    self.start_vm_of(own.of, own.at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the VM of a disk that was taken over, if it was turned off.
+    fn start_vm_of(&mut self, of: usize, at: usize) -> Flow {
+        let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
+        if self.machines.guests[of].is_stopped && self.manager.can_run(&self.machines, vm, at) {
+            self.hold_vms();
+            self.manager.start_on(&mut self.machines, vm, at)?;
+        }
+        Ok(())
+    }
+
+    /// Looks which hosts are away, and which disks must be taken over.
+    fn look(&mut self) -> Flow {
+        let now = self.machines.shared.now;
+        let by = self.operator.rng.below(HOSTS as u64) as usize;
+        let lease_us = self.plan.times.lease_us;
+        let Some(daemon) = self.daemons[by].as_ref().filter(|daemon| daemon.access.is_connected) else {
+            return Ok(());
+        };
+        let alive: BTreeSet<usize> =
+            daemon.access.view.hosts.keys().filter_map(|name| host_named(name)).collect();
+        let entries: Vec<Option<usize>> = (0..DISKS)
+            .map(|of| host_named(&daemon.access.view.disks.get(&disk_id(of).to_string())?.record.host))
+            .collect();
+        let Cluster { operator, machines, .. } = self;
+        for at in 0..HOSTS {
+            let patience_us = if operator.is_calm { 0 } else { operator.rng.skewed(2 * lease_us) };
+            let since = operator.absent[at].unwrap_or((now, patience_us));
+            operator.absent[at] = (!alive.contains(&at)).then_some(since);
+        }
+        let is_away = |at: &usize| {
+            let is_down = machines.hosts[*at].running.is_none();
+            let absent = operator.absent[*at];
+            absent.is_some_and(|(since, patience)| now >= since + patience) && (is_down || !operator.is_calm)
+        };
+        let away: BTreeSet<usize> = (0..HOSTS).filter(is_away).collect();
+        for at in away.iter().filter(|at| self.operator.is_off(**at)).copied().collect::<Vec<_>>() {
+            self.turn_off_vms_of(at)?;
+        }
+        if !away.is_empty() {
+            for (of, entry) in entries.into_iter().enumerate() {
+                self.look_at_disk(of, entry, &away)?;
+            }
+        }
+        self.drain_fenced(by);
+        Ok(())
+    }
+
+    fn look_at_disk(&mut self, of: usize, entry: Option<usize>, away: &BTreeSet<usize>) -> Flow {
+        let now = self.machines.shared.now;
+        if now < self.operator.next[of].1 || self.operator.is_busy_with(of) {
+            return Ok(());
+        }
+        let hosts = &self.machines.hosts;
+        let depending = (0..HOSTS).find(|at| {
+            !hosts[*at].fenced && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
+        });
+        let has_owner = hosts.iter().any(|host| host.record(of).is_some_and(Record::is_owner));
+        let is_there = entry.is_some_and(|entry| away.contains(&entry));
+        if depending.is_none() && has_owner && !is_there {
+            return Ok(());
+        }
+        let heirs = match depending {
+            Some(at) => vec![at],
+            None => self.heirs(of, away),
+        };
+        self.operator.next[of] = (None, now + self.operator.rng.skewed(REST_US));
+        for at in heirs {
+            let Some(daemon) = &self.daemons[at] else { continue };
+            self.operator.owns.push(Own::new(of, at, daemon.instance, now));
+            tell(|| format!("{now:>10} disk {of} is to be taken over by host {at}; away: {away:?}"));
+        }
+        if depending.is_some() {
+            // It hangs while blocks are missing that it needs.
+            let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
+            self.turn_off(vm)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the host that is to take a disk over; rarely two.
+    fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
+        let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
+        let is_possible = |at: &usize| {
+            !away.contains(at) && self.daemons[*at].is_some() && self.manager.can_run(&self.machines, vm, *at)
+        };
+        let mut possible: Vec<usize> = (0..HOSTS).filter(is_possible).collect();
+        self.operator.rng.shuffle(&mut possible);
+        let preferred = [self.operator.next[of].0, Some(self.machines.guests[of].host)];
+        for at in preferred.into_iter().flatten().rev().collect::<Vec<_>>().into_iter() {
+            if let Some(place) = possible.iter().position(|host| *host == at) {
+                possible.swap(0, place);
+            }
+        }
+        possible.truncate(if self.operator.rng.one_in(12) { 2 } else { 1 });
+        possible
+    }
+
+    /// The balancer does not know that a host is fenced: the operator drains it.
+    fn drain_fenced(&mut self, by: usize) {
+        let record = DrainRecord { by: host_name(by) };
+        let Some(daemon) = self.daemons[by].as_mut().filter(|_| !self.operator.is_calm) else { return };
+        for at in (0..HOSTS).filter(|at| self.machines.hosts[*at].fenced) {
+            let name = host_name(at);
+            if !daemon.access.view.drains.contains_key(&name) && daemon.access.is_idle() {
+                daemon.access.call(Caller::Nobody, Change::drain(&name, Some(&record)));
+            }
+        }
+    }
+
+    /// Lets hosts in again that have learned what they must know, and forgets what is obsolete.
+    fn clear_up(&mut self) -> Flow {
+        let now = self.machines.shared.now;
+        let latest_us = LATEST * self.machines.shared.plan.delay_us;
+        let is_clear = self.operator.unclear.is_empty() && self.operator.owns.is_empty();
+        for at in 0..HOSTS {
+            let host = &self.machines.hosts[at];
+            if host.running.is_none() {
+                continue;
+            }
+            let knows_all = (0..DISKS).all(|of| self.knows(at, of));
+            let is_old = now >= self.operator.fenced_at[at] + latest_us;
+            if host.fenced && is_clear && is_old && knows_all {
+                tell(|| format!("{now:>10} host {at} is let in again"));
+                self.machines.hosts[at].fenced = false;
+                if let Some(daemon) = self.daemons[at].as_mut() {
+                    daemon.access.call(Caller::Nobody, Change::drain(&host_name(at), None));
+                }
+            }
+            for of in 0..DISKS {
+                self.forget(at, of)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a host knows of the last take-over of a disk, or has nothing to do with the disk.
+    fn knows(&self, at: usize, of: usize) -> bool {
+        let newest = self.judge.newest_epoch(of);
+        match self.machines.hosts[at].record(of) {
+            None | Some(Record::Unknown) => true,
+            Some(Record::Owner { epoch, .. }) => *epoch >= newest || planted(Bug::MissTakeover),
+            Some(record) => newest < forced_epoch(record.epoch(), 0),
+        }
+    }
+
+    /// Sometimes forgets a disk on a host that has obsolete blocks of it, or has noted a take-over that came to nothing.
+    fn forget(&mut self, at: usize, of: usize) -> Flow {
+        let Some(Record::Overtaken { epoch, .. }) = self.machines.hosts[at].record(of) else { return Ok(()) };
+        let is_void = *epoch > self.judge.newest_epoch(of);
+        let is_obsolete = self.machines.hosts[at].has_obsolete(of);
+        if !(is_void || is_obsolete) || self.operator.is_busy_with(of) || !self.operator.rng.one_in(10) {
+            return Ok(());
+        }
+        tell(|| format!("{:>10} disk {of} is forgotten on host {at}", self.machines.shared.now));
+        self.machines.hosts[at].forget(&mut self.machines.shared, of)
+    }
+
+    /// Sometimes a host goes off for long, preferably one that others need just now.
+    pub(super) fn deaths(&mut self) -> Flow {
+        if !self.operator.is_awake || self.operator.rng.below(100_000) >= self.operator.often {
+            return Ok(());
+        }
+        let is_off = |at: &usize| self.operator.is_off(*at);
+        if (0..HOSTS).filter(is_off).count() >= MOST_DEAD {
+            return Ok(());
+        }
+        let at = self.needed_host();
+        let is_taking = self.operator.owns.iter().any(|own| own.at == at);
+        let leases = self.operator.rng.pick(&[3, 10, 40]);
+        let is_repaired = is_taking || self.operator.rng.below(4) < 3;
+        let now = self.machines.shared.now;
+        let until = if is_repaired { now + leases * self.plan.times.lease_us } else { NEVER };
+        if self.crash_until(at, Some(until))? {
+            tell(|| format!("{now:>10} host {at} is off until {until}"));
+            self.operator.repaired_at[at] = Some(until);
+        }
+        Ok(())
+    }
+
+    fn needed_host(&mut self) -> usize {
+        let (machines, rng) = (&self.machines, &mut self.operator.rng);
+        let peers = (0..HOSTS).flat_map(|at| (0..DISKS).filter_map(move |of| peer_of(machines, at, of)));
+        let needed: Vec<usize> = match rng.below(4) {
+            0 => peers.collect(),
+            1 => self.manager.involved().collect(),
+            2 => self.daemons.iter().flatten().filter(|daemon| daemon.is_moving()).map(|d| d.host).collect(),
+            _ => machines.guests.iter().map(|guest| guest.host).collect(),
+        };
+        if needed.is_empty() { rng.below(HOSTS as u64) as usize } else { rng.pick(&needed) }
+    }
+
+    /// Hosts that can be repaired are, and no host is taken for dead by mistake any more.
+    pub(super) fn repair(&mut self) {
+        self.operator.is_calm = true;
+        let now = self.machines.shared.now;
+        for at in (0..HOSTS).filter(|at| !self.operator.is_lost(*at)) {
+            if let Some((until, _)) = &mut self.machines.hosts[at].down {
+                *until = (*until).min(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! An operator takes a disk over with `haversack disk own` on one of the hosts: step by step what the daemon does there.
+//!
+//! - All other hosts are asked. One that is connected and does not answer, or objects, ends the attempt.
+//! - Those that are not connected are fenced, and their VMs are off from then on.
+//! - The others note the take-over.
+//! - The host takes the disk, under an epoch taken by force. What only the fenced hosts had is lost, and the oracle hears of it then.
+//!
+//! If the host already owns the disk and needs blocks of a dead one, only that one is asked, and nothing is fenced or noted.
+
+use std::collections::BTreeSet;
+
+use haversack_core::{Core, PeerLoss};
+use haversack_migrate::{HostRecord, KnownOwner, objection};
+use haversack_model::Micros;
+use haversack_ownership::{Record, forced_epoch};
+
+use super::epochs::{is_connected, record_of, yield_to};
+use super::run::Cluster;
+use crate::hosts::machines::Machines;
+use crate::pattern;
+use crate::run::tell;
+use crate::world::Flow;
+use haversack_model::SECTOR_BYTES;
+
+/// How long hosts have to answer.
+const PATIENCE_US: Micros = 20_000;
+/// The operator's clock says that many seconds when a run begins, and goes a thousand times as fast as the run.
+const CLOCK_S: u64 = 1_000_000;
+/// One fencing in this many fails.
+const FENCES_THAT_FAIL: u64 = 15;
+
+/// From whom a disk is taken, and how.
+#[derive(Clone)]
+struct Plan {
+    /// The dead host of which this one, which owns the disk, needs blocks.
+    depends: Option<usize>,
+    /// Hosts that do not answer, and may own the disk.
+    suspects: Vec<usize>,
+    living: Vec<usize>,
+    epoch: u64,
+    loss: PeerLoss,
+}
+
+#[derive(Clone)]
+enum Stage {
+    Asking { answers: Vec<(usize, HostRecord)> },
+    Fencing { until: Micros, plan: Plan },
+    Noting { left: Vec<usize>, plan: Plan },
+    Taking { epoch: u64 },
+}
+
+/// A disk that is being taken over.
+pub struct Own {
+    pub of: usize,
+    /// The host that takes it, and its daemon.
+    pub at: usize,
+    instance: u64,
+    stage: Stage,
+    begun: Micros,
+}
+
+/// How an attempt goes on.
+pub enum Outcome {
+    /// It is not over.
+    Goes,
+    /// The disk was taken.
+    Taken,
+    /// It was not, and another host may be the right one.
+    Refused(Option<usize>),
+}
+
+/// Whether a host is taking a disk over.
+pub fn is_taking(owns: &[Own], at: usize, of: usize) -> bool {
+    owns.iter().any(|own| (own.at, own.of) == (at, of))
+}
+
+/// Returns the host whose blocks another one needs, which owns a disk.
+pub fn peer_of(machines: &Machines, at: usize, of: usize) -> Option<usize> {
+    match machines.hosts[at].record(of)? {
+        Record::Owner { peers, .. } => peers.iter().next().map(|peer| peer.0 as usize - 1),
+        _ => None,
+    }
+}
+
+impl Own {
+    /// Begins.
+    pub fn new(of: usize, at: usize, instance: u64, now: Micros) -> Own {
+        Own { of, at, instance, stage: Stage::Asking { answers: Vec::new() }, begun: now }
+    }
+
+    /// Whether the daemon that does it is still there.
+    pub fn is_alive(&self, instances: &[Option<u64>]) -> bool {
+        instances[self.at] == Some(self.instance)
+    }
+
+    /// Whether the take-over may already be on record.
+    pub fn may_be_taken(&self) -> bool {
+        matches!(self.stage, Stage::Taking { .. })
+    }
+
+    fn asked(&self, machines: &Machines) -> Vec<usize> {
+        match peer_of(machines, self.at, self.of) {
+            Some(peer) => vec![peer],
+            None => (0..machines.hosts.len()).filter(|other| *other != self.at).collect(),
+        }
+    }
+
+    fn plan(&self, machines: &Machines, answers: &[(usize, HostRecord)]) -> Result<Plan, Option<usize>> {
+        let Some(record) = machines.hosts[self.at].record(self.of) else { return Err(None) };
+        let depends = peer_of(machines, self.at, self.of);
+        if record.is_owner() && depends.is_none() {
+            return Err(None);
+        }
+        let mut epoch = record.epoch();
+        for (answering, record) in answers {
+            epoch = epoch.max(record.owner.epoch());
+            if objection(record).is_some() {
+                let is_holder = !matches!(record.owner, KnownOwner::Me { .. }) && !record.is_taking;
+                return Err(is_holder.then_some(*answering));
+            }
+        }
+        let is_living = |host: &usize| answers.iter().any(|(answering, _)| answering == host);
+        let (living, suspects): (Vec<usize>, Vec<usize>) =
+            self.asked(machines).into_iter().partition(is_living);
+        let suspects = if depends.is_some() { Vec::new() } else { suspects };
+        Ok(Plan { depends, suspects, living, epoch, loss: self.loss(machines) })
+    }
+
+    /// The operator accepts a loss if there is one, or if it is not known.
+    fn loss(&self, machines: &Machines) -> PeerLoss {
+        let host = &machines.hosts[self.at];
+        let (Some(running), Some(disk)) = (&host.running, host.disk(self.of)) else {
+            return PeerLoss::Accepted;
+        };
+        let is_attached = running.core.disk_info(disk).is_some_and(|info| info.attached);
+        let is_listed = is_attached && peer_of(machines, self.at, self.of).is_some();
+        if is_listed && Core::only_at_peer(&running.core, disk).is_empty() {
+            return PeerLoss::Recorded;
+        }
+        PeerLoss::Accepted
+    }
+}
+
+impl Cluster {
+    /// Goes on with a take-over.
+    pub(super) fn go_on_owning(&mut self, own: &mut Own) -> Flow<Outcome> {
+        let now = self.machines.shared.now;
+        let is_late = now >= own.begun + PATIENCE_US;
+        match own.stage.clone() {
+            Stage::Asking { mut answers } => {
+                let asked = own.asked(&self.machines);
+                let is_new = |host: &&usize| answers.iter().all(|(answering, _)| answering != *host);
+                let silent: Vec<usize> = asked.iter().filter(is_new).copied().collect();
+                let connected: Vec<usize> =
+                    silent.into_iter().filter(|host| is_connected(&self.machines, own.at, *host)).collect();
+                for host in &connected {
+                    if self.operator.rng.one_in(3) {
+                        let record = record_of(&self.machines, &self.operator.owns, *host, own.of);
+                        answers.push((*host, record));
+                    }
+                }
+                let plan = own.plan(&self.machines, &answers);
+                own.stage = Stage::Asking { answers };
+                match plan {
+                    _ if !connected.is_empty() && is_late => Ok(Outcome::Refused(None)),
+                    _ if !connected.is_empty() || now < own.begun + 2_000 => Ok(Outcome::Goes),
+                    Err(other) => Ok(Outcome::Refused(other)),
+                    Ok(plan) => {
+                        let until = now + self.operator.rng.skewed(10_000);
+                        own.stage = Stage::Fencing { until, plan };
+                        Ok(Outcome::Goes)
+                    }
+                }
+            }
+            Stage::Fencing { until, .. } if now < until => Ok(Outcome::Goes),
+            Stage::Fencing { plan, .. } => {
+                for suspect in &plan.suspects {
+                    if self.operator.rng.one_in(FENCES_THAT_FAIL) {
+                        return Ok(Outcome::Refused(None));
+                    }
+                    self.fence(*suspect)?;
+                }
+                let left = if plan.depends.is_some() { Vec::new() } else { plan.living.clone() };
+                let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000);
+                own.stage = Stage::Noting { left, plan: Plan { epoch, ..plan } };
+                own.begun = now;
+                Ok(Outcome::Goes)
+            }
+            Stage::Noting { mut left, plan } => {
+                for host in std::mem::take(&mut left) {
+                    if !is_connected(&self.machines, own.at, host) || is_late {
+                        return Ok(Outcome::Refused(None));
+                    }
+                    match yield_to(&mut self.machines, host, own.of, own.at, plan.epoch)? {
+                        Ok(true) => {}
+                        Ok(false) => left.push(host),
+                        Err(()) => return Ok(Outcome::Refused(None)),
+                    }
+                }
+                if left.is_empty() {
+                    return self.take(own, &plan);
+                }
+                own.stage = Stage::Noting { left, plan };
+                Ok(Outcome::Goes)
+            }
+            Stage::Taking { epoch } => Ok(self.look_whether_taken(own, epoch)),
+        }
+    }
+
+    fn take(&mut self, own: &mut Own, plan: &Plan) -> Flow<Outcome> {
+        let Own { of, at, .. } = *own;
+        if peer_of(&self.machines, at, of) != plan.depends || self.machines.guests[of].in_flight() > 0 {
+            // A host that is back has given the disk away meanwhile.
+            return Ok(Outcome::Refused(None));
+        }
+        let lost = self.lost_by(own, plan);
+        let epoch = plan.epoch;
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        let begun = hosts[at].with(shared, of, |migration, call, now| {
+            migration.take_over(call, now, epoch, plan.loss).is_ok()
+        })?;
+        self.machines.post();
+        if begun != Some(true) {
+            return Ok(Outcome::Refused(None));
+        }
+        tell(|| {
+            format!(
+                "{:>10} host {at} takes disk {of} over under {epoch}, without {:?} of {:?}, {:?}; {} sectors may be lost",
+                self.machines.shared.now,
+                plan.suspects,
+                plan.depends,
+                plan.loss,
+                lost.len()
+            )
+        });
+        self.forgive(of, &lost);
+        own.stage = Stage::Taking { epoch };
+        Ok(Outcome::Goes)
+    }
+
+    /// Returns the sectors that only hosts have from which a disk is taken. What is obsolete there does not count.
+    fn lost_by(&self, own: &Own, plan: &Plan) -> BTreeSet<u64> {
+        let (machines, of) = (&self.machines, own.of);
+        let newest = self.judge.newest_epoch(of);
+        let dirty = |host: &usize| {
+            let remains = machines.hosts[*host].remains_of(&machines.shared, of);
+            let is_obsolete = forced_epoch(remains.record.epoch(), 0) <= newest
+                || matches!(remains.record, Record::Overtaken { .. } | Record::Unknown);
+            if is_obsolete { BTreeSet::new() } else { remains.dirty }
+        };
+        let mut lost: BTreeSet<u64> = plan.suspects.iter().chain(&plan.depends).flat_map(dirty).collect();
+        if plan.depends.is_some() {
+            let here = machines.hosts[own.at].sectors_of(&machines.shared, of, |state| state.cached);
+            lost.retain(|sector| !here.contains(sector));
+        }
+        lost
+    }
+
+    /// Sectors whose only copy is lost are from now on as the origin has them, or newer.
+    fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
+        self.operator.sectors_lost += lost.len() as u64;
+        for sector in lost {
+            let mut bytes = [0; SECTOR_BYTES];
+            self.machines.shared.origins[of].read_durable(*sector, &mut bytes);
+            let content = pattern::recognise(&bytes);
+            self.machines.guests[of].oracle.forgive(of, *sector, Some(content));
+        }
+    }
+
+    fn look_whether_taken(&self, own: &Own, epoch: u64) -> Outcome {
+        let host = &self.machines.hosts[own.at];
+        let has_problem = || {
+            let running = host.running.as_ref();
+            running.is_some_and(|running| running.disks[own.of].migration.problem().is_some())
+        };
+        match host.record(own.of) {
+            Some(Record::Owner { epoch: mine, peers }) if *mine >= epoch && peers.is_empty() => {
+                Outcome::Taken
+            }
+            // A late question has been answered since.
+            Some(record) if record.epoch() > epoch => Outcome::Taken,
+            _ if has_problem() => Outcome::Refused(None),
+            _ => Outcome::Goes,
+        }
+    }
+
+    /// Cuts a host off from all origins, and ends the VMs there.
+    fn fence(&mut self, at: usize) -> Flow {
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        hosts[at].fence(shared);
+        tell(|| format!("{:>10} host {at} is fenced", self.machines.shared.now));
+        self.operator.fenced_at[at] = self.machines.shared.now;
+        self.turn_off_vms_of(at)
+    }
+}
+

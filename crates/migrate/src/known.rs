@@ -1,0 +1,167 @@
+//! What a host says, when it is asked, of who owns a disk; and what others conclude from it when a disk is taken over by force.
+//!
+//! Invariants
+//! - Only a host that has, or had, the disk is believed that it was taken over: a take-over may have come to nothing after others
+//!   had noted it.
+//! - A disk is taken from no host that answers and has it, or dirty blocks of it that are needed.
+
+use haversack_core::bugs::{Bug, planted};
+use haversack_core::{DiskInfo, Moved};
+use haversack_model::HostId;
+use haversack_ownership::forced_epoch;
+use serde::{Deserialize, Serialize};
+
+/// What a host has on record of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostRecord {
+    /// Who owns it, as far as that host knows.
+    pub owner: KnownOwner,
+    /// Its dirty blocks there.
+    pub dirty_blocks: u64,
+    /// Its write mode there, if it is attached.
+    pub mode: Option<String>,
+    /// That host is about to take it over by force.
+    pub is_taking: bool,
+}
+
+/// Who owns a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KnownOwner {
+    /// Nothing is on record.
+    Unknown,
+    /// The host itself.
+    Me {
+        /// Under this epoch.
+        epoch: u64,
+    },
+    /// Another one, to which it was released.
+    Released {
+        /// That host.
+        to: u64,
+        /// The epoch that it was granted.
+        epoch: u64,
+        /// The host that says this never had the disk: it passed on what it was granted.
+        passed_on: bool,
+    },
+    /// Another one, which has taken it by force.
+    Overtaken {
+        /// That host.
+        by: u64,
+        /// Under this epoch.
+        epoch: u64,
+    },
+}
+
+impl KnownOwner {
+    /// Returns who owns a disk according to a pool's record of it.
+    pub fn of(info: &DiskInfo) -> KnownOwner {
+        let epoch = info.epoch;
+        match info.moved {
+            _ if info.owned => KnownOwner::Me { epoch },
+            Moved::Away { to, holder } => {
+                KnownOwner::Released { to: to.0, epoch, passed_on: holder.is_some() }
+            }
+            Moved::Peer { to } | Moved::Replica { of: to, .. } => {
+                KnownOwner::Released { to: to.0, epoch, passed_on: false }
+            }
+            Moved::Overtaken { to } => KnownOwner::Overtaken { by: to.0, epoch },
+            Moved::No | Moved::Depends { .. } | Moved::Replicates { .. } => KnownOwner::Unknown,
+        }
+    }
+
+    /// Returns the highest epoch that is known.
+    pub fn epoch(self) -> u64 {
+        match self {
+            KnownOwner::Unknown => 0,
+            KnownOwner::Me { epoch }
+            | KnownOwner::Released { epoch, .. }
+            | KnownOwner::Overtaken { epoch, .. } => epoch,
+        }
+    }
+
+    /// Returns the epoch under which the host that says this has the disk, or had it last.
+    pub fn held_under(self) -> Option<u64> {
+        match self {
+            KnownOwner::Me { epoch } => Some(epoch),
+            // It had the disk before it let it go.
+            KnownOwner::Released { epoch, passed_on: false, .. } => Some(epoch.saturating_sub(1)),
+            KnownOwner::Released { passed_on: true, .. }
+            | KnownOwner::Unknown
+            | KnownOwner::Overtaken { .. } => None,
+        }
+    }
+
+    /// Returns which other host was about to take the disk over, and under which epoch.
+    pub fn rumour(self) -> Option<(HostId, u64)> {
+        match self {
+            KnownOwner::Overtaken { by, epoch } => Some((HostId(by), epoch)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether it matters on a host with this record that another one has taken a disk over: it owns the disk, or has blocks for its owner.
+pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
+    let holds = matches!(info.moved, Moved::Peer { .. } | Moved::Replica { .. });
+    info.owned || holds && dirty_blocks > 0
+}
+
+/// Whether it is news on a host which knows the epoch `known` that the disk was had elsewhere under the epoch `taken`. A disk that it
+/// has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
+pub fn is_news(is_concerned: bool, known: u64, taken: u64) -> bool {
+    let is_forced = taken >= forced_epoch(known, 0);
+    taken > known && (is_concerned || is_forced) && !planted(Bug::MissTakeover)
+}
+
+/// Returns why a disk cannot be taken over although this host answers that it has this on record.
+pub fn objection(record: &HostRecord) -> Option<&'static str> {
+    match record.owner {
+        _ if record.is_taking => Some("is taking it over as well"),
+        KnownOwner::Me { .. } => Some("has it"),
+        // What is dirty there is obsolete.
+        KnownOwner::Overtaken { .. } => None,
+        _ if record.dirty_blocks > 0 && !planted(Bug::TakeFromHolder) => Some("has dirty blocks of it"),
+        KnownOwner::Released { .. } | KnownOwner::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_has_let_a_disk_go_had_it_before() {
+        assert_eq!(KnownOwner::Unknown.held_under(), None);
+        assert_eq!(KnownOwner::Me { epoch: 7 }.held_under(), Some(7));
+        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: false }.held_under(), Some(6));
+        assert_eq!(KnownOwner::Released { to: 9, epoch: 7, passed_on: true }.held_under(), None);
+        assert_eq!(KnownOwner::Overtaken { by: 9, epoch: 7 }.held_under(), None);
+    }
+
+    #[test]
+    fn a_host_that_has_released_a_disk_is_told_of_a_take_over_but_not_of_moves() {
+        assert!(is_news(true, 5, 6) && !is_news(true, 5, 5));
+        assert!(!is_news(false, 5, 6), "it has moved on");
+        assert!(is_news(false, 5, forced_epoch(5, 0)) && is_news(false, 5, forced_epoch(3, 1_700_000_000)));
+    }
+
+    #[test]
+    fn a_host_that_answers_and_has_nothing_is_no_objection() {
+        let answer = |owner, dirty_blocks, is_taking| {
+            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking })
+        };
+        let (released, overtaken) = (
+            KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
+            KnownOwner::Overtaken { by: 2, epoch: 3 },
+        );
+        for owner in [KnownOwner::Unknown, released, overtaken] {
+            assert_eq!(answer(owner, 0, false), None, "{owner:?}");
+            assert!(answer(owner, 0, true).is_some(), "{owner:?}");
+        }
+        assert!(answer(KnownOwner::Me { epoch: 3 }, 0, false).is_some());
+        assert!(answer(released, 1, false).is_some() && answer(KnownOwner::Unknown, 1, false).is_some());
+        assert_eq!(answer(overtaken, 1, false), None, "what is dirty there is obsolete");
+    }
+}

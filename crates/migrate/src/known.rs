@@ -108,11 +108,19 @@ pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     info.owned || holds && dirty_blocks > 0
 }
 
-/// Whether it is news on a host which knows the epoch `known` that the disk was had elsewhere under the epoch `taken`. A disk that it
-/// has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
-pub fn is_news(is_concerned: bool, known: u64, taken: u64) -> bool {
+/// Whether everything on a host with this record is void as soon as another one has the disk under a higher epoch. That is not so for
+/// blocks that it keeps for the host to which it has released the disk: if that has passed the disk on without taking it, the next
+/// one needs them.
+pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
+    is_concerned(info, dirty_blocks) && !matches!(info.moved, Moved::Peer { .. })
+}
+
+/// Whether a host which knows the epoch `known` must note that another one has, or had, the disk under the epoch `taken`. A disk that
+/// it has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
+/// `is_void_under_any` is what [`is_void_under_any`] says.
+pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
     let is_forced = taken >= forced_epoch(known, 0);
-    taken > known && (is_concerned || is_forced) && !planted(Bug::MissTakeover)
+    taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
 }
 
 /// Returns why a disk cannot be taken over although this host answers that it has this on record.

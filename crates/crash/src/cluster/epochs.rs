@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use haversack_migrate::{HostRecord, KnownOwner, is_concerned, is_news};
+use haversack_core::DiskInfo;
+use haversack_migrate::{HostRecord, KnownOwner, is_concerned, is_news, is_void_under_any};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 use haversack_ownership::Record;
@@ -25,22 +26,20 @@ pub fn is_connected(machines: &Machines, a: usize, b: usize) -> bool {
     runs(a) && runs(b) && !machines.network.is_cut(a, b, machines.shared.now)
 }
 
-/// Returns whether it matters to a host that another one takes a disk over, if its pool knows the disk.
-fn concern(machines: &Machines, at: usize, of: usize) -> Option<(bool, u64)> {
+/// Returns what a running host's pool has of a disk, and how many dirty blocks.
+fn recorded(machines: &Machines, at: usize, of: usize) -> Option<(DiskInfo, u64)> {
     let disk = machines.hosts[at].disk(of)?;
     let core = &machines.hosts[at].running.as_ref()?.core;
-    let (info, usage) = (core.disk_info(disk)?, core.disk_usage(disk));
-    Some((is_concerned(&info, usage.map_or(0, |usage| usage.dirty_blocks)), info.epoch))
+    let dirty_blocks = core.disk_usage(disk).map_or(0, |usage| usage.dirty_blocks);
+    Some((core.disk_info(disk)?, dirty_blocks))
 }
 
 /// Returns what a running host says that it has on record of a disk.
 pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> HostRecord {
-    let host = &machines.hosts[at];
-    let core = host.running.as_ref().map(|running| &running.core);
-    let known = host.disk(of).and_then(|disk| Some((core?.disk_info(disk)?, core?.disk_usage(disk))));
+    let known = recorded(machines, at, of);
     HostRecord {
-        owner: known.as_ref().map_or(KnownOwner::Unknown, |(info, _)| KnownOwner::of(info)),
-        dirty_blocks: known.and_then(|(_, usage)| usage).map_or(0, |usage| usage.dirty_blocks),
+        owner: known.map_or(KnownOwner::Unknown, |(info, _)| KnownOwner::of(&info)),
+        dirty_blocks: known.map_or(0, |(_, dirty_blocks)| dirty_blocks),
         mode: None,
         is_taking: is_taking(owns, at, of),
     }
@@ -54,7 +53,7 @@ pub fn yield_to(
     by: usize,
     epoch: u64,
 ) -> Flow<Result<bool, ()>> {
-    if concern(machines, at, of).is_some_and(|(is_concerned, _)| is_concerned) {
+    if recorded(machines, at, of).is_some_and(|(info, dirty_blocks)| is_concerned(&info, dirty_blocks)) {
         return Ok(Err(()));
     }
     Ok(Ok(is_overtaken(machines, at, of, by, epoch)?))
@@ -101,7 +100,7 @@ impl Watch {
             }
         }
         for (of, by, epoch) in std::mem::take(&mut self.overtaken) {
-            let is_here = concern(machines, me, of).is_some();
+            let is_here = recorded(machines, me, of).is_some();
             if is_here && !is_overtaken(machines, me, of, by, epoch)? {
                 self.overtaken.push((of, by, epoch));
             }
@@ -130,8 +129,10 @@ impl Watch {
     }
 
     fn hear(&mut self, me: usize, machines: &Machines, by: usize, of: usize, record: &HostRecord) {
-        let Some((is_concerned, known)) = concern(machines, me, of) else { return };
-        let news = record.owner.held_under().filter(|taken| is_news(is_concerned, known, *taken));
+        let Some((info, dirty_blocks)) = recorded(machines, me, of) else { return };
+        let is_void_under_any = is_void_under_any(&info, dirty_blocks);
+        let is_news = |taken: &u64| is_news(is_void_under_any, info.epoch, *taken);
+        let news = record.owner.held_under().filter(is_news);
         if let Some(epoch) = news {
             tell(|| {
                 format!(

@@ -1,6 +1,8 @@
 //! The manager of the VMs: it moves a VM with its disks from one host to another, in steps that fail, take long, or are rolled back,
 //! and starts VMs again whose hosts have died.
 
+use std::collections::BTreeSet;
+
 use haversack_model::Micros;
 use haversack_model::random::Random;
 
@@ -44,8 +46,8 @@ pub struct Manager {
     jobs: Vec<Job>,
     rng: Random,
     failing_percent: u64,
-    /// VMs that must not be started.
-    pub held: Vec<bool>,
+    /// VMs that must not be started on hosts.
+    pub barred: BTreeSet<(usize, usize)>,
     /// Moves that have ended, and whether the VM runs at its destination.
     pub ended: Vec<(Waiter, bool)>,
     /// Moves that were made.
@@ -58,7 +60,7 @@ impl Manager {
             jobs: Vec::new(),
             rng,
             failing_percent,
-            held: vec![false; VMS.len()],
+            barred: BTreeSet::new(),
             ended: Vec::new(),
             moves: 0,
         }
@@ -88,7 +90,8 @@ impl Manager {
     pub fn can_run(&self, machines: &Machines, vm: usize, at: usize) -> bool {
         let host = &machines.hosts[at];
         let is_free = |of: &usize| !machines.guests[*of].orphans_at().contains(&at) && !host.has_obsolete(*of);
-        host.running.is_some() && !host.fenced && !self.held[vm] && VMS[vm].iter().all(is_free)
+        let is_barred = self.barred.contains(&(vm, at));
+        host.running.is_some() && !host.fenced && !is_barred && VMS[vm].iter().all(is_free)
     }
 
     /// Ends a VM, and its move. It is off until it is started.

@@ -30,6 +30,8 @@ const LOOK_EVERY_US: Micros = 6_000;
 const MOST_DEAD: usize = 2;
 /// After what time an attempt is repeated.
 const REST_US: Micros = 30_000;
+/// After what time without an owner a disk counts as left.
+const LONG_US: Micros = 500_000;
 /// How much later than others a message may be.
 const LATEST: u64 = 100;
 /// A host that is never repaired.
@@ -52,6 +54,10 @@ pub struct Operator {
     pub fenced_at: Vec<Micros>,
     /// Which host may be the right one, and when a disk is looked at again.
     next: Vec<(Option<usize>, Micros)>,
+    /// Since when a VM has waited for a disk.
+    waiting: Vec<Option<Micros>>,
+    /// Since when no host has a disk.
+    ownerless: Vec<Option<Micros>>,
     /// Disks whose guests were turned off on a host that must hear of it.
     left: BTreeSet<(usize, usize)>,
     next_look: Micros,
@@ -74,6 +80,8 @@ impl Operator {
             repaired_at: vec![None; HOSTS],
             fenced_at: vec![0; HOSTS],
             next: vec![(None, 0); DISKS],
+            waiting: vec![None; VMS.len()],
+            ownerless: vec![None; DISKS],
             left: BTreeSet::new(),
             next_look: 0,
             is_calm: false,
@@ -126,7 +134,7 @@ impl Cluster {
             self.look()?;
             self.clear_up()?;
         }
-        self.hold_vms();
+        self.bar_vms();
         Ok(())
     }
 
@@ -179,14 +187,27 @@ impl Cluster {
         self.manager.turn_off(&mut self.machines, vm)
     }
 
-    /// A VM is not started while its host gives up what it needs from a dead one.
-    fn hold_vms(&mut self) {
+    /// A VM is started nowhere while its host gives up what it needs from a dead one, and not on a host that has noted a take-over
+    /// which came to nothing.
+    fn bar_vms(&mut self) {
+        let mut barred = BTreeSet::new();
         for (vm, disks) in VMS.iter().enumerate() {
             let gives_up = |own: &Own| {
                 disks.contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some()
             };
-            self.manager.held[vm] = self.operator.owns.iter().any(gives_up);
+            let is_given_up = self.operator.owns.iter().any(gives_up);
+            let is_barred = |at: &usize| is_given_up || disks.iter().any(|of| self.has_void_note(*at, *of));
+            barred.extend((0..HOSTS).filter(is_barred).map(|at| (vm, at)));
         }
+        self.manager.barred = barred;
+    }
+
+    /// Whether a host has noted that another one takes a disk over, which has not done so.
+    fn has_void_note(&self, at: usize, of: usize) -> bool {
+        let record = self.machines.hosts[at].record(of);
+        let is_newer = |epoch: u64| epoch > self.judge.newest_epoch(of);
+        matches!(record, Some(Record::Overtaken { epoch, .. }) if is_newer(*epoch))
+            && !self.operator.is_busy_with(of)
     }
 
     fn go_on_with_takeovers(&mut self) -> Flow {
@@ -215,7 +236,7 @@ impl Cluster {
     fn start_vm_of(&mut self, of: usize, at: usize) -> Flow {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
         if self.machines.guests[of].is_stopped && self.manager.can_run(&self.machines, vm, at) {
-            self.hold_vms();
+            self.bar_vms();
             self.manager.start_on(&mut self.machines, vm, at)?;
         }
         Ok(())
@@ -249,10 +270,8 @@ impl Cluster {
         for at in away.iter().filter(|at| self.operator.is_off(**at)).copied().collect::<Vec<_>>() {
             self.turn_off_vms_of(at)?;
         }
-        if !away.is_empty() {
-            for (of, entry) in entries.into_iter().enumerate() {
-                self.look_at_disk(of, entry, &away)?;
-            }
+        for (of, entry) in entries.into_iter().enumerate() {
+            self.look_at_disk(of, entry, &away)?;
         }
         self.drain_fenced(by);
         Ok(())
@@ -260,16 +279,20 @@ impl Cluster {
 
     fn look_at_disk(&mut self, of: usize, entry: Option<usize>, away: &BTreeSet<usize>) -> Flow {
         let now = self.machines.shared.now;
+        let hosts = &self.machines.hosts;
+        let has_owner = hosts.iter().any(|host| host.record(of).is_some_and(Record::is_owner));
+        let ownerless = self.operator.ownerless[of].filter(|_| !has_owner).unwrap_or(now);
+        self.operator.ownerless[of] = (!has_owner).then_some(ownerless);
         if now < self.operator.next[of].1 || self.operator.is_busy_with(of) {
             return Ok(());
         }
-        let hosts = &self.machines.hosts;
         let depending = (0..HOSTS).find(|at| {
             !hosts[*at].fenced && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
         });
-        let has_owner = hosts.iter().any(|host| host.record(of).is_some_and(Record::is_owner));
         let is_there = entry.is_some_and(|entry| away.contains(&entry));
-        if depending.is_none() && has_owner && !is_there {
+        // Nobody has it: a take-over has come to nothing.
+        let is_left = !has_owner && now >= ownerless + LONG_US;
+        if depending.is_none() && !is_left && !is_there {
             return Ok(());
         }
         let heirs = match depending {
@@ -325,6 +348,7 @@ impl Cluster {
         let now = self.machines.shared.now;
         let latest_us = LATEST * self.machines.shared.plan.delay_us;
         let is_clear = self.operator.unclear.is_empty() && self.operator.owns.is_empty();
+        self.move_on()?;
         for at in 0..HOSTS {
             let host = &self.machines.hosts[at];
             if host.running.is_none() {
@@ -356,16 +380,45 @@ impl Cluster {
         }
     }
 
-    /// Sometimes forgets a disk on a host that has obsolete blocks of it, or has noted a take-over that came to nothing.
+    /// Sometimes forgets what is obsolete on a host. If another one did not know of the take-over, it could give the disk to this one
+    /// once more, which would know nothing either.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
-        let Some(Record::Overtaken { epoch, .. }) = self.machines.hosts[at].record(of) else { return Ok(()) };
-        let is_void = *epoch > self.judge.newest_epoch(of);
-        let is_obsolete = self.machines.hosts[at].has_obsolete(of);
-        if !(is_void || is_obsolete) || self.operator.is_busy_with(of) || !self.operator.rng.one_in(10) {
-            return Ok(());
+        let all_know = (0..HOSTS).all(|other| {
+            self.operator.is_lost(other)
+                || self.machines.hosts[other].running.is_some() && self.knows(other, of)
+        });
+        if self.machines.hosts[at].has_obsolete(of)
+            && all_know
+            && !self.operator.is_busy_with(of)
+            && self.operator.rng.one_in(10)
+        {
+            tell(|| format!("{:>10} disk {of} is forgotten on host {at}", self.machines.shared.now));
+            self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
         }
-        tell(|| format!("{:>10} disk {of} is forgotten on host {at}", self.machines.shared.now));
-        self.machines.hosts[at].forget(&mut self.machines.shared, of)
+        Ok(())
+    }
+
+    /// A VM that has long waited for a disk is started where that is.
+    fn move_on(&mut self) -> Flow {
+        let now = self.machines.shared.now;
+        for (vm, disks) in VMS.iter().enumerate() {
+            let at = Manager::host_of(&self.machines, vm);
+            let owns = |at: usize, of: usize| self.machines.hosts[at].record(of).is_some_and(Record::is_owner);
+            let missing = disks.iter().find(|of| !owns(at, **of));
+            let owner = missing.and_then(|of| (0..HOSTS).find(|at| owns(*at, *of)));
+            let is_busy = disks.iter().any(|of| self.operator.is_busy_with(*of));
+            let since = self.operator.waiting[vm].filter(|_| missing.is_some() && !is_busy);
+            self.operator.waiting[vm] = Some(since.unwrap_or(now));
+            if now < since.unwrap_or(now) + LONG_US {
+                continue;
+            }
+            self.operator.waiting[vm] = None;
+            self.turn_off(vm)?;
+            if let Some(owner) = owner.filter(|owner| self.manager.can_run(&self.machines, vm, *owner)) {
+                self.manager.start_on(&mut self.machines, vm, owner)?;
+            }
+        }
+        Ok(())
     }
 
     /// Sometimes a host goes off for long, preferably one that others need just now.

@@ -1,6 +1,6 @@
 //! One seed, one run: VMs move between hosts that die, while etcd fails; in the end everything must be in order, and all is read.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_directory::{Change, DiskRecord, Key};
 use haversack_model::Micros;
@@ -216,7 +216,11 @@ impl Cluster {
     fn is_not_fenced(&self, leader: usize, order: &Order) -> Flow {
         let is_fenced = host_named(&order.to).is_some_and(|to| self.machines.hosts[to].fenced);
         let view = self.daemons[leader].as_ref().map(|daemon| &daemon.access.view);
-        if is_fenced && view.is_some_and(|view| view.drains.contains_key(&order.to)) {
+        let since = view.and_then(|view| view.drains.get(&order.to)).map(|seen| seen.at);
+        let now = self.base + Duration::from_micros(self.machines.shared.now);
+        // It was planned a little earlier.
+        let most = Duration::from_micros(self.plan.times.lease_us * 4);
+        if is_fenced && since.is_some_and(|since| now.duration_since(since) > most) {
             return violation!("{} is moved to a host that is fenced: {}", order.vm, order.reason);
         }
         Ok(())

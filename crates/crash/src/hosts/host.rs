@@ -398,6 +398,11 @@ impl Host {
         }
     }
 
+    /// Returns the epoch that is on record of a disk, or was last.
+    pub fn last_epoch(&self, of: usize) -> u64 {
+        self.record(of).unwrap_or(&self.remains[of].record).epoch()
+    }
+
     fn note_remains(&mut self, shared: &Shared) {
         self.owned = self.owns_which();
         self.remains = (0..self.owned.len()).map(|of| self.remains_of(shared, of)).collect();

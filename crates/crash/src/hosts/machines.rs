@@ -155,11 +155,14 @@ impl Machines {
         Ok(())
     }
 
-    /// Returns the host that knows most about a disk, apart from one.
+    /// Returns the host that has a disk, or knows most about it, apart from one.
     fn source(&self, of: usize, at: usize) -> usize {
         let others = (0..self.hosts.len()).filter(|other| *other != at);
-        let epoch = |other: &usize| self.hosts[*other].record(of).map_or(0, Record::epoch);
-        others.max_by_key(epoch).unwrap_or(at)
+        let knows = |other: &usize| {
+            let record = self.hosts[*other].record(of);
+            record.map_or((false, 0), |record| (record.is_owner(), record.epoch()))
+        };
+        others.max_by_key(knows).unwrap_or(at)
     }
 
     /// A guest starts to use its disk on a host.
@@ -213,8 +216,10 @@ impl Machines {
 
     /// Whether another host has taken a disk over from this one, which may not know it yet.
     fn is_owned_elsewhere(&self, of: usize, at: usize) -> bool {
+        let epoch = self.hosts[at].last_epoch(of);
         let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != at);
-        others.filter_map(|(_, host)| host.record(of)).any(Record::is_owner)
+        let mut records = others.filter_map(|(_, host)| host.record(of));
+        records.any(|record| record.is_owner() && record.epoch() > epoch)
     }
 
     /// Returns which disks a host owns.

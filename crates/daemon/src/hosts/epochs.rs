@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use haversack_engine::RecordedDisk;
-use haversack_migrate::{HostRecord, KnownOwner, is_news};
+use haversack_migrate::{HostRecord, KnownOwner, is_news, is_void_under_any};
 use haversack_model::{DiskId, HostId};
 
 use super::Hosts;
@@ -63,12 +63,13 @@ enum Heard {
 
 /// Judges what hosts have on record of a disk that this one has under `epoch`, and what it has noted itself.
 fn judge(
-    (me, epoch): (HostId, u64),
+    (me, epoch, is_void_under_any): (HostId, u64, bool),
     records: &[(HostId, HostRecord)],
     noted: Option<(HostId, u64)>,
 ) -> Heard {
     let owners = records.iter().filter_map(|(host, record)| Some((*host, record.owner.held_under()?)));
-    let newest = owners.filter(|(_, taken)| *taken > epoch).max_by_key(|(_, taken)| *taken);
+    let news = owners.filter(|(_, taken)| is_news(is_void_under_any, epoch, *taken));
+    let newest = news.max_by_key(|(_, taken)| *taken);
     if let Some((by, taken)) = newest {
         return Heard::TakenOver(by, taken);
     }
@@ -184,7 +185,8 @@ impl Daemon {
             let what = format!("host '{}' is taking the disk over", hosts.name_of(*host));
             return Err(DaemonError::conflict(what, "try again when that has ended"));
         }
-        match judge((hosts.me, disk.info.epoch), &records, self.state.taken_over(id)) {
+        let is_void_under_any = is_void_under_any(&disk.info, disk.dirty_blocks);
+        match judge((hosts.me, disk.info.epoch, is_void_under_any), &records, self.state.taken_over(id)) {
             Heard::Nothing => self.forget_void_note(id, &records),
             Heard::TakenOver(by, epoch) => {
                 self.record_overtaken(pool, id, by, epoch)?;
@@ -337,7 +339,9 @@ impl Watch {
         for (host, id, record) in answers {
             let disk = daemon.pool_with(id).map(|(_, disk)| disk);
             let is_news = |taken: &u64| {
-                disk.as_ref().is_some_and(|disk| is_news(is_concerned(disk), disk.info.epoch, *taken))
+                disk.as_ref().is_some_and(|RecordedDisk { info, dirty_blocks }| {
+                    is_news(is_void_under_any(info, *dirty_blocks), info.epoch, *taken)
+                })
             };
             if let Some(epoch) = record.owner.held_under().filter(is_news) {
                 tracing::warn!(%id, by = hosts.name_of(host), "the disk was taken over");
@@ -369,6 +373,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use haversack_ownership::forced_epoch;
+
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
@@ -397,7 +403,11 @@ mod tests {
                 Heard::Nothing,
             ),
         ] {
-            assert_eq!(judge((me, 5), &answers, own_note), expected, "{answers:?}, {own_note:?}");
+            assert_eq!(judge((me, 5, true), &answers, own_note), expected, "{answers:?}, {own_note:?}");
         }
+        // Blocks that are kept for the host to which the disk was released are needed by the one to which that has passed it on.
+        assert_eq!(judge((me, 5, false), &[owns(6)], None), Heard::Nothing);
+        let forced = forced_epoch(5, 0);
+        assert_eq!(judge((me, 5, false), &[owns(forced)], None), Heard::TakenOver(beta, forced));
     }
 }

@@ -189,6 +189,8 @@ pub enum Bug {
     MissTakeover,
     /// A disk is taken over although a host that answers has dirty blocks of it.
     TakeFromHolder,
+    /// Blocks that are kept for the next owner count as void when the disk was passed on.
+    VoidKept,
 }
 
 /// All bugs that the simulator must catch.
@@ -289,6 +291,6 @@ pub const OF_MIGRATION: &[Bug] = &[
 ];
 
 /// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
-pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder];
+pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
 
 haversack_model::bug_switch!(Bug);

@@ -14,20 +14,24 @@ pub enum Bug {
     Migration(core::Bug),
     /// Of a cluster: that of five hosts and an etcd.
     Cluster(cluster::Bug),
+    /// Of take-overs in a cluster: the same.
+    Takeover(core::Bug),
 }
 
 /// Returns all of them.
 pub fn all() -> impl Iterator<Item = Bug> {
     let of_core = core::ALL.iter().copied().map(Bug::Core);
     let of_migration = core::OF_MIGRATION.iter().copied().map(Bug::Migration);
-    of_core.chain(of_migration).chain(cluster::ALL.iter().copied().map(Bug::Cluster))
+    let of_cluster = cluster::ALL.iter().copied().map(Bug::Cluster);
+    let of_takeovers = core::OF_TAKEOVERS.iter().copied().map(Bug::Takeover);
+    of_core.chain(of_migration).chain(of_cluster).chain(of_takeovers)
 }
 
 impl Bug {
     /// Plants a mistake in this thread, or removes what is planted.
     pub fn plant(bug: Option<Bug>) {
         core::plant(match bug {
-            Some(Bug::Core(bug) | Bug::Migration(bug)) => Some(bug),
+            Some(Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug)) => Some(bug),
             _ => None,
         });
         cluster::plant(match bug {
@@ -40,7 +44,7 @@ impl Bug {
 impl fmt::Display for Bug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bug::Core(bug) | Bug::Migration(bug) => write!(f, "{bug:?}"),
+            Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug) => write!(f, "{bug:?}"),
             Bug::Cluster(bug) => write!(f, "{bug:?}"),
         }
     }

@@ -70,7 +70,7 @@ fn hunts() -> Vec<(Bug, Run)> {
         Bug::Core(bug) if OF_SOME_RUNS.contains(&bug) => any,
         Bug::Core(_) => plain,
         Bug::Migration(_) => twin::run_seed_with_replicas,
-        Bug::Cluster(_) => cluster::run_seed,
+        Bug::Cluster(_) | Bug::Takeover(_) => cluster::run_seed,
     };
     let all = all().map(|bug| (bug, run(bug)));
     all.filter(|(bug, _)| bug.to_string().contains(&wanted())).collect()

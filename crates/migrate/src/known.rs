@@ -112,7 +112,8 @@ pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
 /// blocks that it keeps for the host to which it has released the disk: if that has passed the disk on without taking it, the next
 /// one needs them.
 pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
-    is_concerned(info, dirty_blocks) && !matches!(info.moved, Moved::Peer { .. })
+    let is_kept = matches!(info.moved, Moved::Peer { .. }) && !planted(Bug::VoidKept);
+    is_concerned(info, dirty_blocks) && !is_kept
 }
 
 /// Whether a host which knows the epoch `known` must note that another one has, or had, the disk under the epoch `taken`. A disk that

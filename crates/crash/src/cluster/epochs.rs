@@ -62,9 +62,8 @@ pub fn yield_to(
 /// Tells a host that a disk was taken over. Returns whether that is on record.
 fn is_overtaken(machines: &mut Machines, at: usize, of: usize, by: usize, epoch: u64) -> Flow<bool> {
     let Machines { hosts, shared, .. } = machines;
-    let is_known = hosts[at].with(shared, of, |migration, call, now| {
-        migration.overtaken(call, now, host_id(by), epoch)
-    })?;
+    let is_known = hosts[at]
+        .with(shared, of, |migration, call, now| migration.overtaken(call, now, host_id(by), epoch))?;
     machines.post();
     Ok(is_known == Some(true))
 }
@@ -93,8 +92,10 @@ impl Watch {
     ) -> Flow {
         self.look_at_connections(me, machines, instances);
         for (other, of) in std::mem::take(&mut self.questions) {
-            if rng.one_in(3) {
-                self.hear(me, machines, other, of, &record_of(machines, owns, other, of));
+            let record = record_of(machines, owns, other, of);
+            // A host that is about to take it over is asked until it has, or has not.
+            if rng.one_in(3) && !record.is_taking {
+                self.hear(me, machines, other, of, &record);
             } else {
                 self.questions.push((other, of));
             }
@@ -135,10 +136,7 @@ impl Watch {
         let news = record.owner.held_under().filter(is_news);
         if let Some(epoch) = news {
             tell(|| {
-                format!(
-                    "{:>10} host {me} hears that host {by} has taken disk {of} over",
-                    machines.shared.now
-                )
+                format!("{:>10} host {me} hears that host {by} has taken disk {of} over", machines.shared.now)
             });
             self.overtaken.push((of, by, epoch));
         }

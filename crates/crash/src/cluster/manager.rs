@@ -89,7 +89,8 @@ impl Manager {
     /// Whether a VM can be started on a host.
     pub fn can_run(&self, machines: &Machines, vm: usize, at: usize) -> bool {
         let host = &machines.hosts[at];
-        let is_free = |of: &usize| !machines.guests[*of].orphans_at().contains(&at) && !host.has_obsolete(*of);
+        let is_free =
+            |of: &usize| !machines.guests[*of].orphans_at().contains(&at) && !host.has_obsolete(*of);
         let is_barred = self.barred.contains(&(vm, at));
         host.running.is_some() && !host.fenced && !is_barred && VMS[vm].iter().all(is_free)
     }
@@ -195,8 +196,8 @@ impl Manager {
             }
             Phase::Starting => {
                 // A destination that does not answer: the VM goes on where it was.
-                let is_possible = self.can_run(machines, job.vm, job.to)
-                    && !self.rng.percent(self.failing_percent / 2);
+                let is_possible =
+                    self.can_run(machines, job.vm, job.to) && !self.rng.percent(self.failing_percent / 2);
                 let at = if is_possible { job.to } else { job.from };
                 if machines.hosts[at].fenced {
                     return Ok(Some(false));
@@ -214,8 +215,8 @@ impl Manager {
                 if is_at != job.to || is_served || is_busy {
                     return Ok(Some(is_at == job.to));
                 }
-                let gives_up = self.rng.percent(self.failing_percent)
-                    && self.can_run(machines, job.vm, job.from);
+                let gives_up =
+                    self.rng.percent(self.failing_percent) && self.can_run(machines, job.vm, job.from);
                 if machines.shared.now >= until && gives_up && runs(machines, job.to) {
                     stop(machines, job.vm)?;
                     start(machines, job.vm, job.from)?;

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use haversack_core::bugs::{Bug, planted};
 use haversack_directory::{Change, DrainRecord};
 use haversack_model::Micros;
 use haversack_model::random::Random;
@@ -148,7 +147,7 @@ impl Cluster {
         let instances = self.instances();
         for (at, daemon) in self.daemons.iter_mut().enumerate() {
             if let Some(daemon) = daemon.as_mut().filter(|_| instances[at].is_some()) {
-                let super::operator::Operator { owns, rng, .. } = &mut self.operator;
+                let Operator { owns, rng, .. } = &mut self.operator;
                 daemon.watch.look(at, &mut self.machines, &instances, owns, rng)?;
             }
         }
@@ -175,7 +174,8 @@ impl Cluster {
 
     /// Ends the VMs of a host.
     pub(super) fn turn_off_vms_of(&mut self, at: usize) -> Flow {
-        for vm in (0..VMS.len()).filter(|vm| Manager::host_of(&self.machines, *vm) == at).collect::<Vec<_>>() {
+        for vm in (0..VMS.len()).filter(|vm| Manager::host_of(&self.machines, *vm) == at).collect::<Vec<_>>()
+        {
             self.turn_off(vm)?;
         }
         Ok(())
@@ -192,9 +192,8 @@ impl Cluster {
     fn bar_vms(&mut self) {
         let mut barred = BTreeSet::new();
         for (vm, disks) in VMS.iter().enumerate() {
-            let gives_up = |own: &Own| {
-                disks.contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some()
-            };
+            let gives_up =
+                |own: &Own| disks.contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some();
             let is_given_up = self.operator.owns.iter().any(gives_up);
             let is_barred = |at: &usize| is_given_up || disks.iter().any(|of| self.has_void_note(*at, *of));
             barred.extend((0..HOSTS).filter(is_barred).map(|at| (vm, at)));
@@ -279,20 +278,23 @@ impl Cluster {
 
     fn look_at_disk(&mut self, of: usize, entry: Option<usize>, away: &BTreeSet<usize>) -> Flow {
         let now = self.machines.shared.now;
-        let hosts = &self.machines.hosts;
-        let has_owner = hosts.iter().any(|host| host.record(of).is_some_and(Record::is_owner));
+        let has_owner = (0..HOSTS).any(|at| self.owns(at, of));
         let ownerless = self.operator.ownerless[of].filter(|_| !has_owner).unwrap_or(now);
         self.operator.ownerless[of] = (!has_owner).then_some(ownerless);
         if now < self.operator.next[of].1 || self.operator.is_busy_with(of) {
             return Ok(());
         }
         let depending = (0..HOSTS).find(|at| {
-            !hosts[*at].fenced && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
+            !self.machines.hosts[*at].fenced
+                && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
         });
         let is_there = entry.is_some_and(|entry| away.contains(&entry));
         // Nobody has it: a take-over has come to nothing.
         let is_left = !has_owner && now >= ownerless + LONG_US;
         if depending.is_none() && !is_left && !is_there {
+            return Ok(());
+        }
+        if depending.is_none() && !has_owner && self.stop_stale(of)? {
             return Ok(());
         }
         let heirs = match depending {
@@ -313,6 +315,27 @@ impl Cluster {
         Ok(())
     }
 
+    /// Whether a host owns a disk that no other one has had since.
+    fn owns(&self, at: usize, of: usize) -> bool {
+        let record = self.machines.hosts[at].record(of);
+        record.is_some_and(|record| record.is_owner() && record.epoch() >= self.judge.newest_epoch(of))
+    }
+
+    /// Stops a fenced host that says that it has a disk, and from which another one has taken it that is off now: nobody could tell it.
+    fn stop_stale(&mut self, of: usize) -> Flow<bool> {
+        let is_stale = |at: &usize| {
+            let host = &self.machines.hosts[*at];
+            host.fenced && host.record(of).is_some_and(Record::is_owner) && !self.owns(*at, of)
+        };
+        let Some(at) = (0..HOSTS).find(is_stale) else { return Ok(false) };
+        let until = self.machines.shared.now + LONG_US;
+        tell(|| format!("{:>10} host {at} is stopped until {until}", self.machines.shared.now));
+        if self.crash_until(at, Some(until))? {
+            self.operator.repaired_at[at] = Some(until);
+        }
+        Ok(true)
+    }
+
     /// Returns the host that is to take a disk over; rarely two.
     fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
@@ -322,7 +345,7 @@ impl Cluster {
         let mut possible: Vec<usize> = (0..HOSTS).filter(is_possible).collect();
         self.operator.rng.shuffle(&mut possible);
         let preferred = [self.operator.next[of].0, Some(self.machines.guests[of].host)];
-        for at in preferred.into_iter().flatten().rev().collect::<Vec<_>>().into_iter() {
+        for at in preferred.into_iter().flatten().rev() {
             if let Some(place) = possible.iter().position(|host| *host == at) {
                 possible.swap(0, place);
             }
@@ -375,7 +398,7 @@ impl Cluster {
         let newest = self.judge.newest_epoch(of);
         match self.machines.hosts[at].record(of) {
             None | Some(Record::Unknown) => true,
-            Some(Record::Owner { epoch, .. }) => *epoch >= newest || planted(Bug::MissTakeover),
+            Some(Record::Owner { epoch, .. }) => *epoch >= newest,
             Some(record) => newest < forced_epoch(record.epoch(), 0),
         }
     }
@@ -403,9 +426,8 @@ impl Cluster {
         let now = self.machines.shared.now;
         for (vm, disks) in VMS.iter().enumerate() {
             let at = Manager::host_of(&self.machines, vm);
-            let owns = |at: usize, of: usize| self.machines.hosts[at].record(of).is_some_and(Record::is_owner);
-            let missing = disks.iter().find(|of| !owns(at, **of));
-            let owner = missing.and_then(|of| (0..HOSTS).find(|at| owns(*at, *of)));
+            let missing = disks.iter().find(|of| !self.owns(at, **of));
+            let owner = missing.and_then(|of| (0..HOSTS).find(|at| self.owns(*at, *of)));
             let is_busy = disks.iter().any(|of| self.operator.is_busy_with(*of));
             let since = self.operator.waiting[vm].filter(|_| missing.is_some() && !is_busy);
             self.operator.waiting[vm] = Some(since.unwrap_or(now));

@@ -293,4 +293,3 @@ impl Cluster {
         self.turn_off_vms_of(at)
     }
 }
-

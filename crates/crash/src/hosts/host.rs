@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use haversack_core::{
-    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId, Memory,
-    OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
+    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId,
+    Memory, OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output, Position, ReplicaPolicy, Session};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};

@@ -18,7 +18,7 @@ use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
 use crate::flow::request::state::{Park, RequestState};
 use crate::io::{Ios, Purpose};
-use crate::jobs::Jobs;
+use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::memory::{FrameNo, Memory};
 use crate::pool_state::PoolState;
@@ -169,7 +169,8 @@ impl Core {
         let look = (looks && (d.cleaner.is_idle() || self.is_commit_due(disk)))
             .then(|| d.cleaner.next_look_us.max(d.cleaner.retry_us));
         if !d.life.writes_origin() {
-            return look.map(|at| at.max(self.now + 1));
+            let goes_on = d.job.as_ref().is_some_and(Job::goes_on);
+            return look.into_iter().chain(goes_on.then_some(self.now)).min().map(|at| at.max(self.now + 1));
         }
         let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
         let fetch = peer.map(|peer| peer.retry_us).filter(|at| *at > self.now);

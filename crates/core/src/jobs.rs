@@ -41,7 +41,10 @@ pub(crate) enum JobKind {
         since_us: Micros,
         total: u64,
     },
-    Forget,
+    Forget {
+        /// More segments can be given up at once: the last step ended at its bound.
+        goes_on: bool,
+    },
     Freeze,
     HandOver,
     Claim {
@@ -102,6 +105,11 @@ impl Job {
             JobKind::Resize { sectors, .. } => Some(sectors),
             _ => None,
         }
+    }
+
+    /// Whether the job can take another step at once.
+    pub fn goes_on(&self) -> bool {
+        self.kind == JobKind::Forget { goes_on: true }
     }
 
     /// Whether the job gives the disk to another host.

@@ -29,7 +29,7 @@ pub(crate) struct Schedule {
     children: usize,
     /// In this call, waiters have been woken although nothing is in flight.
     woke_stranded: bool,
-    /// In this call, a step has been made with the segments of a lost device.
+    /// In this call, a step has been made with the segments of a lost device or of a forgotten disk.
     stepped: bool,
 }
 
@@ -100,7 +100,8 @@ impl Schedule {
         (self.woke_stranded, self.stepped) = (false, false);
     }
 
-    /// Returns true the first time in a call: a step may be made with the segments of a lost device.
+    /// Returns true the first time in a call: a step may be made with the segments of a lost device or of a
+    /// forgotten disk.
     pub fn may_step(&mut self) -> bool {
         !std::mem::replace(&mut self.stepped, true)
     }

@@ -8,6 +8,7 @@ use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 use crate::base::Sharing;
 use crate::checkpoint::Checkpoints;
 use crate::device::{Payload, Store};
+use crate::loans::Loans;
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
 use crate::run::tell;
@@ -67,6 +68,7 @@ impl World {
         }
         self.jobs.clear();
         self.sharing.iter_mut().for_each(Sharing::forget_questions);
+        self.loans.iter_mut().for_each(Loans::host_ended);
         let memory = self.fresh_memory();
         self.open(memory, 0)?;
         self.attach_all()
@@ -120,6 +122,7 @@ impl World {
         self.trigger = None;
         self.jobs.clear();
         self.sharing.iter_mut().for_each(Sharing::forget_questions);
+        self.loans.iter_mut().for_each(Loans::host_ended);
         for disk in &mut self.disks {
             disk.busy = false;
             disk.life = match disk.life {
@@ -272,6 +275,9 @@ impl World {
                 disk.no = None;
             }
             for summary in &report.disks {
+                if self.is_loan(summary.id) {
+                    continue;
+                }
                 let Some(place) = self.disks.iter().position(|d| d.config.id == summary.id) else {
                     return violation!("the pool knows disk {}, which never was attached", summary.id);
                 };
@@ -291,6 +297,7 @@ impl World {
                     disk.life = Life::Released;
                 }
             }
+            self.forget_loans()?;
             return self.pump();
         }
     }

@@ -66,7 +66,8 @@ impl World {
             let content = pattern::recognise(&cached);
             let Content::Data { disk, sector, .. } = content else { return false };
             let disk = usize::from(disk);
-            if sector >= self.disks[disk].origin.bytes() / SECTOR_BYTES as u64 {
+            // Blocks of loans are of none of the disks.
+            if disk >= self.disks.len() || sector >= self.disks[disk].origin.bytes() / SECTOR_BYTES as u64 {
                 return false;
             }
             self.disks[disk].origin.read(sector, &mut original);

@@ -18,6 +18,8 @@ pub enum Job {
     Release(usize, bool),
     /// Forgetting a detached disk.
     Forget(usize),
+    /// Freeing a loan.
+    EndLoan(u32),
     /// Changing a disk's mode.
     Mode(usize, WriteMode),
     /// Changing a disk's size from the first to the second number of sectors.
@@ -43,7 +45,7 @@ impl Job {
             | Job::Mode(disk, _)
             | Job::Resize(disk, ..)
             | Job::Clean(disk, _) => Some(disk),
-            Job::AddDevice(..) | Job::RemoveDevice(_) | Job::Shutdown => None,
+            Job::EndLoan(_) | Job::AddDevice(..) | Job::RemoveDevice(_) | Job::Shutdown => None,
         }
     }
 }
@@ -201,6 +203,11 @@ impl World {
                     self.disks[disk].no = None;
                     self.disks[disk].deferred.fill(false);
                 }
+                Ok(())
+            }
+            Job::EndLoan(number) => {
+                self.loans.iter_mut().for_each(|loans| loans.freed(number));
+                self.counts.freed_loans += 1;
                 Ok(())
             }
             Job::Mode(disk, mode) => {

@@ -14,6 +14,7 @@ pub mod fuzz;
 mod hosts;
 pub mod io;
 pub mod job;
+pub mod loans;
 pub mod loss;
 pub mod manage;
 pub mod media;

@@ -191,7 +191,7 @@ fn many(arguments: &Arguments) -> RunReport {
 
 fn tell(counts: &Counts, time: Duration) {
     println!(
-        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} owners replaced by complete replicas, {} take-overs in a cluster, {} faults, {} sectors verified, {:.1} s",
+        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} blocks lent, {} of them read and {} loans freed, {} owners replaced by complete replicas, {} take-overs in a cluster, {} faults, {} sectors verified, {:.1} s",
         counts.kills,
         counts.cuts,
         counts.crashes_in_open,
@@ -201,6 +201,9 @@ fn tell(counts: &Counts, time: Duration) {
         counts.errors,
         counts.jobs,
         counts.shared,
+        counts.lent,
+        counts.lent_reads,
+        counts.freed_loans,
         counts.replicas,
         counts.takeovers,
         counts.faults,

@@ -4,6 +4,7 @@ use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
 use haversack_model::{SECTOR_BYTES, SectorNo};
 
 use crate::job::Job;
+use crate::loans::{Loans, is_of_loan};
 use crate::memory::Buffer;
 use crate::oracle::{Outcome, Tick};
 use crate::pattern::Version;
@@ -116,10 +117,11 @@ impl World {
             return Err(Stop::Crash(CrashKind::Kill));
         }
         self.pump()?;
+        let lends = self.loans.as_ref().is_some_and(Loans::are_read);
         let leaving = self.disks[disk].life != Life::Attached;
         match taken {
             Ok(()) => Ok(true),
-            Err(Rejected::Busy) if self.pending > 0 => Ok(false),
+            Err(Rejected::Busy) if self.pending > 0 || lends => Ok(false),
             Err(Rejected::NotOwner | Rejected::NoSuchDisk(_)) if leaving => Ok(false),
             Err(why) => violation!(
                 "{op:?} of disk {disk} at {sector}+{sectors} was rejected with {} requests in flight: {why}",
@@ -129,6 +131,9 @@ impl World {
     }
 
     pub(crate) fn completed(&mut self, tag: RequestTag, result: Result<(), RequestError>) -> Flow {
+        if is_of_loan(tag) {
+            return self.lent_read_done(tag, result);
+        }
         let slot = (tag.0 & 0xFFFF) as usize;
         let Some(request) = self.requests.get(slot).copied().flatten().filter(|r| r.tag == tag) else {
             return violation!("a completion for {tag:?}, which is not in flight");

@@ -6,6 +6,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::checkpoint::Checkpoints;
+use crate::loans::Loans;
 use crate::plan::Plan;
 use crate::script;
 use crate::world::{Counts, Flow, Stop, World};
@@ -28,6 +29,9 @@ pub(crate) const RUNS_THAT_PREPARE: u64 = 3;
 /// One run in this many has disks that share blocks with their base.
 const RUNS_WITH_BASES: u64 = 5;
 
+/// One run in this many lends space to other hosts.
+const RUNS_THAT_LEND: u64 = 5;
+
 /// One run in this many has disks whose blocks are cleaned in the order of their guests' flushes.
 const RUNS_IN_ORDER: u64 = 6;
 
@@ -40,7 +44,7 @@ pub struct Options {
     pub script_percent: u64,
     /// Every admission filter is the learning one; all other choices of a seed stay the same.
     pub learned: bool,
-    /// No run has bases, leaves checkpoints or cleans in order; all other choices of a seed stay the same.
+    /// No run has bases or loans, leaves checkpoints or cleans in order; all other choices of a seed stay the same.
     pub plain: bool,
 }
 
@@ -107,6 +111,9 @@ impl Counts {
         self.requests += other.requests;
         self.jobs += other.jobs;
         self.shared += other.shared;
+        self.lent += other.lent;
+        self.lent_reads += other.lent_reads;
+        self.freed_loans += other.freed_loans;
         self.replicas += other.replicas;
         self.takeovers += other.takeovers;
         self.errors += other.errors;
@@ -209,6 +216,9 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled((!seed).rotate_left(16));
     let leaves = apart.one_in(RUNS_WITH_CHECKPOINTS) && !options.plain;
     world.checkpoints = leaves.then(|| Checkpoints::new(apart));
+    let mut apart = Random::scrambled((!seed).rotate_left(32));
+    let lends = apart.one_in(RUNS_THAT_LEND) && !options.plain;
+    world.loans = lends.then(|| Loans::new(apart));
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);
     outcome(result.unwrap_or_else(|payload| panic::resume_unwind(payload)), &told)

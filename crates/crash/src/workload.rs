@@ -90,6 +90,7 @@ impl World {
             }
             self.damage_something()?;
             self.share_something();
+            self.lend_something()?;
             let asks = self.pending < self.plan.depth && self.rng.percent(busy);
             if asks || !self.advance()? {
                 self.random_request()?;
@@ -324,6 +325,7 @@ impl World {
     pub(crate) fn finish_run(&mut self) -> Flow {
         self.heal();
         self.drain()?;
+        self.end_loans()?;
         self.wait("management jobs", |world| world.jobs.is_empty())?;
         self.become_whole()?;
         let everything = if self.rng.one_in(3) { Extent::Everything } else { Extent::Touched };

@@ -12,6 +12,7 @@ use crate::checkpoint::Checkpoints;
 use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
 use crate::job::Job;
+use crate::loans::Loans;
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
 use crate::oracle::{Oracle, Tick};
@@ -189,6 +190,12 @@ pub struct Counts {
     pub jobs: u64,
     /// Times that a disk began to share blocks with its base.
     pub shared: u64,
+    /// Blocks stored under loans.
+    pub lent: u64,
+    /// Blocks read under loans.
+    pub lent_reads: u64,
+    /// Loans of which all space was freed.
+    pub freed_loans: u64,
     /// Owners that died while the replica of their dirty blocks was complete.
     pub replicas: u64,
     /// Disks taken over by force in a cluster.
@@ -233,6 +240,8 @@ pub struct World {
     pub(crate) damages: Option<Random>,
     /// Disks that share blocks with their base; not in all runs.
     pub(crate) sharing: Option<Sharing>,
+    /// Space that is lent to other hosts; not in all runs.
+    pub(crate) loans: Option<Loans>,
     /// The pool reported that every dirty block has two copies when it last ran, and nothing was lost since.
     pub(crate) whole: bool,
     pub(crate) torn_store: bool,
@@ -289,6 +298,7 @@ impl World {
             losses: None,
             damages: None,
             sharing,
+            loans: None,
             whole: false,
             torn_store: false,
             unprotected_fault: false,

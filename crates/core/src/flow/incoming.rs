@@ -73,7 +73,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
-    fn incoming(&self, disk: DiskNo) -> Result<(), ManageError> {
+    pub(crate) fn incoming(&self, disk: DiskNo) -> Result<(), ManageError> {
         let d = self.known(disk)?;
         if d.life.is_incoming() { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
     }

@@ -129,7 +129,7 @@ impl<M: Memory> Call<'_, M> {
             JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),
             JobKind::Detach { loss, .. } => self.drive_detach(disk, loss, version),
             JobKind::Resize { before, sectors, stage } => self.drive_resize(disk, before, sectors, stage),
-            JobKind::Forget if recorded => self.drive_forget(disk),
+            JobKind::Forget { .. } if recorded => self.drive_forget(disk),
             JobKind::Freeze => self.drive_freeze(disk),
             JobKind::HandOver if recorded || planted(Bug::HandOverUnrecorded) => self.end_hand_over(disk),
             JobKind::Claim { epoch } => self.drive_claim(disk, epoch),
@@ -139,7 +139,7 @@ impl<M: Memory> Call<'_, M> {
             JobKind::Attach
             | JobKind::Mode(_)
             | JobKind::Release
-            | JobKind::Forget
+            | JobKind::Forget { .. }
             | JobKind::HandOver
             | JobKind::Record => {}
         }

@@ -13,6 +13,7 @@ use crate::config::{DiskConfig, Target};
 use crate::core::{Call, Core};
 use crate::error::ManageError;
 use crate::format::geometry::SLOTS_PER_SEGMENT;
+use crate::lifecycle::Event;
 use crate::memory::Memory;
 
 impl Core {
@@ -36,12 +37,17 @@ impl<M: Memory> Call<'_, M> {
         Ok(disk)
     }
 
-    /// Gives up a disk whose blocks are lent, and frees its space.
+    /// Gives up a disk whose blocks are lent: none of them is read from now on. Their space is freed step by step until the job
+    /// ends.
     ///
     /// # Errors
     /// It is not lent, or is being given up.
     pub fn end_loan(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
-        self.dismiss_disk(now, disk)?;
+        self.idle(disk)?;
+        self.incoming(disk)?;
+        let d = self.disk_mut(disk);
+        d.moving = None;
+        d.life.happened(Event::Dismiss);
         self.forget(now, disk, None)
     }
 

@@ -286,8 +286,9 @@ impl<M: Memory> Call<'_, M> {
             self.store.take_this(segment, asker);
         }
         for disk in self.disks.places() {
-            let waits = self.disks.contains(disk) && self.staging.lists[disk].len > 0;
-            if waits && asker.is_none_or(|a| a == disk) {
+            let Some(d) = self.disks.get(disk) else { continue };
+            let waits = self.staging.lists[disk].len > 0 && asker.is_none_or(|a| a == disk);
+            if waits || d.life.is_forgotten() {
                 self.queue(disk);
             }
         }

@@ -1,8 +1,8 @@
-//! Measures a balancing round and a division among tenants of a large cluster, in processor time:
+//! Measures a balancing round, the planning of loans and a division among tenants of a large cluster, in processor time:
 //! `cargo run --release -p haversack-cluster --example balancing_round [HOSTS] [SEED]`.
 
 use haversack_cluster::{
-    Balancer, Demand, Disk, Host, HostName, Plan, Rule, Settings, Snapshot, Tenant, TenantName, Vm, VmName,
+    Balancer, Borrows, Demand, Disk, Host, HostName, Lends, Offers, Plan, Rule, Settings, Snapshot, Tenant, TenantName, Vm, VmName,
     demands, divide,
 };
 use haversack_model::random::Random;
@@ -35,6 +35,9 @@ fn main() {
             }
         }
     }
+    for overloaded_percent in [2, 20, 60] {
+        plan_loans(overloaded_percent, &cluster(hosts, overloaded_percent, false, &mut Random::new(seed)));
+    }
     divide_tenants(hosts, &mut Random::new(seed));
 }
 
@@ -50,6 +53,33 @@ fn measure(snapshot: &Snapshot, rule: Rule, max_moves_per_hour: u32) {
         processor_s() - start,
         moves.len(),
         held.len(),
+    );
+}
+
+/// Plans the loans of a cluster in which all hosts lend, borrow, and reach a hundred others.
+fn plan_loans(overloaded_percent: u64, snapshot: &Snapshot) {
+    let mut balancer = Balancer::new(Settings::default()).unwrap();
+    (0..3).for_each(|_| balancer.observe(snapshot).unwrap());
+    let names: Vec<&HostName> = snapshot.hosts.iter().map(|host| &host.name).collect();
+    let lends = Lends { spare_blocks: CAPACITY_BLOCKS, to: None };
+    let borrows = |at: usize| {
+        let reaches = (1..=100).map(|step| names[(at + step) % names.len()].clone()).collect();
+        Borrows { reaches, ..Borrows::default() }
+    };
+    let offers = Offers {
+        lenders: names.iter().map(|name| ((*name).clone(), lends.clone())).collect(),
+        borrowers: names.iter().enumerate().map(|(at, name)| ((*name).clone(), borrows(at))).collect(),
+        moves_are_made: false,
+    };
+    let start = processor_s();
+    let plan = balancer.plan(0, snapshot).unwrap();
+    let planned = processor_s();
+    let loans = balancer.loans(snapshot, &plan, &offers).unwrap();
+    println!(
+        "{overloaded_percent} % overloaded: {} loans, {:.3} s after {:.3} s for the moves",
+        loans.len(),
+        processor_s() - planned,
+        planned - start
     );
 }
 

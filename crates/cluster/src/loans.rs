@@ -133,6 +133,11 @@ impl Balancer {
         Ok(loans)
     }
 
+    /// Returns whether [`Balancer::loans`] may name loans of a host: without a plan it is known of most hosts that it does not.
+    pub fn may_borrow(&self, host: &HostName, borrows: bool) -> bool {
+        borrows || self.memory(host).windows >= self.settings().windows
+    }
+
     fn is_overloaded(&self, host: &HostView) -> bool {
         self.memory(&host.host.name).windows >= self.settings().windows
             && host.load() > self.settings().threshold

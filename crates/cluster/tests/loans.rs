@@ -48,7 +48,12 @@ impl Scene {
     /// Returns the loans that are planned now.
     fn planned(&self) -> Vec<FlashLoan> {
         let plan = self.balancer.plan(0, &self.snapshot).unwrap();
-        self.balancer.loans(&self.snapshot, &plan, &self.offers).unwrap()
+        let loans = self.balancer.loans(&self.snapshot, &plan, &self.offers).unwrap();
+        for FlashLoan { borrower, .. } in &loans {
+            let borrows = !self.offers.borrowers[borrower].from.is_empty();
+            assert!(self.balancer.may_borrow(borrower, borrows), "a host may leave the plan out");
+        }
+        loans
     }
 
     /// A window passes, and the hosts do what is planned. Returns the lenders of `a`.
@@ -73,7 +78,9 @@ fn an_overloaded_host_whose_vm_cannot_move_borrows_and_gives_back() {
     let nobody: [&str; 0] = [];
     assert_eq!(scene.window(), nobody);
     assert_eq!(scene.window(), nobody);
+    assert!(!scene.balancer.may_borrow(&"a".into(), false));
     assert_eq!(scene.window(), ["b"], "the one with the most to spare");
+    assert!(["b", "c"].map(|name| scene.balancer.may_borrow(&name.into(), false)) == [false, false]);
     let [loan] = &scene.planned()[..] else { panic!("one loan") };
     assert!(loan.is_begun && loan.to_string().starts_with("a borrows flash of b"), "{loan}");
     // Quiet for a moment, then for long enough.

@@ -81,8 +81,8 @@ pub trait Backend: Send + Sync {
     fn join_hosts(&self, host: &HostSettings) -> Result<()>;
     /// See [`PoolHandle::join_lending`].
     fn join_lending(&self, settings: &LendingSettings) -> Result<()>;
-    /// See [`PoolHandle::give_back_loans`].
-    fn give_back_loans(&self, lender: HostId) -> Result<()>;
+    /// See [`PoolHandle::choose_lenders`].
+    fn choose_lenders(&self, hosts: &[HostId]) -> Result<()>;
     /// See [`PoolHandle::lending_status`].
     fn lending_status(&self) -> Result<LendingStatus>;
     /// See [`PoolHandle::host_said`].
@@ -226,8 +226,8 @@ impl Backend for PoolHandle {
         PoolHandle::join_lending(self, settings)
     }
 
-    fn give_back_loans(&self, lender: HostId) -> Result<()> {
-        PoolHandle::give_back_loans(self, lender)
+    fn choose_lenders(&self, hosts: &[HostId]) -> Result<()> {
+        PoolHandle::choose_lenders(self, hosts)
     }
 
     fn lending_status(&self) -> Result<LendingStatus> {

@@ -200,9 +200,9 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.join_lending(settings))
     }
 
-    /// Gives back all that disks have at a lender.
-    pub(crate) fn give_back_loans(&self, lender: HostId) -> Result<()> {
-        self.run(move |reactor| reactor.give_back_loans(lender))
+    /// Has disks borrow from these hosts and no others.
+    pub(crate) fn choose_lenders(&self, hosts: Vec<HostId>) -> Result<()> {
+        self.run(move |reactor| reactor.choose_lenders(hosts))
     }
 
     /// Returns what is lent and borrowed.

@@ -69,7 +69,7 @@ pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
 pub use job::Job;
-pub use lending::{Borrowed, LendingSettings, LendingStatus, LendsToMe};
+pub use lending::{Borrowed, ConnectionTo, LendingSettings, LendingStatus, LendsToMe};
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
 pub use moving::{

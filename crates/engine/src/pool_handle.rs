@@ -131,12 +131,12 @@ impl PoolHandle {
         })
     }
 
-    /// Gives back all that disks have at a lender.
+    /// Has disks borrow from these hosts and no others. What the others have is given back.
     ///
     /// # Errors
     /// The pool has stopped.
-    pub fn give_back_loans(&self, lender: HostId) -> Result<()> {
-        self.arenas.iter().try_for_each(|arena| arena.give_back_loans(lender))
+    pub fn choose_lenders(&self, hosts: &[HostId]) -> Result<()> {
+        self.arenas.iter().try_for_each(|arena| arena.choose_lenders(hosts.to_vec()))
     }
 
     /// Returns what is lent and borrowed.

@@ -662,6 +662,7 @@ impl Reactor {
             .chain(self.retries.next_us())
             .chain(self.turns.next_us())
             .chain(self.moving.next_us(self.now))
+            .chain(self.next_look_at_loans())
             .chain(self.ends_by_us)
             .min()?;
         // A timer that stays due, for example of a slow flush, must not keep the reactor awake.

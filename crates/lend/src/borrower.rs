@@ -10,7 +10,7 @@
 //! - A copy is used only if no write to the block was under way since its loan was asked for, up to the moment when all data
 //!   of the read is there. So it is what a read of the origin would return.
 //! - Each read that was taken on has one outcome.
-//! - Memory: [`MOST_LOANS`] filters, [`MOST_READS`] reads of [`MOST_READ_BLOCKS`] blocks, and the table of writes.
+//! - Memory: for each chosen lender about half a KiB, [`MOST_LOANS`] filters, [`MOST_READS`] reads of [`MOST_READ_BLOCKS`] blocks, and the table of writes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -64,7 +64,7 @@ pub struct BorrowerSettings {
     pub disk_blocks: u64,
     /// A random number.
     pub epoch: u64,
-    /// The hosts that lend.
+    /// The hosts that lend, at first.
     pub lenders: Vec<HostId>,
 }
 
@@ -135,6 +135,11 @@ impl Lender {
         }
     }
 
+    /// Notes that reads have ended.
+    fn answered(&mut self, blocks: usize) {
+        self.in_flight = self.in_flight.saturating_sub(blocks);
+    }
+
     fn granted(&mut self) {
         self.most_blocks = self.most_blocks.saturating_mul(2).min(MOST_LOAN_BLOCKS);
     }
@@ -153,7 +158,7 @@ enum State {
 /// A loan and its part of the index.
 struct Part {
     loan: Loan,
-    lender: usize,
+    lender: HostId,
     state: State,
     since_us: Micros,
     index: Bloom,
@@ -169,7 +174,7 @@ struct Reading {
     began_us: Micros,
     due_us: Micros,
     /// Loan and lender of each block, and its data.
-    blocks: Vec<(u64, usize, Option<Vec<u8>>)>,
+    blocks: Vec<(u64, HostId, Option<Vec<u8>>)>,
 }
 
 /// See the module.
@@ -213,6 +218,30 @@ impl Borrower {
         }
     }
 
+    /// Returns what is known of a host, if it is chosen.
+    fn lender(&self, host: HostId) -> Option<&Lender> {
+        self.lenders.iter().find(|lender| lender.host == host)
+    }
+
+    fn lender_mut(&mut self, host: HostId) -> Option<&mut Lender> {
+        self.lenders.iter_mut().find(|lender| lender.host == host)
+    }
+
+    /// Borrows from these hosts from now on. What the others have is given back, and what is known of them forgotten.
+    pub fn choose(&mut self, now: Micros, hosts: &[HostId]) {
+        let is_chosen = |lender: &Lender| hosts.contains(&lender.host);
+        let (kept, left) = std::mem::take(&mut self.lenders).into_iter().partition(is_chosen);
+        self.lenders = kept;
+        for lender in left {
+            self.give_back(now, lender.host);
+        }
+        for host in hosts {
+            if self.lender(*host).is_none() {
+                self.lenders.push(Lender::new(*host));
+            }
+        }
+    }
+
     /// Returns the next thing to do.
     pub fn poll(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
@@ -250,10 +279,11 @@ impl Borrower {
         for (at, (number, lender, _)) in blocks.iter().enumerate() {
             let loan = Loan { epoch: self.settings.epoch, number: *number };
             let (block, question) = (first + at as u64, question + at as u64);
-            self.lenders[*lender].in_flight += 1;
-            self.lenders[*lender].asked_blocks += 1;
-            let get = Message::Get { loan, block, question };
-            self.outcomes.push_back(Outcome::Send(self.lenders[*lender].host, get));
+            if let Some(lender) = self.lender_mut(*lender) {
+                lender.in_flight += 1;
+                lender.asked_blocks += 1;
+            }
+            self.outcomes.push_back(Outcome::Send(*lender, Message::Get { loan, block, question }));
         }
         self.figures.asked_blocks += blocks.len() as u64;
         let due_us = now + self.deadline_us();
@@ -268,7 +298,7 @@ impl Borrower {
                 // So are the older ones.
                 return None;
             }
-            let lender = &self.lenders[part.lender];
+            let Some(lender) = self.lender(part.lender) else { continue };
             let on_trial = lender.breaker.times.samples() < TRIED && lender.in_flight >= TRIALS;
             let usable = lender.breaker.is_closed(now) && !on_trial && reaches(lender.host);
             if usable && part.index.has(block) {
@@ -317,13 +347,13 @@ impl Borrower {
                 continue;
             }
             let part = &mut self.parts[at];
-            if room(self.lenders[part.lender].host) <= sent {
+            let host = part.lender;
+            if room(host) <= sent {
                 continue;
             }
             part.index.add(block);
             let (loan, data) = (part.loan, data(block));
             let crc = checksum(self.settings.disk, loan, block, &data);
-            let host = self.lenders[part.lender].host;
             self.outcomes.push_back(Outcome::Send(host, Message::Put { loan, block, crc, data }));
             self.figures.sent_blocks += 1;
             sent += 1;
@@ -356,7 +386,7 @@ impl Borrower {
             }
             match part.state {
                 State::Asked(_) => return None,
-                State::Open if reaches(self.lenders[part.lender].host) => return Some(at),
+                State::Open if reaches(part.lender) => return Some(at),
                 State::Open | State::Closed => {}
             }
         }
@@ -380,9 +410,10 @@ impl Borrower {
         self.newest += 1;
         let loan = Loan { epoch: self.settings.epoch, number: self.newest };
         let blocks = loan_blocks(self.settings.disk_blocks).min(self.lenders[lender].most_blocks);
+        let host = self.lenders[lender].host;
         self.parts.push_back(Part {
             loan,
-            lender,
+            lender: host,
             state: State::Asked(now),
             since_us: now,
             index: Bloom::new(blocks, PROBES),
@@ -391,58 +422,59 @@ impl Borrower {
             unsent: 0,
         });
         let open = Message::Open { loan, blocks, disk_blocks: self.settings.disk_blocks };
-        self.outcomes.push_back(Outcome::Send(self.lenders[lender].host, open));
+        self.outcomes.push_back(Outcome::Send(host, open));
     }
 
     /// Returns a loan to its lender.
     fn give_up(&mut self, at: usize) {
         let part = self.parts.remove(at).expect("it is there");
-        let host = self.lenders[part.lender].host;
-        self.outcomes.push_back(Outcome::Send(host, Message::Close { loan: part.loan }));
+        self.outcomes.push_back(Outcome::Send(part.lender, Message::Close { loan: part.loan }));
     }
 
     /// Takes in a message of a lender.
     pub fn heard(&mut self, now: Micros, from: HostId, message: Message) {
-        let Some(lender) = self.lenders.iter().position(|lender| lender.host == from) else { return };
         let loan = message.loan();
-        let mut parts = self.parts.iter();
-        let at = parts.position(|part| part.loan == loan && part.lender == lender);
+        let at = self.parts.iter().position(|part| part.loan == loan && part.lender == from);
         match message {
-            Message::Opened { .. } => match at {
-                Some(at) => {
-                    if let State::Asked(_) = self.parts[at].state {
-                        self.parts[at].state = State::Open;
-                        self.lenders[lender].granted();
-                    }
-                }
-                None => self.outcomes.push_back(Outcome::Send(from, Message::Close { loan })),
-            },
-            Message::Ended { .. } => {
-                if let Some(at) = at {
-                    let (state, blocks) = (self.parts[at].state, self.parts[at].index.most());
-                    match state {
-                        State::Asked(_) => self.lenders[lender].refused(now, blocks),
-                        State::Open => self.lenders[lender].ask_from_us = now + REFUSED_US,
-                        // It has to go for the next one, or is one of the oldest.
-                        State::Closed => {}
-                    }
-                    self.lenders[lender].ended_loans += u64::from(!matches!(state, State::Asked(_)));
-                    self.parts.remove(at);
-                }
-                // Questions under it are not answered.
-                self.fall_back_of(now, |number, of| of == lender && number == loan.number);
-            }
+            Message::Opened { .. } => self.opened(from, loan, at),
+            Message::Ended { .. } => self.ended(now, from, loan, at),
             Message::Got { block, question, found, .. } => {
-                self.got(now, lender, loan, block, question, found);
+                self.got(now, from, loan, block, question, found);
             }
             Message::Open { .. } | Message::Close { .. } | Message::Put { .. } | Message::Get { .. } => {}
         }
     }
 
+    fn opened(&mut self, from: HostId, loan: Loan, at: Option<usize>) {
+        let Some(at) = at else {
+            return self.outcomes.push_back(Outcome::Send(from, Message::Close { loan }));
+        };
+        if let State::Asked(_) = self.parts[at].state {
+            self.parts[at].state = State::Open;
+            self.lender_mut(from).into_iter().for_each(Lender::granted);
+        }
+    }
+
+    fn ended(&mut self, now: Micros, from: HostId, loan: Loan, at: Option<usize>) {
+        if let Some(Part { state, index, .. }) = at.and_then(|at| self.parts.remove(at))
+            && let Some(lender) = self.lender_mut(from)
+        {
+            match state {
+                State::Asked(_) => lender.refused(now, index.most()),
+                State::Open => lender.ask_from_us = now + REFUSED_US,
+                // It has to go for the next one, or is one of the oldest.
+                State::Closed => {}
+            }
+            lender.ended_loans += u64::from(!matches!(state, State::Asked(_)));
+        }
+        // Questions under it are not answered.
+        self.fall_back_of(now, |number, of| of == from && number == loan.number);
+    }
+
     fn got(
         &mut self,
         now: Micros,
-        lender: usize,
+        from: HostId,
         loan: Loan,
         block: u64,
         question: u64,
@@ -453,7 +485,7 @@ impl Borrower {
         let is_it = loan.epoch == self.settings.epoch && Some(block) == reading.first.checked_add(at as u64);
         let asked = reading.blocks.get(at);
         let asked = asked
-            .filter(|(number, of, data)| is_it && *number == loan.number && *of == lender && data.is_none());
+            .filter(|(number, of, data)| is_it && *number == loan.number && *of == from && data.is_none());
         if asked.is_none() {
             return;
         }
@@ -466,10 +498,12 @@ impl Borrower {
         };
         if !is_good {
             self.figures.bad_blocks += 1;
-            self.lenders[lender].breaker.failed(now);
+            self.lender_mut(from).into_iter().for_each(|lender| lender.breaker.failed(now));
             return self.fall_back(now, first_question, false);
         }
-        self.lenders[lender].breaker.answered(now, took_us, &self.origin);
+        if let Some(lender) = self.lenders.iter_mut().find(|lender| lender.host == from) {
+            lender.breaker.answered(now, took_us, &self.origin);
+        }
         self.count_answer(loan, found.is_none());
         let Some((_, data)) = found else {
             self.figures.missing_blocks += 1;
@@ -501,7 +535,7 @@ impl Borrower {
     /// Ends a read of which all data is there.
     fn serve(&mut self, now: Micros, question: u64) {
         let reading = &self.reads[&question];
-        let is_void = |(at, block): (usize, &(u64, usize, Option<Vec<u8>>))| {
+        let is_void = |(at, block): (usize, &(u64, HostId, Option<Vec<u8>>))| {
             self.voids.is_void(reading.first + at as u64, block.0)
         };
         if reading.blocks.iter().enumerate().any(is_void) {
@@ -510,15 +544,18 @@ impl Borrower {
         }
         let Some(reading) = self.remove(question) else { return };
         self.figures.hit_blocks += reading.blocks.len() as u64;
-        reading.blocks.iter().for_each(|(_, lender, _)| self.lenders[*lender].hit_blocks += 1);
+        for (_, host, _) in &reading.blocks {
+            self.lender_mut(*host).into_iter().for_each(|lender| lender.hit_blocks += 1);
+        }
         let blocks = reading.blocks.into_iter().filter_map(|(_, _, data)| data).collect();
         self.outcomes.push_back(Outcome::Serve { token: reading.token, blocks });
     }
 
     fn remove(&mut self, question: u64) -> Option<Reading> {
         let reading = self.reads.remove(&question)?;
-        for (_, lender, _) in &reading.blocks {
-            self.lenders[*lender].in_flight -= 1;
+        for (_, host, _) in &reading.blocks {
+            // One that was chosen again since has forgotten this read.
+            self.lender_mut(*host).into_iter().for_each(|lender| lender.answered(1));
         }
         Some(reading)
     }
@@ -530,7 +567,7 @@ impl Borrower {
     }
 
     /// Ends the reads that wait for a loan or a lender.
-    fn fall_back_of(&mut self, now: Micros, is_it: impl Fn(u64, usize) -> bool) {
+    fn fall_back_of(&mut self, now: Micros, is_it: impl Fn(u64, HostId) -> bool) {
         let waits = |(question, reading): (&u64, &Reading)| {
             let hit =
                 reading.blocks.iter().any(|(number, lender, data)| data.is_none() && is_it(*number, *lender));
@@ -549,14 +586,16 @@ impl Borrower {
             let reading = &self.reads[&question];
             let waited_us = now.saturating_sub(reading.began_us);
             let open = reading.blocks.iter().find(|(_, _, data)| data.is_none());
-            if let Some((_, lender, _)) = open {
-                self.lenders[*lender].breaker.late(now, waited_us, &self.origin);
+            let late = open.and_then(|(_, host, _)| self.lenders.iter_mut().find(|lender| lender.host == *host));
+            if let Some(lender) = late {
+                lender.breaker.late(now, waited_us, &self.origin);
             }
             self.fall_back(now, question, false);
         }
         let waits = |part: &Part| matches!(part.state, State::Asked(at) if at + OPEN_US <= now);
         if let Some(at) = self.parts.iter().position(waits) {
-            self.lenders[self.parts[at].lender].ask_from_us = now + REFUSED_US;
+            let host = self.parts[at].lender;
+            self.lender_mut(host).into_iter().for_each(|lender| lender.ask_from_us = now + REFUSED_US);
             self.give_up(at);
         }
     }
@@ -586,12 +625,11 @@ impl Borrower {
     }
 
     /// Gives back all that one lender has.
-    pub fn give_back(&mut self, now: Micros, host: HostId) {
-        let Some(lender) = self.lenders.iter().position(|lender| lender.host == host) else { return };
-        while let Some(at) = self.parts.iter().position(|part| part.lender == lender) {
+    fn give_back(&mut self, now: Micros, host: HostId) {
+        while let Some(at) = self.parts.iter().position(|part| part.lender == host) {
             self.give_up(at);
         }
-        self.fall_back_of(now, |_, of| of == lender);
+        self.fall_back_of(now, |_, of| of == host);
     }
 
     /// Returns whether a block is inside the size that the disk had when it was attached: others are not lent.
@@ -601,8 +639,8 @@ impl Borrower {
 
     /// Returns what there is at each lender.
     pub fn lenders(&self, now: Micros) -> Vec<AtLender> {
-        let at = |(number, lender): (usize, &Lender)| {
-            let parts = || self.parts.iter().filter(|part| part.lender == number);
+        let at = |lender: &Lender| {
+            let parts = || self.parts.iter().filter(|part| part.lender == lender.host);
             AtLender {
                 host: lender.host,
                 loans: parts().count() as u64,
@@ -618,7 +656,7 @@ impl Borrower {
                 answers: lender.breaker.answers,
             }
         };
-        self.lenders.iter().enumerate().map(at).collect()
+        self.lenders.iter().map(at).collect()
     }
 
     /// Returns the figures.

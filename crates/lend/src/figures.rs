@@ -53,6 +53,8 @@ pub struct LenderFigures {
     pub bad_blocks: u64,
     /// Loans that were given back because the space was needed.
     pub given_back: u64,
+    /// Loans that ended because their host was gone, or did not use them after it was back.
+    pub left_loans: u64,
 }
 
 /// What a disk has at one lender.
@@ -68,7 +70,7 @@ pub struct AtLender {
     pub blocks: u64,
     /// For how long there has been the oldest of them, in microseconds; 0 if there is none.
     pub oldest_us: Micros,
-    /// Blocks that it was asked for since the disk was attached.
+    /// Blocks that it was asked for since it was chosen.
     pub asked_blocks: u64,
     /// Blocks that it has sent.
     pub hit_blocks: u64,

@@ -5,9 +5,11 @@
 //!   are spare.
 //! - When space is short, the host that has most loses its oldest loan first: the hosts' parts tend to equal ones (max-min).
 //! - A loan that is refused costs no other loan.
+//! - Loans that nobody will ask for any more end: those of a host that has not been connected for a while, and those that it has
+//!   not used for a while since it is connected again: it may have been started anew. If it does know them, it loses copies.
 //! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send. The caller takes only hosts that may borrow.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use haversack_model::{DiskId, HostId, Micros};
 
@@ -22,6 +24,12 @@ const LEAST_LOANS: u64 = 4;
 /// How often a host may open a loan in the long run, and how many more at once.
 const OPEN_EVERY_US: Micros = 50_000;
 const OPENS_AT_ONCE: u64 = 32;
+/// How long loans are kept for a host that is not connected.
+const GONE_AFTER_US: Micros = 60_000_000;
+/// How long a loan is kept that its host has not used since it is connected again.
+const UNUSED_AFTER_US: Micros = 600_000_000;
+/// How often that is looked at.
+const LOOK_EVERY_US: Micros = 5_000_000;
 /// The most reads at a time.
 const MOST_READS: usize = 512;
 /// The most blocks of a disk: 1 PiB.
@@ -89,7 +97,36 @@ pub struct LoanStatus {
 struct Held {
     status: LoanStatus,
     since_us: Micros,
+    /// When a block was stored or asked for last.
+    used_us: Micros,
     disk_blocks: u64,
+}
+
+/// Whether a host that has loans is there.
+struct Presence {
+    /// The number of its connection.
+    connection: Option<u64>,
+    /// When that one was seen first; 0 if there was no other one before.
+    began_us: Micros,
+    /// When it was connected last.
+    seen_us: Micros,
+}
+
+impl Presence {
+    /// Takes in the connection of this moment.
+    fn look(&mut self, now: Micros, connection: Option<u64>) {
+        let Some(number) = connection else { return };
+        if self.connection != Some(number) {
+            (self.connection, self.began_us) = (connection, now);
+        }
+        self.seen_us = now;
+    }
+
+    /// Returns whether a loan that was used last at this time ends.
+    fn ends(&self, now: Micros, used_us: Micros) -> bool {
+        let is_gone = now.saturating_sub(self.seen_us) >= GONE_AFTER_US;
+        is_gone || used_us < self.began_us && now.saturating_sub(self.began_us) >= UNUSED_AFTER_US
+    }
 }
 
 struct Read {
@@ -111,6 +148,9 @@ pub struct Lender {
     next_ticket: u64,
     /// From when on a host may open its next loan in the long run.
     opens: HashMap<HostId, Micros>,
+    /// The hosts that have loans.
+    present: BTreeMap<HostId, Presence>,
+    look_us: Micros,
     outputs: VecDeque<LenderOutput>,
     figures: LenderFigures,
 }
@@ -126,6 +166,8 @@ impl Lender {
             reads: HashMap::new(),
             next_ticket: 0,
             opens: HashMap::new(),
+            present: BTreeMap::new(),
+            look_us: 0,
             outputs: VecDeque::new(),
             figures: LenderFigures::default(),
         }
@@ -161,9 +203,9 @@ impl Lender {
             }
             (Message::Close { .. }, Some(no)) => self.forget(no),
             (Message::Put { block, crc, data, .. }, Some(no)) => {
-                self.put(no, block, crc, data, spare_blocks);
+                self.put(now, no, block, crc, data, spare_blocks);
             }
-            (Message::Get { block, question, .. }, Some(no)) => self.get(no, block, question),
+            (Message::Get { block, question, .. }, Some(no)) => self.get(now, no, block, question),
             (Message::Put { .. } | Message::Get { .. }, None) => {
                 self.send(from, disk, Message::Ended { loan });
             }
@@ -191,7 +233,7 @@ impl Lender {
             asked_blocks: 0,
             hit_blocks: 0,
         };
-        self.loans.insert(no, Held { status, since_us: now, disk_blocks });
+        self.loans.insert(no, Held { status, since_us: now, used_us: now, disk_blocks });
         self.numbers.insert((host, disk, loan), no);
         self.outputs.push_back(LenderOutput::Make { no, disk_blocks });
         self.send(host, disk, Message::Opened { loan });
@@ -266,8 +308,9 @@ impl Lender {
         Some((host, self.oldest_of(host)?))
     }
 
-    fn put(&mut self, no: LoanNo, block: u64, crc: u32, data: Vec<u8>, spare_blocks: u64) {
+    fn put(&mut self, now: Micros, no: LoanNo, block: u64, crc: u32, data: Vec<u8>, spare_blocks: u64) {
         let held = self.loans.get_mut(&no).expect("a number is of a loan");
+        held.used_us = now;
         let status = &mut held.status;
         if data.len() != BLOCK_BYTES || checksum(status.disk, status.loan, block, &data) != crc {
             self.figures.bad_blocks += 1;
@@ -281,8 +324,9 @@ impl Lender {
         self.outputs.push_back(LenderOutput::Store { no, block, data });
     }
 
-    fn get(&mut self, no: LoanNo, block: u64, question: u64) {
+    fn get(&mut self, now: Micros, no: LoanNo, block: u64, question: u64) {
         let held = self.loans.get_mut(&no).expect("a number is of a loan");
+        held.used_us = now;
         held.status.asked_blocks += 1;
         let LoanStatus { host, disk, loan, .. } = held.status;
         self.figures.asked_blocks += 1;
@@ -321,6 +365,32 @@ impl Lender {
         self.figures.given_back += 1;
         self.end(no);
         true
+    }
+
+    /// Ends the loans of hosts that are gone, from time to time. `connection` returns the number of a host's present connection.
+    pub fn look(&mut self, now: Micros, connection: &dyn Fn(HostId) -> Option<u64>) {
+        if now < self.look_us {
+            return;
+        }
+        self.look_us = now + LOOK_EVERY_US;
+        let hosts: BTreeSet<HostId> = self.loans.values().map(|held| held.status.host).collect();
+        self.present.retain(|host, _| hosts.contains(host));
+        for host in hosts {
+            let connection = connection(host);
+            let new = Presence { connection, began_us: 0, seen_us: now };
+            self.present.entry(host).or_insert(new).look(now, connection);
+        }
+        let present = &self.present;
+        let ends = |held: &Held| present[&held.status.host].ends(now, held.used_us);
+        let ended: Vec<LoanNo> =
+            self.loans.iter().filter(|(_, held)| ends(held)).map(|(no, _)| *no).collect();
+        self.figures.left_loans += ended.len() as u64;
+        ended.into_iter().for_each(|no| self.end(no));
+    }
+
+    /// Returns when [`Lender::look`] has to be called.
+    pub fn next_look(&self) -> Option<Micros> {
+        (!self.loans.is_empty()).then_some(self.look_us)
     }
 
     fn take(&mut self, no: LoanNo) -> Option<Held> {
@@ -414,6 +484,49 @@ mod tests {
         assert!(opens(&mut lender, 0, 2, loan(1, 1), LEAST));
         assert!(opens(&mut lender, 0, 1, loan(2, 1), LEAST));
         assert_eq!(held(&lender), [(2, loan(1, 1)), (1, loan(2, 1))]);
+    }
+
+    /// Lets the time pass, and returns the loans that are left.
+    fn after(lender: &mut Lender, times: std::ops::Range<u64>, connection: Option<u64>) -> usize {
+        for second in times {
+            lender.look(second * 1_000_000, &|host| if host == HostId(1) { connection } else { Some(1) });
+        }
+        while lender.poll().is_some() {}
+        lender.loans(0).filter(|status| status.host == HostId(1)).count()
+    }
+
+    /// Two loans of a host, and one of another one.
+    fn three_loans() -> Lender {
+        let mut lender = Lender::new(64 * u64::from(LEAST));
+        for (host, number) in [(1, 1), (1, 2), (2, 1)] {
+            assert!(opens(&mut lender, 0, host, loan(1, number), LEAST));
+        }
+        lender
+    }
+
+    #[test]
+    fn loans_of_a_host_that_is_gone_end_after_a_minute_and_no_others() {
+        let mut lender = three_loans();
+        assert_eq!(after(&mut lender, 0..100, Some(7)), 2);
+        assert_eq!(after(&mut lender, 100..155, None), 2);
+        // It was back for a moment: the same process may use them on.
+        assert_eq!(after(&mut lender, 155..160, Some(8)), 2);
+        assert_eq!(after(&mut lender, 160..210, None), 2);
+        assert_eq!(after(&mut lender, 210..230, None), 0);
+        assert_eq!(lender.loans(0).count(), 1, "the other host's");
+        assert_eq!(lender.figures().left_loans, 2);
+    }
+
+    #[test]
+    fn loans_that_are_not_used_after_a_reconnection_end_after_ten_minutes() {
+        let mut lender = three_loans();
+        assert_eq!(after(&mut lender, 0..2000, Some(7)), 2, "an unused loan of a host that was never away");
+        assert_eq!(after(&mut lender, 2000..2300, Some(8)), 2);
+        lender.heard(2_300_000_000, HostId(1), DISK, Message::Get { loan: loan(1, 2), block: 7, question: 0 }, 1);
+        assert_eq!(after(&mut lender, 2300..2590, Some(8)), 2);
+        assert_eq!(after(&mut lender, 2590..2620, Some(8)), 1);
+        assert!(held(&lender).contains(&(1, loan(1, 2))));
+        assert_eq!(after(&mut lender, 2620..9000, Some(8)), 1);
     }
 
     #[test]

@@ -214,3 +214,31 @@ fn a_loan_that_a_lender_ends_is_counted() {
     scene.hears(Message::Ended { loan });
     assert_eq!(scene.borrower.lenders(scene.now)[0].ended_loans, 1);
 }
+
+#[test]
+fn what_a_lender_has_that_is_chosen_no_more_is_given_back_and_forgotten() {
+    let mut scene = Scene::new();
+    scene.borrow(3);
+    let (loan, question) = scene.get(101).expect("the lender has it");
+    let other = HostId(10);
+    scene.borrower.choose(scene.now, &[other]);
+    let outcomes = scene.outcomes();
+    assert!(outcomes.contains(&Outcome::Send(LENDER, Message::Close { loan })), "{outcomes:?}");
+    assert!(outcomes.iter().any(|outcome| matches!(outcome, Outcome::FallBack { .. })), "{outcomes:?}");
+    // What it still says changes nothing.
+    scene.hears(got(loan, 101, question));
+    scene.hears(Message::Ended { loan });
+    assert_eq!(scene.outcomes(), []);
+    let at: Vec<HostId> = scene.borrower.lenders(scene.now).iter().map(|at| at.host).collect();
+    assert_eq!((at, scene.get(101)), (vec![other], None));
+    // The next loan is asked of the other one.
+    let ticket = scene.borrower.read_begins(scene.now);
+    scene.borrower.read_ended(scene.now, ticket, (101, 101), &|_| 100, &|_| true, |_| data());
+    assert!(matches!(scene.outcomes()[..], [Outcome::Send(to, Message::Open { .. })] if to == other));
+    // Chosen again while a question to it is open.
+    scene.borrower.choose(scene.now, &[]);
+    assert_eq!(scene.borrower.lenders(scene.now), []);
+    assert_eq!(scene.asks(1), None);
+    scene.borrower.choose(scene.now, &[LENDER]);
+    assert!(scene.asks(1).is_some());
+}

@@ -142,6 +142,11 @@ impl Host {
         self.condition(|condition| (condition.connected_since, condition.round_trip_us) = (None, None));
     }
 
+    /// Returns the number of connections since the start.
+    pub fn connections(&self) -> u64 {
+        self.counters.connections.load(Relaxed)
+    }
+
     /// Keeps an error, and returns whether it differs from the previous one.
     pub fn failed(&self, error: String) -> bool {
         self.condition(|condition| {

@@ -131,6 +131,12 @@ impl LinkSender {
         self.hosts.get(&host).map_or(0, |host| host.queue(|queue| queue.copy_room(Instant::now())))
     }
 
+    /// Returns the number of the connection to a host, if there is one. No other one has had it since the start.
+    pub fn connection(&self, host: HostId) -> Option<u64> {
+        let host = self.hosts.get(&host)?;
+        host.queue(|queue| queue.is_open()).then(|| host.connections())
+    }
+
     /// Returns whether a host is connected.
     pub fn is_connected(&self, host: HostId) -> bool {
         self.hosts.get(&host).is_some_and(|host| host.queue(|queue| queue.is_open()))

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use haversack_cluster::{Balancer, ClusterError, Move, MoveRecord};
+use haversack_cluster::{Balancer, ClusterError, HostName, Move, MoveRecord};
 use haversack_directory::bugs::{Bug, planted};
 use haversack_directory::{BalanceRecord, View};
 use haversack_model::Micros;
@@ -48,6 +48,11 @@ impl Observed {
     /// Returns a copy of the balancer, for [`Balancer::plan`] at the time that is returned with it.
     pub fn balancer(&self, now: Instant) -> (Balancer, Micros) {
         (self.balancer.clone(), self.now_us(now))
+    }
+
+    /// Returns whether a plan may say that a host is to borrow. `borrows` says that it does already.
+    pub fn may_borrow(&self, host: &str, borrows: bool) -> bool {
+        self.balancer.may_borrow(&HostName(host.into()), borrows)
     }
 
     /// Looks at the hosts' loads at the end of a window.

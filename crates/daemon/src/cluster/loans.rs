@@ -38,10 +38,14 @@ impl Cluster {
         self.directory.view().disks.get(id).map(|seen| seen.record.name.clone())
     }
 
-    /// Borrows from the hosts that the plan names, at the end of a window. Nothing changes while the directory is away.
+    /// Borrows from the hosts that the plan names, at the end of a window. Nothing changes while the directory is away, and no plan
+    /// is made while this host is not overloaded.
     pub(super) fn borrow(&self, daemon: &Daemon) {
         let Some(hosts) = daemon.hosts() else { return };
         let Some(before) = hosts.auto_lenders().filter(|_| self.is_current()) else { return };
+        if !self.observed.locked().may_borrow(self.directory.name(), !before.is_empty()) {
+            return;
+        }
         let loans = match self.plan_with_loans(&self.directory.view()) {
             Ok((_, loans)) => loans,
             Err(error) => return tracing::debug!("it is not known whom to borrow from: {error}"),
@@ -49,9 +53,6 @@ impl Cluster {
         let mine: Vec<&FlashLoan> =
             loans.iter().filter(|loan| loan.borrower.0 == self.directory.name()).collect();
         let chosen: BTreeSet<String> = mine.iter().map(|loan| loan.lender.0.clone()).collect();
-        if chosen == before {
-            return;
-        }
         hosts.choose_lenders(daemon, &chosen);
         for loan in mine.iter().filter(|loan| !before.contains(&loan.lender.0)) {
             daemon.events.add("loan-planned", "daemon", loan.to_string());

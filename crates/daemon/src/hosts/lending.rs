@@ -205,6 +205,11 @@ impl Lending {
         }
     }
 
+    /// Returns the hosts that disks may ask.
+    fn chosen(&self) -> impl Iterator<Item = HostId> + '_ {
+        self.lenders.iter().filter(|(_, lender)| lender.is_chosen()).map(|(host, _)| *host)
+    }
+
     /// Notes that the connection to a host has ended.
     pub fn lost(&self, host: HostId) {
         if let Some(lender) = self.lenders.get(&host) {
@@ -232,7 +237,7 @@ impl Hosts {
         if lend.is_none() && lending.borrow.is_none() {
             return None;
         }
-        let (sender, rooms) = (self.sender.clone(), self.sender.clone());
+        let (sender, rooms, connections) = (self.sender.clone(), self.sender.clone(), self.sender.clone());
         let lenders = lending.lenders.clone();
         let may_send = move |host: HostId| lenders.get(&host).is_some_and(LenderFlags::lends);
         let lenders = lending.lenders.clone();
@@ -251,10 +256,12 @@ impl Hosts {
             send: Arc::new(send),
             room: Arc::new(move |to| rooms.copy_room(to)),
             lends_to_me: Arc::new(may_ask),
-            lenders: lending.lenders.keys().copied().collect(),
+            borrows: !lending.lenders.is_empty(),
+            lenders: lending.chosen().collect(),
             borrowing_disks: lending.borrow.as_ref().and_then(|borrow| borrow.disks.clone()),
             lent_blocks: lend.map_or(0, |lend| lend.capacity.0 / BLOCK_BYTES as u64),
             borrowers: others.filter(|host| lending.lends_to(*host)).collect(),
+            connection: Arc::new(move |host| connections.connection(host)),
         })
     }
 
@@ -307,22 +314,18 @@ impl Hosts {
 
     /// Returns the hosts that the cluster's plan has chosen; none if it chooses none here.
     pub(crate) fn auto_lenders(&self) -> Option<BTreeSet<String>> {
-        let chosen = self.lending.lenders.iter().filter(|(_, lender)| lender.is_chosen());
-        self.lending.is_auto().then(|| chosen.map(|(host, _)| self.name_of(*host)).collect())
+        self.lending.is_auto().then(|| self.lending.chosen().map(|host| self.name_of(host)).collect())
     }
 
     /// Borrows from these hosts and no others. What the others have is given back.
     pub(crate) fn choose_lenders(&self, daemon: &Daemon, names: &BTreeSet<String>) {
         for (host, lender) in self.lending.lenders.iter() {
-            let is_chosen = names.contains(&self.name_of(*host));
-            let was_chosen = lender.is_chosen.swap(is_chosen, Ordering::Relaxed);
-            if !was_chosen || is_chosen {
-                continue;
-            }
-            for pool in daemon.pools() {
-                if let Err(error) = pool.backend.give_back_loans(*host) {
-                    tracing::debug!(pool = pool.name, "what was borrowed is not given back: {error}");
-                }
+            lender.is_chosen.store(names.contains(&self.name_of(*host)), Ordering::Relaxed);
+        }
+        let chosen: Vec<HostId> = self.lending.chosen().collect();
+        for pool in daemon.pools() {
+            if let Err(error) = pool.backend.choose_lenders(&chosen) {
+                tracing::debug!(pool = pool.name, "its disks do not know whom to borrow from: {error}");
             }
         }
     }

@@ -21,7 +21,7 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
     if lends.is_empty() {
         return;
     }
-    let metrics: [Metric<LendingStatus>; 7] = [
+    let metrics: [Metric<LendingStatus>; 8] = [
         ("haversack_lent_loans", "gauge", "Loans that other hosts have.", |s| s.lent.loans),
         ("haversack_lent_bytes", "gauge", "Data that other hosts have stored in them.", |s| {
             s.lent.blocks * BLOCK
@@ -43,6 +43,12 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
             "counter",
             "Loans that were ended because the space was needed.",
             |s| s.lent.given_back,
+        ),
+        (
+            "haversack_lent_left_total",
+            "counter",
+            "Loans that were ended because their host was gone, or did not use them after it was back.",
+            |s| s.lent.left_loans,
         ),
     ];
     for (name, kind, help, value) in metrics {

@@ -148,7 +148,7 @@ impl Backend for Fake {
     fn join_lending(&self, _: &LendingSettings) -> Result<()> {
         Ok(())
     }
-    fn give_back_loans(&self, _: HostId) -> Result<()> {
+    fn choose_lenders(&self, _: &[HostId]) -> Result<()> {
         Ok(())
     }
     fn lending_status(&self) -> Result<LendingStatus> {

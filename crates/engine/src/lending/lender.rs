@@ -153,7 +153,24 @@ impl Reactor {
         let ending = std::mem::take(&mut lending.ending);
         let any = !ending.is_empty();
         ending.into_iter().for_each(|number| self.end_loan(number));
-        any | self.give_back()
+        any | self.end_left_loans() | self.give_back()
+    }
+
+    /// Ends loans of hosts that are gone. Returns whether it did.
+    fn end_left_loans(&mut self) -> bool {
+        let (now, Some(lending)) = (self.now, &mut self.lending) else { return false };
+        if lending.lender.next_look().is_none_or(|due_us| due_us > now) {
+            return false;
+        }
+        let before = lending.disks.len();
+        lending.lender.look(now, &*lending.settings.connection);
+        self.drive_lending();
+        self.lending.as_ref().is_some_and(|lending| lending.disks.len() < before)
+    }
+
+    /// Returns when loans have to be looked at.
+    pub(crate) fn next_look_at_loans(&self) -> Option<Micros> {
+        self.lending.as_ref()?.lender.next_look()
     }
 
     /// Takes a loan back if space is short. Returns whether it did.

@@ -6,6 +6,7 @@
 //!
 //! Invariants
 //! - Only free segments are lent, and nothing more when few are left. When they become fewer, loans are given back.
+//! - A disk knows only the lenders that were chosen, however many hosts there are.
 //! - Loans that a crash has left are forgotten before the first one is granted.
 
 mod lender;
@@ -29,6 +30,9 @@ pub(crate) use lender::Lending;
 /// Returns whether a host is connected, and has said on this connection that it lends to this one.
 pub type LendsToMe = Arc<dyn Fn(HostId) -> bool + Send + Sync>;
 
+/// Returns the number of the present connection to a host; `None` if it is not connected.
+pub type ConnectionTo = Arc<dyn Fn(HostId) -> Option<u64> + Send + Sync>;
+
 /// What a pool lends and borrows.
 #[derive(Clone)]
 pub struct LendingSettings {
@@ -38,7 +42,9 @@ pub struct LendingSettings {
     pub room: RoomForCopies,
     /// Which hosts lend at present.
     pub lends_to_me: LendsToMe,
-    /// The hosts that disks borrow from.
+    /// Whether disks may borrow at all.
+    pub borrows: bool,
+    /// The hosts that they borrow from, until others are chosen.
     pub lenders: Vec<HostId>,
     /// The names of the disks that borrow; all if not set.
     pub borrowing_disks: Option<Vec<String>>,
@@ -46,6 +52,8 @@ pub struct LendingSettings {
     pub lent_blocks: u64,
     /// The hosts that it lends to.
     pub borrowers: Vec<HostId>,
+    /// The number of the present connection to a host.
+    pub connection: ConnectionTo,
 }
 
 /// What a pool lends and borrows at one moment.
@@ -90,6 +98,7 @@ impl LendingStatus {
         mine.stored_blocks += its.stored_blocks;
         mine.bad_blocks += its.bad_blocks;
         mine.given_back += its.given_back;
+        mine.left_loans += its.left_loans;
         self.lends |= other.lends;
         self.loans.extend(other.loans);
         self.borrowed.extend(other.borrowed);
@@ -129,8 +138,7 @@ impl Reactor {
         let Some(settings) = self.lending.as_ref().map(|lending| &lending.settings) else { return origin };
         let names = settings.borrowing_disks.as_ref();
         let is_named = names.is_none_or(|names| names.contains(&spec.name));
-        let borrows = spec.borrows && is_named && self.clock.runs();
-        if settings.lenders.is_empty() || !borrows {
+        if !(settings.borrows && spec.borrows && is_named && self.clock.runs()) {
             return origin;
         }
         let Ok(epoch) = random_id() else { return origin };
@@ -171,12 +179,15 @@ impl Reactor {
         }
     }
 
-    /// Gives back all that disks have at a lender.
-    pub(crate) fn give_back_loans(&mut self, lender: HostId) {
+    /// Has disks borrow from these hosts and no others.
+    pub(crate) fn choose_lenders(&mut self, hosts: Vec<HostId>) {
         self.now = self.clock.now_us();
         let handles: Vec<DiskHandle> = self.disks.iter().map(|live| live.handle).collect();
         for handle in handles {
-            self.origin(handle, |origin, context| origin.give_back(context, lender));
+            self.origin(handle, |origin, context| origin.choose_lenders(context, &hosts));
+        }
+        if let Some(lending) = &mut self.lending {
+            lending.settings.lenders = hosts;
         }
     }
 

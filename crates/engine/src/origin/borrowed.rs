@@ -229,8 +229,8 @@ impl Origin for BorrowedOrigin {
         self.drive(context);
     }
 
-    fn give_back(&mut self, context: &mut OriginContext<'_>, lender: HostId) {
-        self.borrower.give_back(context.now, lender);
+    fn choose_lenders(&mut self, context: &mut OriginContext<'_>, hosts: &[HostId]) {
+        self.borrower.choose(context.now, hosts);
         self.drive(context);
     }
 

@@ -102,7 +102,7 @@ pub(crate) trait Origin {
     /// Stops using anything that was sent to lenders so far.
     fn void_lent(&mut self, _: &mut OriginContext<'_>) {}
     /// Gives back what a lender has.
-    fn give_back(&mut self, _: &mut OriginContext<'_>, _lender: HostId) {}
+    fn choose_lenders(&mut self, _: &mut OriginContext<'_>, _hosts: &[HostId]) {}
     /// Returns what is borrowed, in all and by lender, if the disk borrows.
     fn borrowed(&self, _now: Micros) -> Option<(BorrowerFigures, Vec<AtLender>)> {
         None

@@ -26,6 +26,7 @@ mod job;
 pub mod label;
 mod lending;
 mod live;
+mod load;
 mod lock;
 mod mailbox;
 mod mapping;

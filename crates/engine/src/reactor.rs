@@ -70,6 +70,8 @@ const TIMERS_US: Micros = 1000;
 const COMPLETIONS_AT_A_TIME: usize = 256;
 /// The most commands run in one turn: other hosts may send messages as fast as they are handled.
 const COMMANDS_AT_A_TIME: usize = 64;
+/// The most copies of blocks that are taken from other hosts in one turn: requests of guests wait meanwhile.
+const COPIES_A_TURN: usize = 16;
 /// The most runs in one answer to a query for what is cached.
 const MOST_RUNS: usize = 1024;
 
@@ -91,6 +93,8 @@ pub(crate) struct Reactor {
     commands: Commands,
     /// Commands run in this turn.
     pub(crate) commands_run: usize,
+    /// Copies of blocks that came from other hosts in this turn.
+    pub(crate) copies: usize,
     doorbell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
     /// Work that is left to do here when a job has ended.
@@ -186,6 +190,7 @@ impl Reactor {
             siblings,
             commands,
             commands_run: 0,
+            copies: 0,
             doorbell_listens: false,
             jobs: Vec::new(),
             afterwards: Vec::new(),
@@ -268,6 +273,7 @@ impl Reactor {
     /// Does all work that can be done now. Returns false if there was none.
     fn turn(&mut self) -> bool {
         self.turns.next_turn();
+        self.copies = 0;
         self.ring.pace(self.turns.paces_devices(self.now));
         let mut worked = self.run_commands();
         for _ in 0..COMPLETIONS_AT_A_TIME {
@@ -297,7 +303,7 @@ impl Reactor {
         }
         self.commands.begin();
         self.commands_run = 0;
-        while self.commands_run < COMMANDS_AT_A_TIME {
+        while self.commands_run < COMMANDS_AT_A_TIME && self.copies < COPIES_A_TURN {
             let Some(command) = self.commands.next() else { break };
             command(self);
             self.commands_run += 1;
@@ -636,6 +642,7 @@ impl Reactor {
         if self.finished.is_empty() {
             return;
         }
+        self.turn_times.requests += self.finished.len() as u64;
         // With a clock that stands still, a turn takes no time.
         let now = if self.clock.runs() { self.clock.now_us() } else { self.now };
         for (disk, kind, done) in self.finished.drain(..) {

@@ -7,6 +7,7 @@
 use haversack_model::Micros;
 
 use crate::histogram::Histogram;
+use crate::load::{Load, Totals};
 use crate::processor_wait::ProcessorWait;
 
 /// A turn of this length is logged.
@@ -24,6 +25,9 @@ pub(crate) struct TurnTimes {
     /// When the current turn began.
     began_us: Option<Micros>,
     worked: bool,
+    /// Requests of guests that were answered.
+    pub requests: u64,
+    load: Load,
     usage: Usage,
     usage_us: Micros,
     /// The time without a processor. Includes sleeps, since the thread may wake up late.
@@ -64,10 +68,17 @@ impl TurnTimes {
             self.ended(now.saturating_sub(began_us));
         }
         self.processor.look(now);
+        let occupied_us = self.took.sum_us() + self.processor.total_us;
+        self.load.note(now, Totals { occupied_us, requests: self.requests });
         if now >= self.usage_us {
             (self.usage, self.usage_us) = (Usage::now(), now + USAGE_US);
         }
         self.worked = false;
+    }
+
+    /// Whether guests leave little time for copies.
+    pub fn is_busy(&self) -> bool {
+        self.load.is_busy()
     }
 
     /// Notes that the current turn has found work.

@@ -25,10 +25,10 @@ pub use packet::{Header, Packet};
 pub const VERSION: u32 = 4;
 /// Peers of this version and later take packed frames, and are told whether copies were reused.
 pub(crate) const PACKED_SINCE: u32 = 3;
-/// Peers of this version and later know about replicas and loans.
+/// Peers of this version and later know about replicas and loans, and say whether they are busy.
 pub(crate) const REPLICAS_AND_LOANS_SINCE: u32 = 4;
 /// The oldest version that is used with a peer that has no newer one. It has no packed frames, does not say whether
-/// copies were reused, and has neither replicas nor loans.
+/// copies were reused or it is busy, and has neither replicas nor loans.
 pub const OLDEST_VERSION: u32 = 2;
 /// The most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;

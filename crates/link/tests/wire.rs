@@ -65,10 +65,8 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         ownership().prop_map(Message::Ownership),
         (session(), position()).prop_map(|(session, from)| Message::Offer { session, from }),
-        (session(), any::<u64>(), position()).prop_map(|(session, taker, until)| Message::Arrived {
-            session,
-            taker,
-            until
+        (session(), any::<u64>(), position(), any::<bool>()).prop_map(|(session, taker, until, is_busy)| {
+            Message::Arrived { session, taker, until, is_busy }
         }),
         copy.prop_map(|(session, taker, at, block, (mask, reused), data)| Message::Copy {
             session,
@@ -369,6 +367,21 @@ fn a_frames_bytes_are_those_of_the_documentation() {
         hex,
         "200000002300000099742b27abababababababababababababababab22110000000000000300000000000000"
     );
+}
+
+#[test]
+fn a_peer_with_an_older_version_is_not_told_that_this_host_is_busy() {
+    let (session, until) = (Session { incarnation: 1, count: 1 }, Position { round: 1, next: 2 });
+    let arrived = |is_busy| {
+        let message = Message::Arrived { session, taker: 1, until, is_busy };
+        Packet::Frame(Frame::Migrate { disk: DISK, message })
+    };
+    for (version, is_told) in [(2, false), (3, false), (4, true)] {
+        let mut packet = arrived(true);
+        packet.adapt(version);
+        assert_eq!(packet, arrived(is_told), "version {version}");
+    }
+    assert_eq!((encode(&arrived(false))[4], encode(&arrived(true))[4]), (33, 44));
 }
 
 proptest! {

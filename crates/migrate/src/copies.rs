@@ -85,8 +85,8 @@ impl Sending {
         self.at.next += 1;
     }
 
-    /// Notes up to which order copies have arrived.
-    pub fn acknowledged(&mut self, until: Position, now: Micros) {
+    /// Notes up to which order copies have arrived, and whether one of the hosts is busy.
+    pub fn acknowledged(&mut self, until: Position, now: Micros, is_busy: bool) {
         if until.round != self.at.round || until.next > self.at.next {
             return;
         }
@@ -97,7 +97,7 @@ impl Sending {
         let arrived = std::mem::replace(&mut self.in_flight, left);
         if let Some((_, sent_us)) = arrived.into_values().next_back() {
             self.fruitless = 0;
-            self.pace.iter_mut().for_each(|pace| pace.arrived(now, now.saturating_sub(sent_us)));
+            self.pace.iter_mut().for_each(|pace| pace.arrived(now, now.saturating_sub(sent_us), is_busy));
         }
     }
 
@@ -178,8 +178,12 @@ mod tests {
     }
 
     fn send(sending: &mut Sending) -> (BlockNo, u64) {
+        send_at(sending, 0)
+    }
+
+    fn send_at(sending: &mut Sending, now: Micros) -> (BlockNo, u64) {
         let (block, order) = sending.next().expect("a block may be sent");
-        sending.sent(block, 0);
+        sending.sent(block, now);
         (block, order)
     }
 
@@ -209,7 +213,7 @@ mod tests {
         assert_eq!(send(&mut sending), (BlockNo(7), 1));
         assert_eq!(send(&mut sending), (BlockNo(8), 2));
         assert_eq!(sending.next(), None);
-        sending.acknowledged(at(1, 2), 0);
+        sending.acknowledged(at(1, 2), 0, false);
         assert_eq!(send(&mut sending), (BlockNo(7), 3));
         assert_eq!(sending.arrived(), 2);
     }
@@ -221,7 +225,7 @@ mod tests {
         for now in 0..100_000 {
             while answers.front().is_some_and(|(at, _)| *at <= now) {
                 let (_, until) = answers.pop_front().expect("it is not empty");
-                sending.acknowledged(until, now);
+                sending.acknowledged(until, now, false);
             }
             if sending.is_open && sending.queue.is_empty() && sending.in_flight.is_empty() {
                 return Some(now);
@@ -250,9 +254,29 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_sent_at_the_least_rate_while_answers_say_that_a_host_is_busy() {
+        let sent_in_two_seconds = |is_busy: bool| {
+            let limits = PaceLimits { least_per_s: 1_000, ..PaceLimits::default() };
+            let mut sending = Sending::new(HostId(2), SESSION, Some(limits), 0);
+            sending.queue.extend((0..1_000_000).map(BlockNo));
+            for now in (0..2_000_000).step_by(500) {
+                sending.acknowledged(sending.at, now, is_busy);
+                let room = sending.pace.as_mut().map_or(0, |pace| pace.room(now, 1));
+                for _ in 0..room {
+                    send_at(&mut sending, now);
+                }
+                sending.pace.iter_mut().for_each(|pace| pace.sent(room));
+            }
+            sending.at.next
+        };
+        let (busy, free) = (sent_in_two_seconds(true), sent_in_two_seconds(false));
+        assert!((1_900..2_200).contains(&busy) && free > 10 * busy, "{busy} {free}");
+    }
+
+    #[test]
     fn a_pause_between_copies_is_not_a_wait() {
         let mut sending = sending([7]);
-        sending.acknowledged(at(1, 1), 5);
+        sending.acknowledged(at(1, 1), 5, false);
         assert!(!sending.is_overdue(1_000, 10));
         send(&mut sending);
         assert!(!sending.is_overdue(1_001, 10) && !sending.is_overdue(1_010, 10));
@@ -277,11 +301,11 @@ mod tests {
         send(&mut sending);
         assert_eq!(sending.start_over(0), [BlockNo(7)]);
         send(&mut sending);
-        sending.acknowledged(at(1, 2), 0);
-        sending.acknowledged(at(2, 9), 0);
+        sending.acknowledged(at(1, 2), 0, false);
+        sending.acknowledged(at(2, 9), 0, false);
         assert_eq!(sending.arrived(), 2);
         assert!(!sending.is_open);
-        sending.acknowledged(at(2, 3), 0);
+        sending.acknowledged(at(2, 3), 0, false);
         assert_eq!(sending.arrived(), 3);
         assert!(sending.is_open);
     }

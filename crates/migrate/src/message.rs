@@ -83,6 +83,8 @@ pub enum Message {
         taker: u64,
         /// How far.
         until: Position,
+        /// Guests occupy it: copies should be sent slowly.
+        is_busy: bool,
     },
     /// Source to destination: a copy of a block.
     Copy {

@@ -167,6 +167,8 @@ pub struct Migration {
     pub(crate) outputs: VecDeque<Output>,
     /// Copies have come since their source was last told: one answer is enough for all that come together.
     pub(crate) owes_answer: bool,
+    /// Guests occupy this host.
+    pub(crate) is_busy: bool,
     pub(crate) copies: u64,
     /// A take-over by force that has begun.
     pub(crate) pending: Option<Pending>,
@@ -248,6 +250,7 @@ impl Migration {
             forgetting: Vec::new(),
             outputs: VecDeque::new(),
             owes_answer: false,
+            is_busy: false,
             copies: 0,
             pending: None,
             problem: None,
@@ -293,6 +296,11 @@ impl Migration {
 
     pub(crate) fn is_attached_here<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         self.disk.and_then(|disk| call.disk_info(disk)).is_some_and(|info| info.attached)
+    }
+
+    /// Notes whether guests occupy this host, so that copies should be sent slowly, from here and to here.
+    pub fn set_busy(&mut self, is_busy: bool) {
+        self.is_busy = is_busy;
     }
 
     /// Returns the progress.
@@ -454,8 +462,8 @@ impl Migration {
         match message {
             Message::Ownership(message) => self.heard_of_ownership(call, now, from, message),
             Message::Offer { session, from: at } => self.offered(call, now, from, session, at),
-            Message::Arrived { session, taker, until } => {
-                self.arrived(call, now, from, session, taker, until);
+            Message::Arrived { session, taker, until, is_busy } => {
+                self.arrived(call, now, from, session, taker, until, is_busy);
             }
             Message::Copy { session, taker, at, block, mask, reused, data } => {
                 self.copy_came(from, session, taker, at, block, Copied { mask, reused }, data);

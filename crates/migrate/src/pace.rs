@@ -3,8 +3,14 @@
 //! A copy competes with guests for the flash and the reactor of the source, for processors, for the network, and for the
 //! reactor and the flash of the destination. If any of these is scarce, the answer to the copy comes later. So, as in
 //! LEDBAT (RFC 6817, section 2.4), the rate grows while answers come little later than the fastest recent ones, and is halved
-//! when they come later than that. Copies leave in bursts: one alone costs several times the processor time of one among many,
-//! since it wakes the same threads on both hosts.
+//! when they come later than that.
+//!
+//! Guests that never pause leave no processor time for copies, and no queue grows either: each of them just waits longer before it
+//! sends its next request. So each host also measures how much its reactor is occupied, and the destination says with its answers
+//! whether it is busy; while either is, the rate is halved, too.
+//!
+//! Copies leave in bursts: one alone costs several times the processor time of one among many, since it wakes the same threads on
+//! both hosts.
 //!
 //! Invariants
 //! - Where guests are always busy, copies are still sent at the minimum rate. It grows with each pass over the cached
@@ -93,8 +99,9 @@ impl Pace {
         self.allowed = (self.allowed - copies as f64).max(0.0);
     }
 
-    /// Notes that copies have arrived. The answer to the newest of them took `answer_us`.
-    pub fn arrived(&mut self, now: Micros, answer_us: Micros) {
+    /// Notes that copies have arrived. The answer to the newest of them took `answer_us`. `is_busy` says whether guests
+    /// occupy one of the hosts.
+    pub fn arrived(&mut self, now: Micros, answer_us: Micros, is_busy: bool) {
         if now >= self.period_us + BASE_US {
             (self.soonest_us, self.period_us) = ([None, self.soonest_us[0]], now);
         }
@@ -107,7 +114,7 @@ impl Pace {
         self.answer_us = Some(of_late_us);
         let passed_us = now.saturating_sub(self.answered_us).min(GROWTH_US);
         self.answered_us = now;
-        if of_late_us - soonest_us as f64 > self.limits.target_us as f64 {
+        if is_busy || of_late_us - soonest_us as f64 > self.limits.target_us as f64 {
             // Once for what one rate has caused.
             if now >= self.halved_us + of_late_us as Micros {
                 self.slow_down(now);
@@ -126,13 +133,25 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::random::Random;
+
     use super::*;
 
     const LIMITS: PaceLimits = PaceLimits { target_us: 2_000, least_per_s: 2_000 };
 
-    /// Sends for some time. `answer_us` tells when the answer to a copy comes that is sent beside as many others. Returns
-    /// the copies a second in the second half.
+    /// As [`send_busy`], with hosts that are never busy.
     fn send(time_us: Micros, pass: u32, answer_us: impl Fn(Micros, usize) -> Micros) -> u64 {
+        send_busy(time_us, pass, answer_us, |_| false)
+    }
+
+    /// Sends for some time. `answer_us` tells when the answer to a copy comes that is sent beside as many others, `is_busy` when
+    /// a host is busy. Returns the copies a second in the second half.
+    fn send_busy(
+        time_us: Micros,
+        pass: u32,
+        answer_us: impl Fn(Micros, usize) -> Micros,
+        is_busy: impl Fn(Micros) -> bool,
+    ) -> u64 {
         let mut pace = Pace::new(LIMITS, 0);
         let mut on_their_way: Vec<(Micros, Micros)> = Vec::new();
         let mut sent = 0;
@@ -140,7 +159,7 @@ mod tests {
             let newest = on_their_way.iter().filter(|(due, _)| *due <= now).map(|(_, since)| *since).max();
             on_their_way.retain(|(due, _)| *due > now);
             if let Some(since) = newest {
-                pace.arrived(now, now - since);
+                pace.arrived(now, now - since, is_busy(now));
             }
             let copies = pace.room(now, pass).min(200 - on_their_way.len());
             for _ in 0..copies {
@@ -166,6 +185,39 @@ mod tests {
         for (pass, least) in [(1, 2_000), (2, 4_000), (9, 8_000)] {
             let rate = send(4_000_000, pass, busy);
             assert!((least * 95 / 100..=least * 105 / 100).contains(&rate), "{rate} in pass {pass}");
+        }
+    }
+
+    #[test]
+    fn busy_hosts_get_the_least_rate_although_answers_come_soon() {
+        let soon = |_, others: usize| 500 + 50 * others as Micros;
+        for (pass, least) in [(1, 2_000), (3, 6_000)] {
+            let rate = send_busy(4_000_000, pass, soon, |_| true);
+            assert!((least * 95 / 100..=least * 105 / 100).contains(&rate), "{rate} in pass {pass}");
+        }
+        let rate = send_busy(8_000_000, 1, soon, |now| now < 2_000_000);
+        assert!(rate > 10_000, "{rate} when they are not busy any more");
+    }
+
+    #[test]
+    fn whatever_happens_the_least_rate_is_kept_and_no_more_is_sent_than_allowed() {
+        let mut random = Random::new(7);
+        for _ in 0..200 {
+            let (mut pace, mut now, mut sent) = (Pace::new(LIMITS, 0), 0, 0);
+            while now < 2_000_000 {
+                now += random.below(2_000);
+                match random.below(4) {
+                    0 => pace.arrived(now, random.below(20_000), random.one_in(2)),
+                    1 if random.one_in(8) => pace.slow_down(now),
+                    _ => {}
+                }
+                let copies = pace.room(now, 1);
+                assert!(copies == 0 || (BURST..=2 * BURST).contains(&copies), "{copies}");
+                pace.sent(copies);
+                sent += copies as u64;
+            }
+            let least = LIMITS.least_per_s * now / 1_000_000;
+            assert!(sent + BURST as u64 >= least, "{sent} of {least}");
         }
     }
 

@@ -593,7 +593,7 @@ impl Migration {
                 }
             }
         }
-        sending.acknowledged(state.until, now);
+        sending.acknowledged(state.until, now, self.is_busy);
         if let Some(removal) = replicating.removal.take_if(|removal| removal.number <= state.removed) {
             // Removals need no space there: they do not show that copies are stored.
             if sending.in_flight.is_empty() {

@@ -128,10 +128,12 @@ impl Migration {
     pub(crate) fn acknowledge(&mut self) {
         if let Some(receiving) = &self.receiving {
             let Receiving { from, session, until, .. } = *receiving;
-            self.send(from, Message::Arrived { session, taker: self.incarnation, until });
+            let is_busy = self.is_busy;
+            self.send(from, Message::Arrived { session, taker: self.incarnation, until, is_busy });
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
     pub(crate) fn arrived<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -140,6 +142,7 @@ impl Migration {
         session: Session,
         taker: u64,
         until: Position,
+        is_busy: bool,
     ) {
         let mine = self.sending.as_mut().filter(|s| s.to == from && s.session == session);
         let Some(sending) = mine else { return };
@@ -154,7 +157,7 @@ impl Migration {
         }
         sending.taker = Some(taker);
         let before = sending.in_flight.len();
-        sending.acknowledged(until, now);
+        sending.acknowledged(until, now, is_busy || self.is_busy);
         self.copies += (before - sending.in_flight.len()) as u64;
     }
 

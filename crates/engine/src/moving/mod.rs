@@ -439,6 +439,7 @@ impl Reactor {
             }
             HostMessage::ReadDone { question, data } => self.observed(at, question, data),
             HostMessage::Protocol(message) => {
+                self.copies += usize::from(matches!(message, Message::Copy { .. }));
                 if let Message::Ownership(ownership::Message::GoTo { to, grant }) = &message {
                     self.went_to(at, *to, grant.epoch);
                 }

@@ -22,6 +22,7 @@ impl Reactor {
             any = true;
         }
         for at in 0..self.moving.movers.len() {
+            self.moving.movers[at].migration.set_busy(self.turn_times.is_busy());
             any |= self.send_more(at);
             any |= self.with_mover(at, |mover, call, now| mover.migration.replicate(call, now));
             while let Some(output) = self.moving.movers[at].migration.poll() {

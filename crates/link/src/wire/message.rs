@@ -19,6 +19,7 @@ pub(super) const FORGET: u8 = 40;
 pub(super) const FORGOTTEN: u8 = 41;
 pub(super) const ENOUGH: u8 = 42;
 pub(super) const COPY_REUSED: u8 = 43;
+pub(super) const ARRIVED_BUSY: u8 = 44;
 pub(super) const REPLICA_OPEN: u8 = 51;
 pub(super) const REPLICA_COPY: u8 = 52;
 pub(super) const REPLICA_REMOVE: u8 = 53;
@@ -31,6 +32,7 @@ pub(super) fn kind(message: &Message) -> u8 {
     match message {
         Message::Ownership(message) => grant::kind(message),
         Message::Offer { .. } => OFFER,
+        Message::Arrived { is_busy: true, .. } => ARRIVED_BUSY,
         Message::Arrived { .. } => ARRIVED,
         Message::Copy { reused: true, .. } => COPY_REUSED,
         Message::Copy { .. } => COPY,
@@ -72,7 +74,7 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             write_session(to, *session);
             write_position(to, *from);
         }
-        Message::Arrived { session, taker, until } => {
+        Message::Arrived { session, taker, until, is_busy: _ } => {
             write_session(to, *session);
             to.u64(*taker);
             write_position(to, *until);
@@ -167,9 +169,12 @@ fn write_replica(to: &mut Writer<'_>, session: Session, taker: u64, echo: u64) {
 pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError> {
     Ok(match kind {
         OFFER => Message::Offer { session: read_session(from)?, from: read_position(from)? },
-        ARRIVED => {
-            Message::Arrived { session: read_session(from)?, taker: from.u64()?, until: read_position(from)? }
-        }
+        ARRIVED | ARRIVED_BUSY => Message::Arrived {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            until: read_position(from)?,
+            is_busy: kind == ARRIVED_BUSY,
+        },
         COPY | COPY_REUSED => Message::Copy {
             session: read_session(from)?,
             taker: from.u64()?,

@@ -132,6 +132,11 @@ impl Packet {
         {
             *reused = false;
         }
+        if version < REPLICAS_AND_LOANS_SINCE
+            && let Packet::Frame(Frame::Migrate { message: Message::Arrived { is_busy, .. }, .. }) = self
+        {
+            *is_busy = false;
+        }
     }
 
     /// Whether a peer with this version knows the kind of this packet.

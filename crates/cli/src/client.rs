@@ -129,8 +129,8 @@ impl Client {
         CliError::Unreachable { socket: self.socket.clone(), why: why.to_string(), hint: NOT_RUNNING.into() }
     }
 
-    /// Connects to the daemon.
-    async fn connect(&self) -> Result<UnixStream> {
+    /// Connects to the daemon; for use within [`Client::block_on`].
+    pub async fn connect(&self) -> Result<UnixStream> {
         match tokio::time::timeout(self.patience, UnixStream::connect(&self.socket)).await {
             Ok(connected) => connected.map_err(|error| unconnected(&self.socket, &error)),
             Err(_) => Err(self.silent(self.patience)),

@@ -6,6 +6,7 @@ mod filling;
 mod guard;
 mod refusal;
 mod source;
+mod witness;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,7 +84,13 @@ enum MigrateCommand {
     },
     /// Internal.
     #[command(hide = true)]
-    Guard { qmp: Address, qmp_destination: Address },
+    Guard {
+        qmp: Address,
+        qmp_destination: Address,
+        /// The VM was paused before it was moved.
+        #[arg(long)]
+        paused: bool,
+    },
 }
 
 /// Commands for other hosts.
@@ -136,7 +143,9 @@ pub fn run(client: &Client, migrate: &Migrate, style: Style) -> Result<()> {
             let status: MigrationStatus = client.call(Method::POST, "/v1/migrations", Some(&body))?;
             style.print(&status, &table(std::slice::from_ref(&status)))
         }
-        (Some(MigrateCommand::Guard { qmp, qmp_destination }), _) => guard::run(qmp, qmp_destination),
+        (Some(MigrateCommand::Guard { qmp, qmp_destination, paused }), _) => {
+            guard::run(qmp, qmp_destination, !paused)
+        }
         (None, Some(to)) if migrate.vm.qmp.is_some() => controller::run(client, migrate, to, style),
         (None, Some(to)) => start(client, migrate, to, style),
         (None, None) => Err(CliError::Usage("name the host: --to HOST".into())),

@@ -15,6 +15,7 @@ use super::destination::{self, Arrival};
 use super::filling::{Fill, Filling};
 use super::guard::Guard;
 use super::source::{self, Stage};
+use super::witness::Witness;
 use super::{Migrate, refusal, table};
 use crate::client::Client;
 use crate::error::{CliError, Result};
@@ -80,6 +81,19 @@ struct Report {
     /// How long of that it waited for the cache.
     held_ms: u64,
     disks: Vec<MigrationStatus>,
+}
+
+/// How far the caches were when the daemon answered, and whether that process still runs.
+struct Seen {
+    fill: Fill,
+    witness: Witness,
+}
+
+impl Seen {
+    /// Returns whether the VM may go.
+    fn is_ready(&self) -> bool {
+        self.fill.is_ready && self.fill.running.is_none() && self.witness.is_alive()
+    }
 }
 
 struct Controller<'a> {
@@ -173,7 +187,7 @@ fn unknown(error: &QmpError) -> CliError {
 
 /// Ends or leaves an earlier run's move to a QEMU that does not answer. Returns the outcome.
 fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
-    let is_sent = if error.is_gone() {
+    let is_sent = if error.is_gone() && !may_be_mistyped(error) {
         source::end(&mut source)
     } else {
         match source::stage(&mut source) {
@@ -181,7 +195,8 @@ fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
             Ok(Stage::Moving(phase)) => {
                 return CliError::Attention(format!(
                     "a migration is under way ({phase:?}), and was left as it is, since the QEMU at --qmp-destination does not \
-                     answer: {error}. Run the command again when it answers"
+                     answer: {error}. Run the command again when it answers; if that QEMU has ended, 'migrate_cancel' of the \
+                     monitor at --qmp has the VM go on here"
                 ));
             }
             stage => stage.map(|stage| stage == Stage::Gone).map_err(CliError::from),
@@ -194,6 +209,11 @@ fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
             CliError::Attention(format!("cannot determine where the VM is running: {error}; {other}"))
         }
     }
+}
+
+/// There is no such socket: nothing shows that a QEMU was there.
+fn may_be_mistyped(error: &QmpError) -> bool {
+    matches!(error, QmpError::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn gone(error: &QmpError) -> CliError {
@@ -209,18 +229,21 @@ impl<'a> Controller<'a> {
         let stage = source::stage(&mut self.source).map_err(|error| unknown(&error))?;
         // It may have been sent to another QEMU than this one.
         let mut may_be_elsewhere = stage == Stage::Gone;
-        let is_running = match stage {
+        let (is_running, guard) = match stage {
             Stage::Waiting => {
                 let what =
                     "the QEMU at --qmp waits for a VM itself: have --qmp and --qmp-destination been swapped?";
                 return Err(CliError::Usage(what.into()));
             }
             Stage::Moving(Phase::PostCopy) => return Err(post_copy()),
-            Stage::Gone => true,
+            // Whether it was paused before is not known.
+            Stage::Gone => (true, None),
             Stage::Moving(phase) => {
                 self.say(&format!("a migration is already in progress ({phase:?}): following it"));
                 may_be_elsewhere = self.destination.migration()?.phase == Phase::Failed;
-                let moved = self.guarded(|controller| {
+                // Once QEMU has stopped the VM, its state no longer shows whether it was paused.
+                let is_running = self.source.run_state().map_err(|error| unknown(&error))? != "paused";
+                let moved = self.guarded(is_running, |controller| {
                     if may_be_elsewhere {
                         let why = "a migration to the QEMU at --qmp-destination has failed before, and it accepts no other";
                         return controller.call_off(CliError::NotMoved { why: why.into(), is_cancelled: false });
@@ -233,18 +256,25 @@ impl<'a> Controller<'a> {
                     }
                     controller.follow()
                 });
-                moved.inspect_err(|error| self.stop_filling(error))?;
-                true
+                (is_running, Some(moved.inspect_err(|error| self.stop_filling(error))?))
             }
             Stage::Here => {
                 let is_running = self.source.run_state()? == "running";
-                self.begin(to)?;
-                is_running
+                (is_running, Some(self.begin(to, is_running)?))
             }
         };
         let migration = self.source.migration().unwrap_or_default();
+        let arrived = self.arrive(is_running, may_be_elsewhere);
+        if let Some(guard) = guard {
+            guard.dismiss();
+        }
+        arrived.map(|()| migration)
+    }
+
+    /// Waits until a VM that was sent runs at the destination. If that refuses it, it continues where it was.
+    fn arrive(&mut self, is_running: bool, may_be_elsewhere: bool) -> Result<()> {
         match destination::arrive(&mut self.destination, is_running)? {
-            Arrival::Arrived => Ok(migration),
+            Arrival::Arrived => Ok(()),
             Arrival::Refused(why) if may_be_elsewhere => Err(refusal::unknown_whether_sent(&why)),
             Arrival::Refused(why) => {
                 let error = refusal::bring_back(&mut self.source, &mut self.destination, &why, is_running);
@@ -254,13 +284,13 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Moves a VM that is here.
-    fn begin(&mut self, to: &str) -> Result<()> {
+    /// Sends a VM that is here. Returns its guard.
+    fn begin(&mut self, to: &str, is_running: bool) -> Result<Guard> {
         if self.source.has(Capability::PostCopy)? {
             return Err(post_copy());
         }
         destination::check_waits(&mut self.destination)?;
-        let moved = self.filling.start().and_then(|()| self.send(to));
+        let moved = self.filling.start().and_then(|()| self.send(to, is_running));
         moved.inspect_err(|error| self.stop_filling(error))
     }
 
@@ -271,8 +301,8 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Sends a VM whose caches are on their way.
-    fn send(&mut self, to: &str) -> Result<()> {
+    /// Sends a VM whose caches are on their way. Returns its guard.
+    fn send(&mut self, to: &str, is_running: bool) -> Result<Guard> {
         let uri = self.vm.uri.as_deref();
         // An unknown address must fail here, before the cache is sent.
         let host = if uri.is_none() { address_of(self.client, to)? } else { String::new() };
@@ -280,7 +310,7 @@ impl<'a> Controller<'a> {
             self.fill()?;
         }
         let uri = destination::listen(&mut self.destination, &host, uri)?;
-        self.guarded(|controller| {
+        self.guarded(is_running, |controller| {
             let source = &mut controller.source;
             let told = source
                 .set(Capability::Events, true)
@@ -297,19 +327,21 @@ impl<'a> Controller<'a> {
     }
 
     /// Does something during which QEMU may stop the VM. If this process ends before that is over, a guard
-    /// takes over.
-    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let guard = Guard::start(self.addresses[0], self.addresses[1])?;
+    /// takes over. Returns the guard if the VM has been sent: it may be stopped until it has arrived.
+    fn guarded(&mut self, is_running: bool, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Guard> {
+        let guard = Guard::start(self.addresses[0], self.addresses[1], is_running)?;
         let outcome = work(self);
         self.source.set_patience(PATIENCE);
         match outcome {
-            done @ (Ok(()) | Err(CliError::NotMoved { .. })) => {
+            Ok(()) => {
+                source::dont_pause(&mut self.source);
+                Ok(guard)
+            }
+            Err(stays @ CliError::NotMoved { .. }) => {
                 source::dont_pause(&mut self.source);
                 guard.dismiss();
-                if done.is_err() {
-                    refusal::discard(&mut self.destination);
-                }
-                done
+                refusal::discard(&mut self.destination);
+                Err(stays)
             }
             Err(attention @ CliError::Attention(_)) => Err(attention),
             Err(error) => Err(CliError::Attention(format!(
@@ -353,6 +385,15 @@ impl<'a> Controller<'a> {
                 () = tokio::time::sleep(limit.max(LEAST_PATIENCE)) => Ok(None),
             }
         })
+    }
+
+    /// As [`Controller::look`]. The witness shows whether the process that has answered still runs.
+    fn look_with_witness(&mut self, limit: Duration) -> Result<Option<Seen>> {
+        let start = Instant::now();
+        let Controller { client, .. } = self;
+        let witness = client.block_on(Witness::connect(client))?;
+        let fill = self.look(limit.saturating_sub(start.elapsed()))?;
+        Ok(fill.map(|fill| Seen { fill, witness }))
     }
 
     /// The time limit for the cache is reached. An error if the VM is not to be moved then.
@@ -430,32 +471,34 @@ impl<'a> Controller<'a> {
     /// queue, QEMU takes the requests that were not completed for those at the end of the queue, which need not be so; and when it
     /// has connected again, it starts the queue although the VM is stopped, and sends an index that is out of date.
     fn hold_while(&mut self, left: impl Fn() -> Duration) -> Result<()> {
-        let (mut known, start): (Option<Fill>, _) = (None, Instant::now());
+        let (mut known, start): (Option<Seen>, _) = (None, Instant::now());
         loop {
             // A destination that has died is not noticed by the source.
             self.destination.set_patience(left().clamp(LEAST_PATIENCE, PATIENCE));
             self.destination.run_state()?;
-            let mut is_down = false;
-            match self.look(left()) {
-                Ok(Some(fill)) if fill.is_ready && fill.running.is_none() => return Ok(()),
-                Ok(fill) => known = fill.or(known),
-                Err(why @ CliError::NotMoved { .. }) => return Err(why),
+            let (mut is_down, mut silence) = (false, "it has not answered".to_owned());
+            match self.look_with_witness(left()) {
+                Ok(Some(seen)) if seen.is_ready() => return Ok(()),
+                Ok(seen) => known = seen.or(known),
+                Err(why @ (CliError::NotMoved { .. } | CliError::Job(_))) => return Err(why),
                 Err(CliError::Unreachable { .. }) => is_down = true,
                 // What a daemon does not send now, it sends later.
-                Err(_) => {}
+                Err(error) => silence = error.to_string(),
             }
-            let running = known.as_ref().and_then(|fill| fill.running.as_deref());
+            let running = known.as_ref().and_then(|seen| seen.fill.running.as_deref());
             if let Some(disk) = running.filter(|_| start.elapsed() >= STOPPED_WITHIN) {
                 return Err(restarted(&format!("disk '{disk}' is in use although the VM is stopped")));
             }
             if left().is_zero() {
-                match &known {
+                match known {
                     _ if is_down => return Err(restarted("the daemon is down")),
-                    Some(Fill { running: Some(_), .. }) => {}
-                    None => {
-                        return Err(restarted("the daemon does not say whether the disks are in use"));
+                    None => return Err(unheard(&silence)),
+                    Some(Seen { fill: Fill { running: Some(_), .. }, .. }) => {}
+                    // Another process may have taken over, and then the queues run again.
+                    Some(seen) if !seen.witness.is_alive() => {
+                        return Err(restarted("the daemon does not answer, and its connection has ended"));
                     }
-                    _ => return self.give_up(known),
+                    Some(seen) => return self.give_up(Some(seen.fill)),
                 }
             }
             if self.is_interrupted(HOLD_EVERY) {
@@ -542,6 +585,15 @@ fn restarted(what: &str) -> CliError {
     let why = format!(
         "{what}: the daemon has ended or was restarted while QEMU stopped the VM, and QEMU does not know which of its requests are \
          completed. Run the command again when the daemon runs"
+    );
+    CliError::NotMoved { why, is_cancelled: false }
+}
+
+/// The daemon has said nothing since QEMU stopped the VM.
+fn unheard(why: &str) -> CliError {
+    let why = format!(
+        "the daemon has not said, while the VM was stopped, whether its disks are still in use: {why}. See the daemon's log, and run the \
+         command again when the daemon answers"
     );
     CliError::NotMoved { why, is_cancelled: false }
 }

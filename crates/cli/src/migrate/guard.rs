@@ -1,6 +1,6 @@
 //! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives
 //! up, QEMU would wait for it with the VM stopped. So the guard cancels the migration, and the VM continues
-//! where it was.
+//! where it was; or, if the VM has been sent, at the destination.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -27,18 +27,21 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts one.
-    pub fn start(qmp: &Address, qmp_destination: &Address) -> Result<Guard> {
+    /// Starts one. `runs` tells whether the VM runs: a paused one stays paused.
+    pub fn start(qmp: &Address, qmp_destination: &Address, runs: bool) -> Result<Guard> {
         let failed =
             |e: std::io::Error| CliError::Failed(format!("cannot start the guard of the migration: {e}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["migrate", "guard", &qmp.to_string(), &qmp_destination.to_string()]);
+        if !runs {
+            command.arg("--paused");
+        }
         // Ctrl-C is for the command alone.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr()).process_group(0);
         Ok(Guard { child: command.spawn().map_err(failed)? })
     }
 
-    /// Ends it, since it is known where the VM is.
+    /// Ends it, since the VM needs nothing more.
     pub fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             // It may have been killed.
@@ -57,8 +60,8 @@ fn stderr() -> Stdio {
 }
 
 /// Runs as a guard: waits until the process that started it has ended, then ends the migration that it left
-/// behind.
-pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
+/// behind. `runs` tells whether the VM ran before it was moved.
+pub fn run(qmp: &Address, qmp_destination: &Address, runs: bool) -> Result<()> {
     let dismissed = std::io::stdin().read(&mut [0]).map_err(|e| CliError::Failed(e.to_string()))? > 0;
     if dismissed {
         return Ok(());
@@ -81,9 +84,9 @@ pub fn run(qmp: &Address, qmp_destination: &Address) -> Result<()> {
         return Ok(());
     }
     let mut there = until_known("the VM runs", || Ok(Monitor::connect(qmp_destination, PATIENCE)?))?;
-    let Arrival::Refused(why) = destination::arrive(&mut there, true)? else { return Ok(()) };
+    let Arrival::Refused(why) = destination::arrive(&mut there, runs)? else { return Ok(()) };
     match here {
-        Some(mut here) => Err(refusal::bring_back(&mut here, &mut there, &why, true)),
+        Some(mut here) => Err(refusal::bring_back(&mut here, &mut there, &why, runs)),
         None => Err(refusal::unknown_whether_sent(&why)),
     }
 }

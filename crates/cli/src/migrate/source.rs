@@ -57,7 +57,8 @@ pub fn dont_pause(source: &mut Monitor) {
     let _ = source.set(Capability::PauseBeforeSwitchover, false);
 }
 
-/// Cancels a migration, and waits until the VM goes on here. Returns false if it was too late for that.
+/// Cancels a migration, and waits until the VM goes on here. Returns false if it was too late for that, and an error if the
+/// migration does not pause before the switchover.
 pub fn cancel(source: &mut Monitor) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_asked = false;
@@ -70,6 +71,13 @@ pub fn cancel(source: &mut Monitor) -> Result<bool> {
             Stage::Here => return Ok(true),
             Stage::Gone => return Ok(false),
             Stage::Moving(phase) if may_be_cancelled(&phase) && !is_asked => {
+                let pauses = match source.has(Capability::PauseBeforeSwitchover) {
+                    Err(QmpError::Silent { .. }) => continue,
+                    pauses => pauses?,
+                };
+                if !pauses && phase != Phase::PreSwitchover {
+                    return Err(unpaused());
+                }
                 // QEMU carries it out even if its answer comes late.
                 let _ = source.execute("migrate_cancel", &json!({}));
                 is_asked = true;
@@ -105,6 +113,15 @@ pub fn go_on(source: &mut Monitor) -> Result<()> {
         let _ = source.next_event(LOOK_EVERY);
     }
     Err(CliError::Failed(last))
+}
+
+/// Without the pause, QEMU may send all of the VM between the look at its phase and the command to cancel.
+fn unpaused() -> CliError {
+    CliError::Attention(
+        "the migration goes on: it was started without pause-before-switchover, so QEMU may have sent all of the VM when it is told to \
+         cancel, and the VM would run in both QEMUs. Run the command again to see how that has ended"
+            .into(),
+    )
 }
 
 fn may_be_cancelled(phase: &Phase) -> bool {

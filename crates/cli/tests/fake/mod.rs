@@ -1,0 +1,4 @@
+//! What `haversack migrate --qmp` talks to.
+
+pub mod daemon;
+pub mod qemu;

@@ -119,6 +119,7 @@ impl Told {
                     self.pauses = one["state"] == true;
                 }
             }
+            "cont" => self.state = "running".into(),
             "migrate" => self.phase = "active".into(),
             "migrate_cancel" => (self.state, self.phase) = (self.before.clone(), "cancelled".into()),
             _ => {}

@@ -78,21 +78,18 @@ pub fn toml(value: &mut toml::Value) {
 
 /// Takes secrets out of text.
 pub fn text(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        values(&passwords(line), &mut clean);
-    }
-    clean
+    values(&passwords(text))
 }
 
-/// Replaces the passwords of servers' addresses in a line.
-fn passwords(line: &str) -> String {
-    let mut clean = String::new();
-    let mut rest = line;
-    while let Some((before, address)) = rest.split_once("://") {
+/// Replaces the passwords of servers' addresses.
+fn passwords(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(begins) = authority(rest) {
+        let (before, address) = rest.split_at(begins);
         let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'' | '<' | '>');
         let authority = &address[..address.find(ends).unwrap_or(address.len())];
-        clean.extend([before, "://"]);
+        clean.push_str(before);
         rest = address;
         // The last one: a password may contain an @.
         if let Some(at) = authority.rfind('@')
@@ -105,36 +102,60 @@ fn passwords(line: &str) -> String {
     clean + rest
 }
 
-/// Appends a line, with the values that follow secrets' names replaced.
-fn values(line: &str, clean: &mut String) {
-    let mut rest = line;
+/// Returns where the next server's address begins: after `://`, of which JSON may escape the slashes.
+fn authority(text: &str) -> Option<usize> {
+    let slash = |text: &str| Some(text.len() - text.trim_start_matches('\\').strip_prefix('/')?.len());
+    text.match_indices(':').find_map(|(colon, _)| {
+        let first = colon + 1 + slash(&text[colon + 1..])?;
+        Some(first + slash(&text[first..])?)
+    })
+}
+
+/// Replaces the values that follow secrets' names.
+fn values(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some(at) = rest.find(['=', ':']) {
         let (before, after) = rest.split_at(at + 1);
         clean.push_str(before);
         rest = after;
-        let name = before[..at].trim_end().trim_end_matches(['"', '\'', '\\']);
+        let name = before[..at].trim_end_matches([' ', '\t']).trim_end_matches(['"', '\'', '\\']);
         let begins = name.rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.')));
         let name = &name[begins.map_or(0, |at| at + name[at..].chars().next().map_or(1, char::len_utf8))..];
         if !is_secret(name) || after.starts_with("//") {
             continue;
         }
         let padding = after.len() - after.trim_start_matches([' ', '\t']).len();
-        let value = &after[padding..];
-        let backslashes = value.len() - value.trim_start_matches('\\').len();
-        let is_quoted = value[backslashes..].starts_with(['"', '\'']);
-        let (opening, content) = value.split_at(if is_quoted { backslashes + 1 } else { 0 });
-        let length = if is_quoted {
-            closing(content, opening)
-        } else {
-            content.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | ')' | '}' | ']'))
-        };
-        let length = length.unwrap_or_else(|| content.trim_end_matches('\n').len());
+        let (opening, content) = after[padding..].split_at(opening_bytes(&after[padding..]));
+        let length = length_bytes(content, opening);
         if length > 0 {
             clean.extend([&after[..padding], opening, HIDDEN]);
             rest = &content[length..];
         }
     }
-    clean.push_str(rest);
+    clean + rest
+}
+
+/// Returns the length of what opens a value: nothing, a quote, or three; each may be escaped.
+fn opening_bytes(value: &str) -> usize {
+    let backslashes = value.len() - value.trim_start_matches('\\').len();
+    if !value[backslashes..].starts_with(['"', '\'']) {
+        return 0;
+    }
+    let quote = &value[..=backslashes];
+    let is_triple = value.starts_with(&quote.repeat(3));
+    if is_triple { 3 * quote.len() } else { quote.len() }
+}
+
+/// Returns the length of a value. Only one in three quotes goes on after the end of its line.
+fn length_bytes(content: &str, opening: &str) -> usize {
+    let quotes = opening.matches(['"', '\'']).count();
+    let line = if quotes == 3 { content } else { content.lines().next().unwrap_or_default() };
+    let end = match quotes {
+        0 => line.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | ')' | '}' | ']')),
+        _ => closing(line, opening),
+    };
+    end.unwrap_or_else(|| line.trim_end_matches('\n').len())
 }
 
 /// Returns where a quoted value ends: at the quote as it was opened, unless it is escaped once more.
@@ -159,6 +180,10 @@ mod tests {
             ("two nbd://a:b@c/ and nbd://d:e@f", "two nbd://a:***@c/ and nbd://d:***@f"),
             ("nbd+unix:///vm1?socket=/run/x@y.sock", "nbd+unix:///vm1?socket=/run/x@y.sock"),
             ("nbds://user@host/", "nbds://user@host/"),
+            (r#"{"url": "https:\/\/u:word@h\/x"}"#, r#"{"url": "https:\/\/u:***@h\/x"}"#),
+            (r#"{\"url\": \"https:\\/\\/u:word@h\"}"#, r#"{\"url\": \"https:\\/\\/u:***@h\"}"#),
+            (r"https://u:back\slash@h/", "https://u:***@h/"),
+            (r"C:\x and a:/b are no servers: u:p@h", r"C:\x and a:/b are no servers: u:p@h"),
         ] {
             assert_eq!(text(address), clean);
         }
@@ -180,6 +205,12 @@ mod tests {
             ("access_token=abc&size=4", "access_token=***&size=4"),
             ("tokens=1 key: ", "tokens=1 key: "),
             ("Schlüssel=ä key=ö", "Schlüssel=ä key=***"),
+            (r#"password = """abc""" # comment"#, r#"password = """***""" # comment"#),
+            ("password = '''a'b'''\nnext = 1\n", "password = '''***'''\nnext = 1\n"),
+            ("secret = \"\"\"\nabc\ndef\"\"\"\nnext = 1\n", "secret = \"\"\"***\"\"\"\nnext = 1\n"),
+            ("secret = '''abc\ndef\n", "secret = '''***\n"),
+            (r#"{"text": "key = \"\"\"abc\"\"\""}"#, r#"{"text": "key = \"\"\"***\"\"\""}"#),
+            ("password = \"\"\nkey = \"open\nnext = \"x\"\n", "password = \"\"\nkey = \"***\nnext = \"x\"\n"),
         ] {
             assert_eq!(text(line), clean, "{line}");
         }

@@ -365,3 +365,21 @@ fn a_loss_that_is_accepted_ends_the_replica() {
     assert!(guest.read(0, SECTORS) == patterns(0, SECTORS, 0), "what the origin has");
     wait_until("the replica is gone", || status(&b).replica.is_none());
 }
+
+/// It was given up while its host could not be reached, and the owner wants none any more.
+#[test]
+fn a_replica_that_its_owner_has_left_ends_when_its_host_asks() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, a, mut b, [at_a, _], mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 2, 2);
+    network.cut(true);
+    a.handle().arena(at_a).set_replica(at_a, None).unwrap();
+    wait_until("the replica is given up", || status(&a).replication.is_none());
+    b.kill();
+    b.start();
+    network.cut(false);
+    // Nobody attaches the disk there.
+    wait_until("the replica is gone", || status(&b).replica.is_none());
+    guest.flush();
+    assert!(guest.read(0, SECTORS / 2) == patterns(0, SECTORS / 2, 2));
+}

@@ -184,6 +184,8 @@ pub struct Migration {
     pub(crate) accepts_loss: bool,
     /// The replica of another host's blocks that this host has, and what is being recorded about it.
     pub(crate) keeping: Option<Keeping>,
+    /// When its owner was last asked whether the replica that is here is still needed, while there is one.
+    pub(crate) asked_owner_us: Option<Micros>,
     pub(crate) recorded: Option<(JobId, Recorded)>,
     pub(crate) trusts_replica: bool,
 }
@@ -260,6 +262,7 @@ impl Migration {
             hindrance: Hindrance::default(),
             accepts_loss: false,
             keeping: None,
+            asked_owner_us: info.filter(|info| matches!(info.moved, Moved::Replica { .. })).map(|_| now),
             recorded: None,
             trusts_replica: false,
         };
@@ -352,6 +355,7 @@ impl Migration {
         let is_moving = self.replica.is_some()
             || self.replicating.is_some()
             || self.keeping.is_some()
+            || self.asked_owner_us.is_some()
             || self.sending.is_some()
             || self.asker.is_some()
             || self.lending.is_some()
@@ -441,6 +445,7 @@ impl Migration {
         self.tick_leaving(call, now);
         self.tick_replicating(call, now);
         self.go_on_keeping(call, now);
+        self.ask_silent_owner(call, now);
     }
 
     /// Sends what a replica lacks, and confirms what this host has for another one. To be called after the core has done

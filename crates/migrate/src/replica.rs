@@ -19,6 +19,8 @@ use crate::message::{Message, Position, ReplicaState, Session};
 use crate::migration::{Migration, Task};
 use crate::output::Output;
 
+/// For how many leases an owner may say nothing before it is asked whether it still needs its replica.
+const SILENT_LEASES: u64 = 2;
 /// Beats whose return extends the lease.
 const MOST_BEATS: usize = 256;
 
@@ -366,6 +368,26 @@ impl Migration {
             }
         }
         true
+    }
+
+    /// Asks an owner that says nothing whether it still needs the replica that is here: it may have given that up without having
+    /// told this host.
+    pub(crate) fn ask_silent_owner<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        let Some(Moved::Replica { of, .. }) = info.map(|info| info.moved) else {
+            self.asked_owner_us = None;
+            return;
+        };
+        let heard_us = self.keeping.as_ref().map(|keeping| keeping.heard_us);
+        let asked_us = *self.asked_owner_us.get_or_insert(now);
+        if now < asked_us.max(heard_us.unwrap_or(0)) + SILENT_LEASES * self.timing.lease_us {
+            return;
+        }
+        self.asked_owner_us = Some(now);
+        match &mut self.keeping {
+            Some(keeping) => keeping.owes_answer = true,
+            None => self.answer_unknown(of, Session::default()),
+        }
     }
 
     /// Makes what was received durable, and confirms what already is.

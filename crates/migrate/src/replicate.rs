@@ -10,6 +10,8 @@
 //! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
 //!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
 //!   accepted.
+//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner has it dropped then, unless it
+//!   has lost dirty blocks.
 //! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
 //!   has, which would be back after a take-over.
 
@@ -535,7 +537,9 @@ impl Migration {
             let taker = Some(state.taker);
             return self.send(from, Message::ReplicaEnd { session: state.session, taker });
         }
-        let Some(replicating) = self.replicating.as_mut().filter(|one| one.at == from) else { return };
+        let Some(replicating) = self.replicating.as_mut().filter(|one| one.at == from) else {
+            return self.end_left_replica(call, from, &state);
+        };
         if state.session != replicating.session {
             return;
         }
@@ -567,6 +571,15 @@ impl Migration {
                 }
             }
             Stage::Opening | Stage::Streaming => self.replica_has(call, now, &state),
+        }
+    }
+
+    /// Another host has a replica that was given up and that it was not told of. It is told now, unless it may have what is lost
+    /// here.
+    fn end_left_replica<M: Memory>(&mut self, call: &Call<'_, M>, from: HostId, state: &ReplicaState) {
+        if self.ownership.record().is_owner() && !self.has_losses(call) {
+            let (session, taker) = (state.session, Some(state.taker));
+            self.send(from, Message::ReplicaEnd { session, taker });
         }
     }
 

@@ -35,9 +35,9 @@ pub use policy::{
     PolicyStatus, PoolPolicy,
 };
 pub use status::{
-    AddDevice, BaseStatus, BlockCounters, DeviceStatus, DiskState, DiskStatus, EnduranceStatus, ErrorBody,
-    ErrorCounters, Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind,
-    LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, SandboxStatus, Status,
-    SteppedStatus, Usage,
+    AddDevice, BaseStatus, BlockCounters, DeviceStatus, DiskState, DiskStatus, Elsewhere, EnduranceStatus,
+    ErrorBody, ErrorCounters, Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency,
+    LatencyByKind, LostData, LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, SandboxStatus,
+    Status, SteppedStatus, Usage,
 };
 pub use units::{Size, Span, WindowSetting};

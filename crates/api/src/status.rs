@@ -252,6 +252,9 @@ pub struct DiskStatus {
     /// The replica that this host has of another host's dirty blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_replica: Option<KeptReplica>,
+    /// Where it is, if another host has it and it is attached here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Elsewhere>,
     /// Whether the origin is reachable.
     pub origin_up: bool,
     /// Connected clients: NBD connections and vhost-user queues.
@@ -270,6 +273,17 @@ pub struct DiskStatus {
     pub nbd_latency: LatencyByKind,
     /// Latencies of the origin.
     pub origin_latency: LatencyByKind,
+}
+
+/// Where a disk is that another host has.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Elsewhere {
+    /// That host, as far as is known here.
+    pub host: String,
+    /// It still needs dirty blocks that are here.
+    pub needs_blocks: bool,
+    /// It has taken the disk over by force.
+    pub is_by_force: bool,
 }
 
 /// What a disk shares with its base.

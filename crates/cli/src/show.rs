@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use haversack_api::{
-    DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, ReplicaStatus, SandboxStatus, Size,
-    Status,
+    DiskStatus, Elsewhere, EnduranceStatus, LatencyByKind, LostData, PoolStatus, ReplicaStatus,
+    SandboxStatus, Size, Status,
 };
 
 use crate::output::{counted, plural};
@@ -150,8 +150,28 @@ pub fn disks(disks: &[DiskStatus]) -> String {
         if let Some(error) = &d.error {
             let _ = writeln!(out, "  {error}");
         }
+        if let Some(there) = &d.elsewhere {
+            let _ = writeln!(out, "  {}", elsewhere(d, there));
+        }
     }
     out
+}
+
+/// Says where a disk is that is attached here as well, and what that means here.
+fn elsewhere(disk: &DiskStatus, there: &Elsewhere) -> String {
+    let (name, host) = (&disk.name, &there.host);
+    match there {
+        Elsewhere { is_by_force: true, .. } => format!(
+            "host '{host}' has taken it over by force: 'haversack disk forget {name}' drops what is left of it here"
+        ),
+        Elsewhere { needs_blocks: true, .. } => {
+            format!("is on host '{host}', which still needs dirty blocks that are here: keep this host up")
+        }
+        _ if disk.kept_replica.is_some() => format!("is on host '{host}', and has its replica here"),
+        _ => format!(
+            "is on host '{host}', and is only prepared here for its VM: if that is not to come, 'haversack disk detach {name}'"
+        ),
+    }
 }
 
 fn replica_row(replica: &ReplicaStatus) -> String {
@@ -198,6 +218,9 @@ pub fn disk(d: &DiskStatus) -> String {
     }
     if let Some(replica) = &d.replica {
         row("replica", replica_row(replica));
+    }
+    if let Some(there) = &d.elsewhere {
+        row("elsewhere", elsewhere(d, there));
     }
     if let Some(kept) = &d.kept_replica {
         let what = match (kept.is_complete, kept.is_certain) {

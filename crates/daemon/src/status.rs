@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use haversack_api::{
-    BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorCounters, FlashWrites, Latency, LatencyByKind,
-    Mode, PoolState, PoolStatus, RequestCounters, Status, SteppedStatus, Usage,
+    BlockCounters, DeviceStatus, DiskState, DiskStatus, Elsewhere, ErrorCounters, FlashWrites, Latency,
+    LatencyByKind, Mode, PoolState, PoolStatus, RequestCounters, Status, SteppedStatus, Usage,
 };
 use haversack_core::{DiskStats, DiskUsage};
 use haversack_engine::histogram::Histogram;
@@ -93,6 +93,12 @@ impl Daemon {
             status.base = shown.and_then(|shown| self.base_status(&disk, shown));
             if let Some(hosts) = self.hosts() {
                 (status.replica, status.kept_replica) = hosts.replicas.shown(disk.id);
+                let elsewhere = shown.and_then(|shown| shown.elsewhere);
+                status.elsewhere = elsewhere.map(|there| Elsewhere {
+                    host: hosts.name_of(there.host),
+                    needs_blocks: there.needs_blocks,
+                    is_by_force: there.is_by_force,
+                });
             }
             (status.policy, status.measured) = self.with_policy(|policy| policy.of_disk(pool, &name));
             statuses.push(status);
@@ -117,6 +123,7 @@ fn blank(name: String, id: DiskId, pool: &str, state: DiskState) -> DiskStatus {
         base: None,
         replica: None,
         kept_replica: None,
+        elsewhere: None,
         origin_up: false,
         clients: 0,
         usage: Usage::default(),

@@ -287,6 +287,7 @@ impl Reactor {
             name: live.spec.name.clone(),
             sectors: info.sectors,
             is_served: info.attached,
+            elsewhere: self.elsewhere(live.handle, &info),
             mode: info.mode,
             stats: *self.core.disk_stats(number)?,
             usage: self.core.disk_usage(number)?,

@@ -80,4 +80,4 @@ pub use moving::{
 pub use open_pool::OpenPool;
 pub use origin::{Descent, Layers, size_bytes as origin_size_bytes};
 pub use pool_handle::PoolHandle;
-pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot, Stepped};
+pub use snapshot::{DeviceSnapshot, DiskSnapshot, Elsewhere, Latencies, Snapshot, Stepped};

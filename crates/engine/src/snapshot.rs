@@ -1,7 +1,7 @@
 //! All figures of a pool at one point in time.
 
 use haversack_core::{BaseUsage, DiskStats, DiskUsage, PoolStats};
-use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, HostId, Micros, WriteMode};
 
 use crate::histogram::Histogram;
 
@@ -92,6 +92,17 @@ impl DeviceSnapshot {
     }
 }
 
+/// Where a disk is that another host has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elsewhere {
+    /// That host.
+    pub host: HostId,
+    /// It still needs dirty blocks that are here.
+    pub needs_blocks: bool,
+    /// It has taken the disk over by force.
+    pub is_by_force: bool,
+}
+
 /// A disk's figures.
 #[derive(Clone, Debug)]
 pub struct DiskSnapshot {
@@ -105,6 +116,8 @@ pub struct DiskSnapshot {
     pub sectors: u64,
     /// It takes requests here, and does not wait for its guest to come from another host.
     pub is_served: bool,
+    /// The other host that has it, as far as is known here.
+    pub elsewhere: Option<Elsewhere>,
     /// Its write mode.
     pub mode: WriteMode,
     /// Counters.

@@ -69,6 +69,7 @@ pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: Write
         name: name.into(),
         sectors,
         is_served: true,
+        elsewhere: None,
         mode,
         stats: DiskStats::default(),
         usage: DiskUsage { origin_in_order: Some(true), ..DiskUsage::default() },

@@ -22,7 +22,7 @@ mod takeover;
 use std::any::Any;
 use std::sync::Arc;
 
-use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
+use haversack_core::{Call, DiskConfig, DiskInfo, JobError, JobId, ManageError, Moved};
 use haversack_migrate::{Message, Method, Migration, PaceLimits, ReplicaPolicy, Timing};
 use haversack_model::{DiskHandle, DiskId, DiskNo, HostId, Micros};
 use haversack_ownership as ownership;
@@ -33,6 +33,7 @@ use crate::front::{ClientKind, Front};
 use crate::memory::SharedMemory;
 use crate::origin::OpenOrigin;
 use crate::reactor::Reactor;
+use crate::snapshot::Elsewhere;
 
 pub use mover::MoveStatus;
 use mover::Mover;
@@ -257,6 +258,18 @@ impl Reactor {
         let disk = self.add_disk(number, spec, origin);
         self.origin(disk, |origin, context| origin.begin(context));
         Ok(disk)
+    }
+
+    /// Returns where an attached disk is, if another host has it.
+    pub(crate) fn elsewhere(&self, disk: DiskHandle, info: &DiskInfo) -> Option<Elsewhere> {
+        let me = self.moving.host.as_ref().map(|host| host.me);
+        let mover = &self.moving.movers[self.moving.place_of(disk)?];
+        let host = Some(mover.owner()).filter(|host| !info.owned && Some(*host) != me)?;
+        Some(Elsewhere {
+            host,
+            needs_blocks: matches!(info.moved, Moved::Peer { .. }),
+            is_by_force: matches!(info.moved, Moved::Overtaken { .. }),
+        })
     }
 
     /// Removes the state of a detached disk, unless another host needs its blocks. One that was left clean stands by.

@@ -9,6 +9,7 @@
 //! | [`clients`], [`connection`] | NBD clients |
 //! | [`control`] | the control API, for who asks often |
 //! | [`verify`], [`traveller`] | NBD clients that know what they must read; one that moves between hosts as a VM does |
+//! | [`written`] | one that knows what was flushed |
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
 //! | [`etcd`] | the directory of a cluster |
@@ -47,6 +48,7 @@ pub mod tgt;
 pub mod tools;
 pub mod traveller;
 pub mod verify;
+pub mod written;
 
 pub use error::{Error, Result};
 pub use guest::{Answer, Attachment, Guest};

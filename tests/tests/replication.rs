@@ -1,8 +1,6 @@
 //! Dirty blocks on a second host: two daemons over TLS on a network of their own, one origin. The owner dies under load, and the
 //! other host serves everything that was flushed.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use haversack_e2e::connection::{Command, Connection};
@@ -12,16 +10,14 @@ use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::network::Network;
 use haversack_e2e::tools::{PATIENCE, wait_until};
+use haversack_e2e::written::Written;
 use haversack_e2e::{Error, Place, Result, image, test, test_alone};
-use haversack_model::random::Random;
 use serde_json::Value;
 
 const MIB: u64 = 32;
 const BLOCK: u64 = 4096;
 /// The blocks that the load uses.
 const BLOCKS: u64 = 1024;
-/// Writes between two flushes of the load.
-const WRITES_A_FLUSH: usize = 16;
 /// What is written stays dirty.
 const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
 const MBITS: u32 = 1000;
@@ -40,6 +36,10 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     /// The disk is at alpha, with `more` in its table. Beta names it too, since both cannot have the same socket on one machine.
     fn new(place: &Place, places: &'a [Place; 2], more: &str) -> Result<Self> {
+        Self::start(place, places, more, &["cache.img"])
+    }
+
+    fn start(place: &Place, places: &'a [Place; 2], more: &str, devices: &[&str]) -> Result<Self> {
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
         let network = Network::new(place, 2, MBITS)?;
         let hosts = Hosts::on(place, &["alpha", "beta"], &network)?;
@@ -51,15 +51,19 @@ impl<'a> Pair<'a> {
             network: Some(network.namespace(host)),
             ..Settings::new(256, disks)
         };
-        let [beta, alpha] = Haversack::start_both(
-            places,
-            [settings(1, "beta", vec![there]), settings(0, "alpha", vec![disk])],
-        )?;
+        let devices = devices.iter().map(ToString::to_string).collect();
+        let alpha = Settings { devices, ..settings(0, "alpha", vec![disk]) };
+        let [beta, alpha] = Haversack::start_both(places, [settings(1, "beta", vec![there]), alpha])?;
         Ok(Self { alpha, beta, network, _origin: origin })
     }
 
     fn replicated(place: &Place, places: &'a [Place; 2]) -> Result<Self> {
-        let pair = Self::new(place, places, "replicate = \"beta\"")?;
+        Self::with_devices(place, places, &["cache.img"])
+    }
+
+    /// The same with these cache devices at alpha.
+    fn with_devices(place: &Place, places: &'a [Place; 2], devices: &[&str]) -> Result<Self> {
+        let pair = Self::start(place, places, "replicate = \"beta\"", devices)?;
         wait_for(&pair.alpha, "complete")?;
         Ok(pair)
     }
@@ -95,82 +99,12 @@ fn wait_for(host: &Haversack<'_>, wanted: &str) -> Result<()> {
     waited.map_err(|error| Error::Check(format!("{error}: {last}")))
 }
 
-/// What a load has written of each block, and what of that was flushed.
-#[derive(Clone)]
-struct Written {
-    last: Vec<u8>,
-    flushed: Vec<u8>,
-    /// The longest that a flush took.
-    longest: Duration,
-    flushes: u32,
-}
-
-impl Written {
-    fn new() -> Written {
-        let blank = vec![0; BLOCKS as usize];
-        Written { last: blank.clone(), flushed: blank, longest: Duration::ZERO, flushes: 0 }
-    }
-
-    /// Writes and flushes until told to end, or until the daemon is gone.
-    fn go_on(&mut self, socket: &Path, ends: &AtomicBool) -> Result<()> {
-        let mut guest = Connection::open(socket, "vm1")?;
-        let mut random = Random::new(u64::from(self.flushes) + 1);
-        while !ends.load(Ordering::Relaxed) {
-            for _ in 0..WRITES_A_FLUSH {
-                let block = random.below(BLOCKS);
-                let value = self.last[block as usize].wrapping_add(1).max(1);
-                // Its answer may be lost.
-                self.last[block as usize] = value;
-                guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut [value; BLOCK as usize])?;
-            }
-            let (last, begin) = (self.last.clone(), Instant::now());
-            guest.ask(Command::Flush, 0, 0, &mut [])?;
-            self.longest = self.longest.max(begin.elapsed());
-            (self.flushed, self.flushes) = (last, self.flushes + 1);
-        }
-        Ok(())
-    }
-
-    /// Runs the load while something happens, which it survives.
-    fn during(&mut self, host: &Path, act: impl FnOnce() -> Result<()>) -> Result<()> {
-        let ends = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let load = scope.spawn(|| self.go_on(host, &ends));
-            let acted = act();
-            ends.store(true, Ordering::Relaxed);
-            let ended = load.join().map_err(|_| Error::Check("the load panicked".into()))?;
-            acted.and(ended)
-        })
-    }
-
-    /// Checks that each block is as it was at its last flush, or as it was written after that.
-    fn check(&self, host: &Haversack<'_>) -> Result<()> {
-        let mut guest = client(host)?;
-        for block in 0..BLOCKS {
-            let mut data = [0; BLOCK as usize];
-            guest.ask(Command::Read, block * BLOCK, BLOCK as u32, &mut data)?;
-            let (flushed, last) = (self.flushed[block as usize], self.last[block as usize]);
-            check(data.iter().all(|byte| *byte == data[0]), format!("block {block} is of several versions"))?;
-            let found = data[0];
-            // Values wrap around.
-            let is_good = found.wrapping_sub(flushed) <= last.wrapping_sub(flushed);
-            check(is_good, format!("block {block}: {found}; flushed {flushed}, written {last}"))?;
-        }
-        Ok(())
-    }
-}
-
 /// Runs the load for a while and kills the owner under it.
 fn kill_under_load(pair: &mut Pair<'_>, written: &mut Written, after: Duration) -> Result<()> {
-    let socket = pair.alpha.socket("nbd.sock");
-    std::thread::scope(|scope| {
-        let load = scope.spawn(|| written.go_on(&socket, &AtomicBool::new(false)));
+    written.until_death(&pair.alpha.socket("nbd.sock"), || {
         std::thread::sleep(after);
-        pair.alpha.kill()?;
-        let ended = load.join().map_err(|_| Error::Check("the load panicked".into()))?;
-        check(ended.is_err(), "the load outlives the daemon")
-    })?;
-    check(written.flushes > 0, "nothing was flushed")
+        pair.alpha.kill()
+    })
 }
 
 #[test]
@@ -178,7 +112,7 @@ fn all_that_was_flushed_is_there_when_the_owner_dies_under_load() {
     test("a dead owner and its replica", |place| {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::replicated(place, &places)?;
-        let mut written = Written::new();
+        let mut written = Written::new("vm1", BLOCKS);
         kill_under_load(&mut pair, &mut written, Duration::from_secs(3))?;
         let shown = pair.beta.json(&["disk", "own", "vm1", "--dry-run"])?;
         check(shown["replica"]["is_complete"] == true, format!("{shown}"))?;
@@ -188,7 +122,7 @@ fn all_that_was_flushed_is_there_when_the_owner_dies_under_load() {
             written.flushes, shown["replica"]["is_certain"]
         ));
         check(took <= MOST_TO_SERVE, format!("it took {took:?}"))?;
-        written.check(&pair.beta)?;
+        written.check(&pair.beta.socket("nbd.sock"))?;
         let events = pair.beta.command(&["events", "vm1", "--last", "100"])?;
         check(events.contains("nothing that was flushed is lost"), events)?;
         // The old owner is back, and keeps away from the disk.
@@ -199,7 +133,7 @@ fn all_that_was_flushed_is_there_when_the_owner_dies_under_load() {
             let shown = pair.alpha.json(&["disk", "show", "vm1"])?;
             Ok(shown["error"].as_str().unwrap_or_default().contains("taken over by another host"))
         })?;
-        written.check(&pair.beta)
+        written.check(&pair.beta.socket("nbd.sock"))
     });
 }
 
@@ -208,7 +142,7 @@ fn when_the_lease_is_over_only_the_operator_can_have_the_replica_used() {
     test("a replica that is not certain", |place| {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::replicated(place, &places)?;
-        let mut written = Written::new();
+        let mut written = Written::new("vm1", BLOCKS);
         kill_under_load(&mut pair, &mut written, Duration::from_secs(2))?;
         wait_until("the end of the lease", PATIENCE, || {
             let kept = pair.beta.json(&["disk", "show", "vm1"])?["kept_replica"].clone();
@@ -220,7 +154,7 @@ fn when_the_lease_is_over_only_the_operator_can_have_the_replica_used() {
         check(error.contains("may have gone on without the replica"), format!("used: {error}"))?;
         check(state(&pair.beta, "vm1")? != "here", "it was taken over")?;
         pair.own(&["--owner-stopped"])?;
-        written.check(&pair.beta)
+        written.check(&pair.beta.socket("nbd.sock"))
     });
 }
 
@@ -230,7 +164,7 @@ fn a_replica_that_is_cut_off_is_given_up_and_filled_again() {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::replicated(place, &places)?;
         let socket = pair.alpha.socket("nbd.sock");
-        let mut written = Written::new();
+        let mut written = Written::new("vm1", BLOCKS);
         written.during(&socket, || {
             std::thread::sleep(Duration::from_secs(1));
             pair.network.cut(1)?;
@@ -251,7 +185,7 @@ fn a_replica_that_is_cut_off_is_given_up_and_filled_again() {
         check(events.contains("replica-lost") && events.contains("replicated"), events)?;
         kill_under_load(&mut pair, &mut written, Duration::from_secs(1))?;
         pair.own(&["--owner-stopped"])?;
-        written.check(&pair.beta)
+        written.check(&pair.beta.socket("nbd.sock"))
     });
 }
 
@@ -261,7 +195,7 @@ fn daemons_that_restart_come_to_a_complete_replica_again() {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::replicated(place, &places)?;
         let socket = pair.alpha.socket("nbd.sock");
-        let mut written = Written::new();
+        let mut written = Written::new("vm1", BLOCKS);
         let Pair { alpha, beta, .. } = &mut pair;
         written.during(&socket, || {
             std::thread::sleep(Duration::from_secs(1));
@@ -275,14 +209,14 @@ fn daemons_that_restart_come_to_a_complete_replica_again() {
         alpha.stop()?;
         alpha.start_again()?;
         wait_for(alpha, "complete")?;
-        written.check(alpha)?;
+        written.check(&alpha.socket("nbd.sock"))?;
         kill_under_load(&mut pair, &mut written, Duration::from_secs(1))?;
         pair.alpha.start_again()?;
         wait_for(&pair.alpha, "complete")?;
-        written.check(&pair.alpha)?;
+        written.check(&pair.alpha.socket("nbd.sock"))?;
         kill_under_load(&mut pair, &mut written, Duration::from_secs(1))?;
         pair.own(&["--owner-stopped"])?;
-        written.check(&pair.beta)
+        written.check(&pair.beta.socket("nbd.sock"))
     });
 }
 
@@ -297,7 +231,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         }
         let error = pair.alpha.refused(&["disk", "set", "vm1", "--replicate", "beta", "--mode", "wt"])?;
         check(error.contains("nothing is dirty"), error)?;
-        let mut written = Written::new();
+        let mut written = Written::new("vm1", BLOCKS);
         written.during(&pair.alpha.socket("nbd.sock"), || {
             for _ in 0..3 {
                 pair.alpha.command(&["disk", "set", "vm1", "--replicate", "auto"])?;
@@ -308,7 +242,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
             }
             Ok(())
         })?;
-        written.check(&pair.alpha)?;
+        written.check(&pair.alpha.socket("nbd.sock"))?;
         let dirty = pair.alpha.json(&["disk", "show", "vm1"])?["usage"]["dirty_bytes"].clone();
         check(dirty.as_u64() > Some(0), "the disk does not write through any more")?;
         pair.alpha.command(&["disk", "set", "vm1", "--replicate", "beta"])?;
@@ -322,7 +256,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         pair.beta.command(&["disk", "set", "vm1", "--replicate", "alpha"])?;
         wait_for(&pair.beta, "complete")?;
         check(replica(&pair.beta)?["host"] == "alpha", "it is at the other host")?;
-        written.check(&pair.beta)?;
+        written.check(&pair.beta.socket("nbd.sock"))?;
         // Resized, detached and attached again.
         wait_until("the last client's end", PATIENCE, || {
             Ok(pair.beta.json(&["disk", "show", "vm1"])?["clients"] == 0)
@@ -339,5 +273,31 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         let error = pair.beta.refused(&["disk", "set", "vm1", "--mode", "wt"])?;
         check(error.contains("nothing is dirty"), error)?;
         pair.beta.detach("vm1")
+    });
+}
+
+/// The replica may have what is lost. Until somebody decides, the disk is neither served nor changed.
+#[test]
+fn an_owner_that_has_lost_blocks_says_what_to_do_instead_of_resizing_the_disk() {
+    test("an owner with a loss and its replica", |place| {
+        let places = [place.host("a")?, place.host("b")?];
+        let mut pair = Pair::with_devices(place, &places, &["faulty:a.img", "faulty:b.img"])?;
+        client(&pair.alpha)?.fill_durably(0..BLOCKS, 7)?;
+        let fault = places[0].path("b.img.fault");
+        std::fs::write(&fault, "gone").map_err(Error::io(fault.display().to_string()))?;
+        pair.alpha.kill()?;
+        pair.alpha.start_again()?;
+        wait_until("the loss", PATIENCE, || {
+            let shown = replica(&pair.alpha)?;
+            let why = shown["error"].as_str().unwrap_or_default();
+            Ok(shown["state"] == "ending" && why.contains("may have a replica"))
+        })?;
+        let error = pair.alpha.refused(&["disk", "resize", "vm1", "67108864"])?;
+        for words in ["cannot be resized", "lost on this host", "host 'beta'", "disk own", "--accept-loss"] {
+            check(error.contains(words), format!("it is not said: {words}: {error}"))?;
+        }
+        pair.alpha.stop()?;
+        pair.own(&["--owner-stopped"])?;
+        client(&pair.beta)?.check_filled(0..BLOCKS, 7)
     });
 }

@@ -204,6 +204,9 @@ pub struct Takeover {
     /// The replica of the owner's dirty blocks that this host has. What it has is not among `kept_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<KeptReplica>,
+    /// The host that does not answer and had a complete replica, as far as the directory of a cluster says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_elsewhere: Option<String>,
     /// The hosts that are fenced first: those that do not answer and may have the disk.
     pub fenced_first: Vec<String>,
     /// The program that does that, if one is configured.
@@ -285,4 +288,17 @@ pub struct KeptReplica {
     /// A later epoch of the disk is known here: the replica is of no use.
     #[serde(default)]
     pub is_void: bool,
+}
+
+impl KeptReplica {
+    /// Whether a take-over can use it at all.
+    pub fn is_usable(&self) -> bool {
+        self.is_complete && !self.is_void
+    }
+
+    /// Whether a take-over uses it. One that is not certain is used only if the operator says that the owner has stopped before it
+    /// could continue without it.
+    pub fn is_used(&self, owner_stopped: bool) -> bool {
+        self.is_usable() && (self.is_certain || owner_stopped)
+    }
 }

@@ -67,7 +67,7 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
                 None => "  Reads of them will fail until they are written again.\n",
             };
         }
-        None if uses_replica(takeover, own) => {
+        None if takeover.replica.as_ref().is_some_and(|replica| replica.is_used(own.owner_stopped)) => {
             text += "  Nothing that was flushed is lost: this host has a complete replica of what was dirty there.\n  Writes \
                      after the last flush may be lost.\n";
         }
@@ -79,6 +79,12 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
         }
     }
     text += &takeover.replica.as_ref().map_or_else(String::new, |replica| describe_replica(replica, own));
+    if let Some(host) = &takeover.replica_elsewhere {
+        text += &format!(
+            "  As the directory has it, host '{host}' had a complete replica. It does not answer: if it can be repaired, take the disk \
+             over there.\n"
+        );
+    }
     if takeover.kept_bytes > 0 {
         text += &format!("  {} that are dirty here are kept.\n", Size(takeover.kept_bytes));
     }
@@ -98,12 +104,6 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
         };
     }
     text
-}
-
-/// Whether the take-over uses the replica that this host has.
-fn uses_replica(takeover: &Takeover, own: &Own) -> bool {
-    let replica = takeover.replica.as_ref().filter(|replica| replica.is_complete && !replica.is_void);
-    replica.is_some_and(|replica| replica.is_certain || own.owner_stopped)
 }
 
 fn describe_replica(replica: &KeptReplica, own: &Own) -> String {
@@ -150,6 +150,7 @@ mod tests {
             last_known: None,
             kept_bytes: 0,
             replica: None,
+            replica_elsewhere: None,
             fenced_first: vec!["alpha".into()],
             fence: None,
         }
@@ -213,6 +214,14 @@ mod tests {
         assert!(text.contains("will fail"), "{text}");
         let accepted = Own { accept_loss: Some("vm1".into()), ..arguments() };
         assert!(describe(&lost, &accepted).contains("the origin's data"));
+    }
+
+    #[test]
+    fn a_host_that_is_away_with_the_replica_is_named() {
+        let text =
+            describe(&Takeover { replica_elsewhere: Some("gamma".into()), ..takeover() }, &arguments());
+        assert!(text.contains("host 'gamma' had a complete replica"), "{text}");
+        assert!(!describe(&takeover(), &arguments()).contains("replica"));
     }
 
     #[test]

@@ -227,7 +227,9 @@ impl Daemon {
         origin_checks::refuse_other_origin(pool, &config, disk.id)?;
         origin_checks::refuse_dirty_read_only(pool, &config, disk.id)?;
         self.refuse_dirty_elsewhere(&config, disk.id)?;
-        let locked = self.lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)?;
+        let locked = self
+            .lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)
+            .map_err(|error| self.or_who_took_it(&config.name, disk.id, error))?;
         let attached = self.attach_used(disk, &config, pool, &origin, attempt);
         if attached.is_err() {
             self.undo_lock(pool, &config, disk.id, locked);
@@ -335,7 +337,9 @@ impl Daemon {
         self.grow_to_configured(config, disk, handle, sectors);
         self.size_filters(pool);
         self.report_to_policy();
-        if moves.is_some_and(|moves| moves.from.is_some()) {
+        // While its cache is sent, a disk has no replica: one that is to have one is asked for when its VM comes.
+        let may_be_sent = config.replica_host().is_none();
+        if may_be_sent && moves.is_some_and(|moves| moves.from.is_some()) {
             self.have_sent(disk)?;
         }
         Ok(())

@@ -62,6 +62,7 @@ impl Daemon {
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
             daemon.end_replica(&disk, handle)?;
+            daemon.check_not_kept(&disk)?;
             let resized = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {
                 EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
                     format!(

@@ -6,7 +6,7 @@
 //! - A disk is taken from no host that answers and has it, or dirty blocks of it that are needed.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{DiskInfo, Moved};
+use haversack_core::{Damage, DiskInfo, Moved};
 use haversack_model::HostId;
 use haversack_ownership::forced_epoch;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub struct HostRecord {
     pub mode: Option<String>,
     /// That host is about to take it over by force.
     pub is_taking: bool,
+    /// Whether the replica that it has of another host's blocks is complete, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_complete_replica: Option<bool>,
 }
 
 /// Who owns a disk.
@@ -124,15 +127,29 @@ pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
     taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
 }
 
-/// Returns why a disk cannot be taken over although this host answers that it has this on record.
-pub fn objection(record: &HostRecord) -> Option<&'static str> {
+/// Whether the replica that a host with this record has of another host's blocks is complete, if it has one.
+pub fn has_complete_replica(info: &DiskInfo) -> Option<bool> {
+    match info.moved {
+        Moved::Replica { is_complete, .. } => Some(is_complete && info.damage == Damage::None),
+        _ => None,
+    }
+}
+
+/// Returns why a disk cannot be taken over although this host answers that it has this on record, and what to do instead.
+pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
+    let take_over_there = "take it over there, then move it here with 'haversack migrate'";
     match record.owner {
-        _ if record.is_taking => Some("is taking it over as well"),
-        KnownOwner::Me { .. } => Some("has it"),
+        _ if record.is_taking => Some(("is taking it over as well", "wait for that")),
+        KnownOwner::Me { .. } => Some(("has it", "move it from there with 'haversack migrate'")),
         // What is dirty there is obsolete.
         KnownOwner::Overtaken { .. } => None,
-        _ if record.dirty_blocks > 0 && !planted(Bug::TakeFromHolder) => Some("has dirty blocks of it"),
-        KnownOwner::Released { .. } | KnownOwner::Unknown => None,
+        _ if record.dirty_blocks == 0 || planted(Bug::TakeFromHolder) => None,
+        _ => match record.has_complete_replica {
+            // It was not finished, and nobody can use it.
+            Some(false) => None,
+            Some(true) => Some(("has a complete replica of it", take_over_there)),
+            None => Some(("has dirty blocks of it", take_over_there)),
+        },
     }
 }
 
@@ -159,7 +176,7 @@ mod tests {
     #[test]
     fn a_host_that_answers_and_has_nothing_is_no_objection() {
         let answer = |owner, dirty_blocks, is_taking| {
-            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking })
+            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking, has_complete_replica: None })
         };
         let (released, overtaken) = (
             KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
@@ -172,5 +189,16 @@ mod tests {
         assert!(answer(KnownOwner::Me { epoch: 3 }, 0, false).is_some());
         assert!(answer(released, 1, false).is_some() && answer(KnownOwner::Unknown, 1, false).is_some());
         assert_eq!(answer(overtaken, 1, false), None, "what is dirty there is obsolete");
+    }
+    #[test]
+    fn only_a_host_with_a_complete_replica_is_the_one_to_go_to() {
+        let owner = KnownOwner::Released { to: 2, epoch: 3, passed_on: false };
+        let answer = |complete| {
+            let has_complete_replica = Some(complete);
+            objection(&HostRecord { owner, dirty_blocks: 1, mode: None, is_taking: false, has_complete_replica })
+        };
+        let (what, hint) = answer(true).unwrap();
+        assert!(what.contains("complete replica") && hint.contains("there"));
+        assert_eq!(answer(false), None);
     }
 }

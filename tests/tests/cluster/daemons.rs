@@ -15,12 +15,12 @@ use serde_json::Value;
 
 use super::raw::Raw;
 
-const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
+pub(super) const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
 const MIB: u64 = 32;
 const BLOCKS: u64 = (MIB << 20) / 4096;
 
 /// The table for the end of a host's file.
-fn cluster(etcd: &Etcd<'_>, more: &str) -> String {
+pub(super) fn cluster(etcd: &Etcd<'_>, more: &str) -> String {
     format!(
         "\n[cluster]\nendpoints = [\"{}\"]\ninsecure = true\nreport_every = \"1s\"\nlease = \"3s\"\n{more}\n\
          [cluster.balance]\nwindow = \"1s\"\n",
@@ -53,16 +53,16 @@ fn origins(place: &Place) -> Result<Vec<Nbdkit>> {
     (1..=NAMES.len()).map(origin).collect()
 }
 
-fn status(daemon: &Haversack<'_>) -> Result<Value> {
+pub(super) fn status(daemon: &Haversack<'_>) -> Result<Value> {
     daemon.json(&["cluster", "status"])
 }
 
-fn named<'a>(list: &'a Value, name: &str) -> &'a Value {
+pub(super) fn named<'a>(list: &'a Value, name: &str) -> &'a Value {
     list.as_array().into_iter().flatten().find(|one| one["name"] == name).unwrap_or(&Value::Null)
 }
 
 /// Waits until a daemon shows a host in a state.
-fn until_host(daemon: &Haversack<'_>, host: &str, state: &str) -> Result<()> {
+pub(super) fn until_host(daemon: &Haversack<'_>, host: &str, state: &str) -> Result<()> {
     wait_until(&format!("host {host} {state}"), PATIENCE, || {
         Ok(named(&status(daemon)?["hosts"], host)["state"] == state)
     })
@@ -76,7 +76,7 @@ fn get(daemon: &Haversack<'_>, path: &str) -> Result<String> {
     tools::run(curl)
 }
 
-fn has_event(daemon: &Haversack<'_>, kind: &str) -> Result<bool> {
+pub(super) fn has_event(daemon: &Haversack<'_>, kind: &str) -> Result<bool> {
     // One JSON object a line.
     let events = daemon.command(&["--json", "events", "--last", "1000"])?;
     Ok(events.lines().any(|line| line.contains(&format!("\"kind\":\"{kind}\""))))

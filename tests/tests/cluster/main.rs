@@ -6,4 +6,5 @@ mod directory;
 mod lending;
 mod live;
 mod raw;
+mod rbd;
 mod spare;

@@ -42,6 +42,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         dirty_blocks: known.map_or(0, |(_, dirty_blocks)| dirty_blocks),
         mode: None,
         is_taking: is_taking(owns, at, of),
+        has_complete_replica: None,
     }
 }
 

@@ -17,13 +17,14 @@ mod size;
 mod tenants;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_cluster::{Balancer, ClusterError, Plan};
 use haversack_directory::{DirectoryError, PoolRecord, View};
 use haversack_etcd::Directory;
+use haversack_model::DiskId;
 use haversack_moves::{ABANDONED_LEASES, Intents, Observed, snapshot};
 
 use self::config::ClusterConfig;
@@ -130,6 +131,26 @@ impl Cluster {
             *free_bytes = free_bytes.saturating_add(capacity_bytes.saturating_sub(demand_bytes));
         }
         free
+    }
+
+    /// Returns the owner of a disk and the host that had a complete replica of its dirty blocks, if one had.
+    pub(crate) fn replica_of(&self, id: DiskId) -> Option<(String, String)> {
+        let view = self.directory.view();
+        let disk = &view.disks.get(&id.to_string())?.record;
+        Some((disk.host.clone(), disk.replica_at.clone().filter(|_| disk.is_replicated)?))
+    }
+
+    /// Returns the owner of the disk of this name, if there is only one, and the host with a complete replica.
+    pub(crate) fn disk_named(&self, name: &str) -> Option<(String, Option<String>)> {
+        let view = self.directory.view();
+        let mut named = view.disks.values().map(|seen| &seen.record).filter(|disk| disk.name == name);
+        let disk = named.next().filter(|_| named.next().is_none())?;
+        Some((disk.host.clone(), disk.replica_at.clone().filter(|_| disk.is_replicated)))
+    }
+
+    /// Returns the hosts that are being drained.
+    pub(crate) fn draining(&self) -> BTreeSet<String> {
+        self.directory.view().drains.keys().cloned().collect()
     }
 
     /// Lets the balancer look at the hosts' loads, at the end of a window.

@@ -12,18 +12,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_migrate::{HostRecord, KnownOwner, is_news, is_void_under_any};
+use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any};
 use haversack_model::{DiskId, HostId};
 
-use super::Hosts;
 use super::find::MAY_HAVE_IT;
 use super::questions::Questions;
 use super::talk::{Answer, Question};
+use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::pool::Pool;
+use crate::rbd::lock::LockError;
 
 /// How long the other hosts have to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,6 +115,7 @@ impl Daemon {
         };
         Ok(HostRecord {
             owner,
+            has_complete_replica: disk.as_ref().and_then(|disk| has_complete_replica(&disk.info)),
             dirty_blocks: disk.map_or(0, |disk| disk.dirty_blocks),
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
@@ -145,7 +148,8 @@ impl Daemon {
 
     fn check_not_concerned(&self, id: DiskId) -> Result<()> {
         match self.on_record(id)? {
-            Some((_, disk)) if is_concerned(&disk) => {
+            // One that is not complete is of no use.
+            Some((_, disk)) if is_concerned(&disk) && has_complete_replica(&disk.info) != Some(false) => {
                 Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"))
             }
             _ => Ok(()),
@@ -198,6 +202,31 @@ impl Daemon {
                  that have noted its take-over",
             )),
         }
+    }
+
+    /// Returns the error of a disk whose lock was taken away. If another host says that it has taken the disk over, that is recorded
+    /// here, and the error names that host.
+    pub(crate) fn or_who_took_it(&self, name: &str, id: DiskId, error: DaemonError) -> DaemonError {
+        if !matches!(error, DaemonError::Locked(LockError::Lost { .. })) {
+            return error;
+        }
+        if let Err(unknown) = self.check_epoch(id) {
+            tracing::debug!(disk = name, "whether it was taken over is not known: {unknown}");
+        }
+        let disk = self.pool_with(id).map(|(_, disk)| disk);
+        let Some((Moved::Overtaken { to }, dirty_blocks)) = disk.map(|d| (d.info.moved, d.dirty_blocks))
+        else {
+            return error;
+        };
+        let by = self.host_name(to);
+        DaemonError::conflict(
+            format!(
+                "host '{by}' has taken over disk '{name}', and the lock of its origin was taken away from this host; {} bytes that \
+                 were dirty here are kept until 'haversack disk forget {name}', then the disk can be attached again",
+                bytes(dirty_blocks)
+            ),
+            "see what is dirty with 'haversack flush-offline --list'; then forget the disk here, and attach it again",
+        )
     }
 
     /// Asks the host that was about to take a disk over, and forgets the take-over if it has failed.
@@ -378,7 +407,7 @@ mod tests {
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
-        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking }
+        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking, has_complete_replica: None }
     }
 
     #[test]

@@ -59,9 +59,11 @@ impl Daemon {
         }
     }
 
-    fn attached_one(&self, wanted: &ExpectDisk) -> Result<MigrationStatus> {
+    /// Has the disk sent that has just been attached.
+    fn attached_one(self: &Arc<Self>, wanted: &ExpectDisk) -> Result<MigrationStatus> {
         let found = self.wanted(wanted);
-        let (name, _) = found.ok_or(DaemonError::NoSuch { what: "disk", name: describe(wanted) })?;
+        let (name, disk) = found.ok_or(DaemonError::NoSuch { what: "disk", name: describe(wanted) })?;
+        self.have_sent(&disk)?;
         self.migration_of(&name)
     }
 

@@ -91,17 +91,15 @@ fn named(hosts: &[String]) -> String {
     format!("{} {}", if hosts.len() == 1 { "host" } else { "hosts" }, quoted.join(", "))
 }
 
-/// Whether a take-over uses the replica that this host has. One that is not certain is used only if the operator says that the
-/// owner has not gone on without it.
+/// Whether a take-over uses the replica that this host has.
 fn uses_replica(replica: Option<&KeptReplica>, request: &OwnDisk) -> bool {
-    let usable = replica.filter(|replica| replica.is_complete && !replica.is_void);
-    usable.is_some_and(|replica| replica.is_certain || request.owner_stopped)
+    replica.is_some_and(|replica| replica.is_used(request.owner_stopped))
 }
 
 /// Refuses what a request has not said of the replica that this host has.
 fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let (disk, replica) = (&takeover.disk, takeover.replica.as_ref());
-    match replica.filter(|replica| replica.is_complete && !replica.is_void) {
+    match replica.filter(|replica| replica.is_usable()) {
         None if request.owner_stopped => {
             let why = match replica {
                 None => "there is no replica of it here",
@@ -206,7 +204,7 @@ impl Daemon {
     /// There is no such disk, it does not move, or it cannot be taken over: the host that has it answers.
     pub fn takeover_of(&self, name: &str) -> Result<Takeover> {
         let hosts = self.hosts_or_error()?;
-        let disk = self.disk(name)?;
+        let disk = self.disk_to_own(name)?;
         let plan = self.plan(&hosts, &disk)?;
         Ok(self.describe_takeover(&hosts, &disk, &plan))
     }
@@ -217,7 +215,7 @@ impl Daemon {
     /// As [`Daemon::takeover_of`], or something was not confirmed.
     pub fn own(self: &Arc<Self>, name: &str, request: OwnDisk) -> Result<Job> {
         let hosts = self.hosts_or_error()?;
-        let disk = self.disk(name)?;
+        let disk = self.disk_to_own(name)?;
         if request.confirm != name {
             return Err(DaemonError::Bad(format!("confirm must repeat the disk's name, '{name}'")));
         }
@@ -301,13 +299,8 @@ impl Daemon {
         let mut epoch = status.record.epoch();
         for (answering, record) in &answers {
             epoch = epoch.max(record.owner.epoch());
-            if let Some(what) = objection(record) {
+            if let Some((what, hint)) = objection(record) {
                 let other = hosts.name_of(*answering);
-                let hint = match record.owner {
-                    _ if record.is_taking => "wait for that",
-                    KnownOwner::Me { .. } => "move it from there with 'haversack migrate'",
-                    _ => "take it over there, then move it here with 'haversack migrate'",
-                };
                 let what = format!("disk '{name}' cannot be taken over: host '{other}' answers, and {what}");
                 return Err(DaemonError::conflict(what, hint));
             }
@@ -373,9 +366,40 @@ impl Daemon {
             }),
             kept_bytes: if plan.replica.is_some() { 0 } else { bytes(kept) },
             replica: plan.replica.clone(),
+            replica_elsewhere: self.replica_elsewhere(hosts, disk.id, plan),
             fenced_first: plan.suspects.iter().map(|host| hosts.name_of(*host)).collect(),
             fence: program.map(|program| program.display().to_string()),
         }
+    }
+
+    /// Returns which of the hosts that do not answer had a complete replica of the dead host's blocks, by the directory.
+    fn replica_elsewhere(&self, hosts: &Hosts, id: DiskId, plan: &Plan) -> Option<String> {
+        let (owner, replica_at) = self.cluster()?.replica_of(id)?;
+        let is_silent = |host: &HostId| plan.suspects.contains(host);
+        let is_owners = hosts.find(&owner) == Some(plan.dead);
+        hosts.find(&replica_at).filter(is_silent).filter(|_| is_owners && !plan.depends).map(|_| replica_at)
+    }
+
+    /// Returns a disk that is to be taken over. If it is not here, the error says where the directory has it.
+    fn disk_to_own(&self, name: &str) -> Result<Arc<Disk>> {
+        let missing = match self.disk(name) {
+            Err(missing @ DaemonError::NoSuch { .. }) => missing,
+            found => return found,
+        };
+        let Some((owner, replica)) = self.cluster().and_then(|cluster| cluster.disk_named(name)) else {
+            return Err(missing);
+        };
+        let (replica, hint) = match replica {
+            None => (String::new(), "attach it here first, with the dead host as from"),
+            Some(at) => (
+                format!(", and a complete replica on host '{at}'"),
+                "take it over on the host that has the replica",
+            ),
+        };
+        let what = format!(
+            "disk '{name}' is not attached on this host; the directory has it on host '{owner}'{replica}"
+        );
+        Err(DaemonError::conflict(what, hint))
     }
 
     fn fence_all(&self, hosts: &Hosts, disk: &Disk, suspects: &[HostId]) -> Result<()> {
@@ -477,6 +501,7 @@ mod tests {
             last_known: None,
             kept_bytes: 0,
             replica: None,
+            replica_elsewhere: None,
             fenced_first: suspects.iter().map(ToString::to_string).collect(),
             fence: fence.map(str::to_string),
         }

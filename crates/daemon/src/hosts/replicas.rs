@@ -170,11 +170,12 @@ impl Daemon {
         Ok(Some(ReplicaPolicy { at, on_loss }))
     }
 
-    /// Chooses a host for a disk's replica, apart from some: one that is connected; of these the one with the most free cache for
-    /// each replica of this host, if that is known; then the one with the fewest. Disks and hosts that are equal in this are
-    /// spread.
+    /// Chooses a host for a disk's replica, apart from some: one that is connected, and not drained if another one is there; of
+    /// these the one with the most free cache for each replica of this host, if that is known; then the one with the fewest. Disks
+    /// and hosts that are equal in this are spread.
     fn choose(&self, hosts: &Hosts, id: DiskId, without: &HashSet<HostId>) -> Option<HostId> {
         let free = self.cluster().map(|cluster| cluster.free_bytes()).unwrap_or_default();
+        let draining = self.draining(hosts);
         let placed = hosts.replicas.placed();
         let others = hosts.others().into_iter().filter(|host| !without.contains(host));
         others.max_by_key(|host| {
@@ -182,8 +183,15 @@ impl Daemon {
             let free_bytes = free.get(&hosts.name_of(*host)).copied().unwrap_or(0) / (count + 1);
             let mut hasher = DefaultHasher::new();
             (id, *host).hash(&mut hasher);
-            (hosts.is_connected(*host), free_bytes, std::cmp::Reverse(count), hasher.finish())
+            let is_fit = (hosts.is_connected(*host), !draining.contains(host));
+            (is_fit, free_bytes, std::cmp::Reverse(count), hasher.finish())
         })
+    }
+
+    /// Returns the hosts that are being drained, as far as the directory of a cluster says so.
+    fn draining(&self, hosts: &Hosts) -> HashSet<HostId> {
+        let draining = self.cluster().map(|cluster| cluster.draining()).unwrap_or_default();
+        draining.iter().filter_map(|name| hosts.find(name)).collect()
     }
 
     /// Places the replica of an attached disk where the policy says, from now on.
@@ -229,6 +237,26 @@ impl Daemon {
         Ok(())
     }
 
+    /// Refuses to resize a disk that is not served, since its replica is kept for what is lost here.
+    pub(crate) fn check_not_kept(&self, disk: &Disk) -> Result<()> {
+        let config = disk.config();
+        let status = self.pool(&config.pool)?.backend.migration_status(disk.id)?;
+        if !status.is_some_and(|status| is_kept_for_losses(&status)) {
+            return Ok(());
+        }
+        let at = self.hosts().and_then(|hosts| Some(hosts.name_of(hosts.replicas.place_of(disk.id)?)));
+        let at = at.map_or_else(|| "another host".to_owned(), |name| format!("host '{name}'"));
+        let name = &config.name;
+        Err(DaemonError::conflict(
+            format!(
+                "disk '{name}' is not served and cannot be resized: dirty blocks of it are lost on this host, and its replica on {at} \
+                 may have them"
+            ),
+            "stop haversackd here, and take the disk over there with 'haversack disk own'; or detach it, and attach it with \
+             --accept-loss and its name",
+        ))
+    }
+
     /// Starts a disk's replica again that was ended for something that is over, or that has failed.
     pub(crate) fn renew_replica(&self, disk: &Disk, handle: DiskHandle) {
         let config = disk.config();
@@ -272,6 +300,8 @@ struct Watch {
     free: usize,
     /// The hosts that are connected, and since when.
     connected: HashMap<HostId, SystemTime>,
+    /// The hosts that are being drained.
+    draining: HashSet<HostId>,
 }
 
 impl Watch {
@@ -298,6 +328,7 @@ impl Watch {
         let waiting = self.asked.values().filter(|asked| asked.is_waiting(now)).count();
         self.free = MOST_ASKED.saturating_sub(waiting);
         self.connected = hosts.connections().into_iter().collect();
+        self.draining = daemon.draining(hosts);
         let known: HashMap<DiskId, (String, Arc<Disk>)> = if found.is_empty() {
             HashMap::new()
         } else {
@@ -336,6 +367,11 @@ impl Watch {
         };
         let Some((name, disk)) = known else { return seen };
         tell(daemon, name, before, &seen);
+        let is_wanted = seen.status.replication.is_some() && seen.status.to.is_none();
+        if let Some(place) = place.filter(|place| is_wanted && self.draining.contains(place)) {
+            let why = format!("host '{}' is being drained", hosts.name_of(place));
+            replace(daemon, hosts, disk, &self.draining, &why);
+        }
         if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
             seen.error = Some(if seen.status.is_guest_here {
                 self.ask(daemon, hosts, disk, place, seen.status.no_replica)
@@ -346,6 +382,7 @@ impl Watch {
             self.asked.entry(id).and_modify(|asked| asked.begun(Instant::now()));
         } else {
             self.asked.remove(&id);
+            seen.error = seen.status.to.map(|to| is_on_its_way(name, &hosts.name_of(to)));
         }
         seen
     }
@@ -392,6 +429,13 @@ impl Watch {
 /// Whether the replica of a disk that is not served stays until the loss of dirty blocks on this host is accepted.
 fn is_kept_for_losses(status: &MoveStatus) -> bool {
     status.replication == Some(ReplicationState::Ending) && status.no_replica == Some(NoReplica::Losses)
+}
+
+/// Why a disk has no replica that is being sent to another host.
+fn is_on_its_way(disk: &str, to: &str) -> String {
+    format!(
+        "the disk is being sent to host '{to}', and flushes are not replicated meanwhile; 'haversack migrate abort {disk}' ends that"
+    )
 }
 
 /// Whether the disk is served here, and its replica is not there although nothing stands in its way here.

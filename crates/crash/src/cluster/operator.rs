@@ -4,7 +4,7 @@
 //! them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it knows of every take-over;
 //! until then it is drained, and no VM is started there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_directory::{Change, DrainRecord};
 use haversack_model::Micros;
@@ -59,6 +59,8 @@ pub struct Operator {
     ownerless: Vec<Option<Micros>>,
     /// Disks whose guests were turned off on a host that must hear of it.
     left: BTreeSet<(usize, usize)>,
+    /// Since when hosts have had obsolete blocks of disks.
+    obsolete: BTreeMap<(usize, usize), Micros>,
     next_look: Micros,
     is_calm: bool,
     /// Disks that were taken over.
@@ -82,6 +84,7 @@ impl Operator {
             waiting: vec![None; VMS.len()],
             ownerless: vec![None; DISKS],
             left: BTreeSet::new(),
+            obsolete: BTreeMap::new(),
             next_look: 0,
             is_calm: false,
             takeovers: 0,
@@ -403,19 +406,25 @@ impl Cluster {
         }
     }
 
-    /// Sometimes forgets what is obsolete on a host. If another one did not know of the take-over, it could give the disk to this one
-    /// once more, which would know nothing either.
+    /// Sometimes forgets what is obsolete on a host. If another one did not know of the take-over, or a message of before it were still
+    /// on its way, this host, which would know nothing either, could be taken for one that was granted the disk.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
+        if !self.machines.hosts[at].has_obsolete(of) {
+            self.operator.obsolete.remove(&(at, of));
+            return Ok(());
+        }
+        let now = self.machines.shared.now;
+        let since = *self.operator.obsolete.entry((at, of)).or_insert(now);
         let all_know = (0..HOSTS).all(|other| {
             self.operator.is_lost(other)
                 || self.machines.hosts[other].running.is_some() && self.knows(other, of)
         });
-        if self.machines.hosts[at].has_obsolete(of)
-            && all_know
+        if all_know
+            && now >= since + LATEST * self.machines.shared.plan.delay_us
             && !self.operator.is_busy_with(of)
             && self.operator.rng.one_in(10)
         {
-            tell(|| format!("{:>10} disk {of} is forgotten on host {at}", self.machines.shared.now));
+            tell(|| format!("{now:>10} disk {of} is forgotten on host {at}"));
             self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
         }
         Ok(())

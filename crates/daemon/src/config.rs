@@ -7,7 +7,7 @@
 //! - The result of [`Config::load`] is consistent: names are unique, every disk's pool exists, paths are not
 //!   used twice.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -394,14 +394,14 @@ impl Config {
             |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
         let start = |part: &Option<Spanned<IgnoredAny>>| part.as_ref().map_or(0, |p| p.span().start);
         self.check_removed().map_err(|what| (start(&places.daemon), what))?;
-        let mut taken = HashSet::new();
+        let mut taken = Taken::new();
         if self.daemon.request_time.0.is_zero() {
             return Err((
                 0,
                 "request_time = \"0s\" would refuse every request: give a time such as 30s".into(),
             ));
         }
-        claim(&mut taken, format!("path {}", self.daemon.control_socket().display()))
+        claim(&mut taken, format!("path {}", self.daemon.control_socket().display()), "[daemon]".into())
             .map_err(|what| (0, what))?;
         for (index, pool) in self.pools.iter().enumerate() {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
@@ -489,14 +489,14 @@ impl Config {
         })
     }
 
-    fn check_pool(&self, pool: &PoolConfig, taken: &mut HashSet<String>) -> Result<(), String> {
+    fn check_pool(&self, pool: &PoolConfig, taken: &mut Taken) -> Result<(), String> {
         settings::check_name(&pool.name)?;
-        claim(taken, format!("pool name '{}'", pool.name))?;
+        claim(taken, format!("pool name '{}'", pool.name), "[[pool]]".into())?;
         if pool.devices.is_empty() {
             return Err(format!("pool '{}' has no devices: list at least one", pool.name));
         }
         for device in &pool.devices {
-            claim(taken, format!("path {}", device.display()))?;
+            claim(taken, format!("path {}", device.display()), format!("pool '{}'", pool.name))?;
         }
         if pool.accept_missing.as_ref().is_some_and(|name| *name != pool.name) {
             return Err(format!("accept_missing must repeat the pool's name, '{}'", pool.name));
@@ -525,14 +525,15 @@ impl Config {
         ))
     }
 
-    fn check_disk(&self, disk: &DiskConfig, taken: &mut HashSet<String>) -> Result<(), String> {
+    fn check_disk(&self, disk: &DiskConfig, taken: &mut Taken) -> Result<(), String> {
         settings::check_disk(disk)?;
         settings::check_replica(disk)?;
         self.check_replica_host(disk)?;
-        claim(taken, format!("disk name '{}'", disk.name))?;
-        claim(taken, format!("disk id {}", settings::disk_id(disk)?))?;
+        claim(taken, format!("disk name '{}'", disk.name), "[[disk]]".into())?;
+        let part = format!("disk '{}'", disk.name);
+        claim(taken, format!("disk id {}", settings::disk_id(disk)?), part.clone())?;
         if let Some(socket) = &disk.vhost_user {
-            claim(taken, format!("path {}", socket.display()))?;
+            claim(taken, format!("path {}", socket.display()), part)?;
         }
         if self.pools.iter().any(|pool| pool.name == disk.pool) {
             return Ok(());
@@ -588,13 +589,21 @@ fn check_whole(text: &str) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// Claims something that only one part of the configuration may use.
-fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
-    if taken.contains(&what) {
-        return Err(format!("{what} is used twice"));
+/// What only one part of the configuration may use, and the part that does.
+type Taken = HashMap<String, String>;
+
+/// Claims something for a part of the configuration.
+fn claim(taken: &mut Taken, what: String, part: String) -> Result<(), String> {
+    match taken.get(&what) {
+        Some(other) if *other == part => {
+            Err(format!("{what} is used twice in {part}: change one of the two"))
+        }
+        Some(other) => Err(format!("{what} is used in {other} and in {part}: change one of the two")),
+        None => {
+            taken.insert(what, part);
+            Ok(())
+        }
     }
-    taken.insert(what);
-    Ok(())
 }
 
 impl NbdConfig {
@@ -606,9 +615,9 @@ impl NbdConfig {
         })
     }
 
-    fn check(&self, taken: &mut HashSet<String>) -> Result<(), String> {
+    fn check(&self, taken: &mut Taken) -> Result<(), String> {
         for socket in self.sockets() {
-            claim(taken, format!("path {}", socket.display()))?;
+            claim(taken, format!("path {}", socket.display()), "[nbd]".into())?;
         }
         if self.listen.is_empty() {
             return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());
@@ -734,6 +743,12 @@ mod tests {
             (disk("id = \"17\""), 5, "UUID"),
             (disk("size = 1000"), 5, "512"),
             (disk("accept_loss = \"yes\""), 5, "repeat"),
+            (
+                disk("vhost_user = \"/dev/a\""),
+                5,
+                "path /dev/a is used in pool 'main' and in disk 'vm1': change",
+            ),
+            (format!("{POOL}{POOL}"), 4, "pool name 'main' is used twice in [[pool]]: change"),
             (disk("origin_tls = { ca = \"/ca.pem\" }"), 5, "nbds://"),
             (disk("origin_tls = { key = \"/k\" }").replace("/b", "nbds://h/x"), 5, "both or none"),
             (disk("reservation = \"2GiB\"\nlimit = \"1GiB\""), 5, "below its reservation of 2GiB"),
@@ -838,7 +853,6 @@ mod tests {
             (disk("[sandbox]\npaths = [\"images\"]"), 9, "absolute path"),
             (disk("[sandbox]\npaths = [\"/\"]"), 9, "leave [sandbox] out"),
             (disk("[sandbox]\npath = [\"/a\"]"), 10, "paths"),
-            (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),
             ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\nmax_negotiations = 0\n".to_string(), 1, "at least 1"),

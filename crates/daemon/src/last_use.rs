@@ -73,11 +73,14 @@ impl Daemon {
         let Some(known) = pool.known(id) else { return Ok(false) };
         let dirty_bytes = known.dirty_bytes;
         let uses = self.state.uses.list();
-        let why = match self.own_use(&uses, id, pool).map(|at| &uses[at]) {
-            Some(own) if own.is_ended => "is from before the origin was used by another disk or pool".into(),
+        let has = format!("pool '{}' has blocks of disk '{}' with id {id}", pool.name, config.name);
+        let what = match self.own_use(&uses, id, pool).map(|at| &uses[at]) {
+            Some(own) if own.is_ended => {
+                format!("{has} from before its origin was used by another disk or pool")
+            }
             // It was attached, and was current then.
             Some(_) if dirty_bytes > 0 => return Ok(false),
-            Some(own) if own.is_outdated => "was to be dropped already".into(),
+            Some(own) if own.is_outdated => format!("{has} that were out of date before"),
             Some(own) => {
                 let is_accepted = config.accept_origin_change.as_ref() == Some(&config.name);
                 let is_modified =
@@ -85,26 +88,27 @@ impl Daemon {
                 if is_accepted || !is_modified {
                     return Ok(false);
                 }
-                "is from before the origin was modified, while the disk was detached".into()
+                format!("{has} from before its origin was modified, while the disk was detached")
             }
             None => {
                 let store = Store::without_backing(&config.origin);
                 let other = uses.iter().find(|known| is_use_of(known, &config.origin, &store));
                 match other {
                     Some(other) => format!(
-                        "is from before the origin was used in pool '{}' as disk '{}' with id {}",
+                        "{has} from before its origin was used in pool '{}' as disk '{}' with id {}",
                         other.pool, other.name, other.disk_id
                     ),
                     None if dirty_bytes > 0 || !self.state.uses.is_complete() => return Ok(false),
-                    None => "is of a use of the origin that is not on record".into(),
+                    None => format!("{has}, and it is not on record that they are of its origin"),
                 }
             }
         };
-        let what = format!("what pool '{}' has of disk '{}' with id {id} {why}", pool.name, config.name);
         if dirty_bytes > 0 {
             return Err(DaemonError::conflict(
-                format!("{what}, and {dirty_bytes} bytes of it are dirty"),
-                "attach it as it was used last; or destroy those blocks with 'haversack disk forget ID'",
+                format!(
+                    "{what}; {dirty_bytes} bytes of them are dirty, and could be written over newer data"
+                ),
+                "attach the disk as it was used last; or destroy those blocks with 'haversack disk forget ID'",
             ));
         }
         tracing::warn!(disk = config.name, "{what}: dropping {} cached bytes", known.cached_bytes);

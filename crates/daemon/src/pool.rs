@@ -213,9 +213,13 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
             ("helper-cut-off", name, message.into())
         }
         EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
-        EngineEvent::DataLost { disk, runs } => ("data-lost", disk_name(*disk), losses(runs)),
+        EngineEvent::DataLost { disk, runs } => {
+            let meaning = "they read as errors until they are written again";
+            ("data-lost", disk_name(*disk), losses(runs, meaning))
+        }
         EngineEvent::LossAccepted { disk, runs } => {
-            ("loss-accepted", disk_name(*disk), format!("as the origin has it from now on: {}", losses(runs)))
+            let meaning = "their loss is accepted, and they read as the origin has them";
+            ("loss-accepted", disk_name(*disk), losses(runs, meaning))
         }
         EngineEvent::MovedAway { disk, to, holds_blocks } => {
             let blocks = if *holds_blocks { ", and blocks that it needs are still here" } else { "" };
@@ -257,8 +261,8 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
     daemon.events.add(kind, &subject, message);
 }
 
-/// Describes where lost data was, as byte ranges.
-fn losses(runs: &[(SectorNo, u64)]) -> String {
+/// Describes where lost data was, as byte ranges, and what reads return there.
+fn losses(runs: &[(SectorNo, u64)], meaning: &str) -> String {
     const MOST: usize = 64;
     let byte = |sectors: u64| sectors * SECTOR_BYTES as u64;
     let bytes: u64 = runs.iter().map(|run| byte(run.1)).sum();
@@ -269,10 +273,7 @@ fn losses(runs: &[(SectorNo, u64)]) -> String {
         .collect();
     let more = runs.len().saturating_sub(MOST);
     let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
-    format!(
-        "{bytes} bytes were only on the cache device; they read as errors until they are written again: bytes {}{more}",
-        shown.join(", ")
-    )
+    format!("{bytes} bytes were only on the cache device; {meaning}: bytes {}{more}", shown.join(", "))
 }
 
 /// Records a loss durably. Writes wait until that is done; if it cannot be recorded they keep waiting, which

@@ -176,10 +176,15 @@ impl Cluster {
             // The directory has what was reported last. Whether the disk is being sent is for this daemon to say.
             let name = view.disks.get(disk).map(|entry| entry.record.name.as_str());
             if let Some(name) = name.filter(|name| report::sent_to(daemon, name).as_ref() == Some(to)) {
-                match daemon.stop_migration(name) {
-                    Ok(()) => tracing::info!(disk = name, to, "the move was given up: the disk stays here"),
-                    Err(error) => tracing::debug!(disk = name, to, "the disk is not sent any more: {error}"),
+                if let Err(error) = daemon.stop_migration(name) {
+                    tracing::debug!(
+                        disk = name,
+                        to,
+                        "the disk is still being sent, and is stopped later: {error}"
+                    );
+                    return true;
                 }
+                tracing::info!(disk = name, to, "the move was given up: the disk stays here");
             }
             false
         });

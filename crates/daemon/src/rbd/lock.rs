@@ -29,8 +29,9 @@ use crate::origin::BlockDevice;
 
 /// The name of the lock.
 const LOCK: &str = "haversack";
-/// How many times the daemon tries to take it, and the pause in between.
+/// How many times the daemon tries to take it.
 const TRIES: u32 = 3;
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 /// What comes before a host's name in a description.
 const ON_HOST: &str = " on host ";

@@ -2,8 +2,8 @@
 //! `cargo run --release -p haversack-cluster --example balancing_round [HOSTS] [SEED]`.
 
 use haversack_cluster::{
-    Balancer, Borrows, Demand, Disk, Host, HostName, Lends, Offers, Plan, Rule, Settings, Snapshot, Tenant, TenantName, Vm, VmName,
-    demands, divide,
+    Balancer, Borrows, Demand, Disk, Host, HostName, Lends, Offers, Plan, Rule, Settings, Snapshot, Tenant,
+    TenantName, Vm, VmName, demands, divide,
 };
 use haversack_model::random::Random;
 use haversack_policy::Curve;

@@ -586,7 +586,8 @@ impl Borrower {
             let reading = &self.reads[&question];
             let waited_us = now.saturating_sub(reading.began_us);
             let open = reading.blocks.iter().find(|(_, _, data)| data.is_none());
-            let late = open.and_then(|(_, host, _)| self.lenders.iter_mut().find(|lender| lender.host == *host));
+            let late =
+                open.and_then(|(_, host, _)| self.lenders.iter_mut().find(|lender| lender.host == *host));
             if let Some(lender) = late {
                 lender.breaker.late(now, waited_us, &self.origin);
             }

@@ -522,7 +522,13 @@ mod tests {
         let mut lender = three_loans();
         assert_eq!(after(&mut lender, 0..2000, Some(7)), 2, "an unused loan of a host that was never away");
         assert_eq!(after(&mut lender, 2000..2300, Some(8)), 2);
-        lender.heard(2_300_000_000, HostId(1), DISK, Message::Get { loan: loan(1, 2), block: 7, question: 0 }, 1);
+        lender.heard(
+            2_300_000_000,
+            HostId(1),
+            DISK,
+            Message::Get { loan: loan(1, 2), block: 7, question: 0 },
+            1,
+        );
         assert_eq!(after(&mut lender, 2300..2590, Some(8)), 2);
         assert_eq!(after(&mut lender, 2590..2620, Some(8)), 1);
         assert!(held(&lender).contains(&(1, loan(1, 2))));

@@ -190,15 +190,16 @@ fn what_is_given_back_to_a_lender_is_not_asked_for_any_more() {
     let [at] = scene.borrower.lenders(scene.now)[..] else { panic!("one lender") };
     assert_eq!((at.host, at.loans, at.blocks, at.asked_blocks, at.hit_blocks), (LENDER, 1, 40, 1, 0));
     assert!(at.most_blocks >= 40 && at.oldest_us >= 1_000_000 && at.pause.is_none() && at.answers);
-    scene.borrower.give_back(scene.now, HostId(77));
+    scene.borrower.choose(scene.now, &[HostId(77), LENDER]);
     assert_eq!(scene.outcomes(), []);
-    scene.borrower.give_back(scene.now, LENDER);
+    scene.borrower.choose(scene.now, &[HostId(77)]);
     let outcomes = scene.outcomes();
     assert!(
         matches!(outcomes[..], [Outcome::Send(LENDER, Message::Close { .. }), Outcome::FallBack { .. }]),
         "{outcomes:?}"
     );
     assert!(scene.get(100).is_none());
+    scene.borrower.choose(scene.now, &[LENDER]);
     assert_eq!(scene.borrower.lenders(scene.now)[0].loans, 0);
     assert!(scene.asks(1).is_some(), "the next one begins at once if it is wanted again");
 }

@@ -198,3 +198,38 @@ fn what_cannot_be_simulated_is_refused() {
     let error = Scenario::Traced(Box::new(wrong)).check().unwrap_err().to_string();
     assert!(error.contains("vm13"), "{error}");
 }
+
+/// Hosts whose VMs cannot move borrow where the production plan says, some windows after the step.
+#[test]
+fn hosts_whose_vms_cannot_move_gain_by_borrowing() {
+    let comparison = of_model(model_of("lending", 50), &[1, 2]);
+    let text = table(&comparison).to_text();
+    let mean_us = |system| mean(&comparison, system, |run| run.mean_us);
+    assert!(text.contains("lent hits %"), "{text}");
+    assert!(mean_us(System::Lending) < mean_us(System::LeastLatency), "{text}");
+    for run in &comparison.runs {
+        let Details::Model(outcome) = &run.details else { panic!("it has no requests") };
+        let lends = run.system == System::Lending;
+        assert_eq!(outcome.moves, 0, "{text}");
+        assert_eq!(outcome.lent_hit_ratio > 0.0, lends, "{text}");
+        let borrowers: Vec<usize> = outcome.windows.iter().map(|window| window.borrowers).collect();
+        // The step is in window 12; at the end of the third window a host is overloaded.
+        assert!(!lends || borrowers[15..].iter().all(|count| *count >= 5), "{borrowers:?}");
+        assert!(outcome.windows.iter().all(|window| (window.lent_bytes > 0) <= (window.borrowers > 0)));
+        let served = |window: &model::Sample| window.hit_ratio + window.lent_hit_ratio;
+        assert!(outcome.windows.iter().all(|window| served(window) <= 1.0));
+    }
+    assert!(page(std::slice::from_ref(&comparison)).to_html().contains("Flash lent"));
+}
+
+#[test]
+fn lending_is_refused_where_no_host_lends() {
+    for scenario in [
+        Scenario::Model(Box::new(model_of("step", 20))),
+        Scenario::Traced(Box::new(short(&mix("cloudcache-12")))),
+    ] {
+        let choices = ClusterChoices { systems: vec![System::Lending], ..ClusterChoices::default() };
+        let error = compare_cluster(&scenario, Path::new("."), &choices, &|_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("lending") && !scenario.systems().contains(&System::Lending), "{error}");
+    }
+}

@@ -78,7 +78,8 @@ impl<M: Memory> Call<'_, M> {
     /// Gives up some segments of a forgotten disk, once in a call. Returns whether more can be given up at once.
     fn give_up_some(&mut self, disk: DiskNo) -> bool {
         let segments = self.store.disks[disk].segments.iter().rev().copied();
-        let mut owned = segments.filter(|at| self.store.segments[*at].state == SegmentState::Owned).peekable();
+        let mut owned =
+            segments.filter(|at| self.store.segments[*at].state == SegmentState::Owned).peekable();
         if owned.peek().is_none() {
             return false;
         }

@@ -92,11 +92,16 @@ fn nothing_is_read_of_a_loan_that_is_being_freed() {
     let disk = lent(&mut rig, 2000);
     assert!(matches!(read(&mut rig, disk, 7), Ok(Some(_))), "it is there before");
     let again = DiskConfig::new(disk_id(9), 2000 * 8);
-    free_in_steps(&mut rig, disk, |rig| end_loan(rig, disk), |rig, is_done| {
-        assert_eq!(read(rig, disk, 1999).ok().flatten(), None);
-        let now = rig.now;
-        assert!(is_done || rig.core().lend_space(now, &again).is_err());
-    });
+    free_in_steps(
+        &mut rig,
+        disk,
+        |rig| end_loan(rig, disk),
+        |rig, is_done| {
+            assert_eq!(read(rig, disk, 1999).ok().flatten(), None);
+            let now = rig.now;
+            assert!(is_done || rig.core().lend_space(now, &again).is_err());
+        },
+    );
 }
 
 #[test]

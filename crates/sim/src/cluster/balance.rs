@@ -1,6 +1,6 @@
 //! The balancer of a simulated cluster: `haversack-cluster` itself, on the simulation's clock.
 
-use haversack_cluster::{Balancer, MoveRecord, Plan, Settings, Snapshot};
+use haversack_cluster::{Balancer, FlashLoan, HostName, MoveRecord, Offers, Plan, Settings, Snapshot};
 use haversack_model::Micros;
 
 use crate::error::SimError;
@@ -31,6 +31,24 @@ impl Balance {
     /// The snapshot contradicts itself.
     pub fn round(&mut self, now_us: Micros, snapshot: &Snapshot) -> Result<Plan, SimError> {
         Ok(self.balancer.round(now_us, snapshot)?)
+    }
+
+    /// Who is to borrow from whom, with the moves of a plan.
+    ///
+    /// # Errors
+    /// The snapshot contradicts itself.
+    pub fn loans(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        offers: &Offers,
+    ) -> Result<Vec<FlashLoan>, SimError> {
+        Ok(self.balancer.loans(snapshot, plan, offers)?)
+    }
+
+    /// Whether a host may be among the borrowers.
+    pub fn may_borrow(&self, host: &HostName, borrows: bool) -> bool {
+        self.balancer.may_borrow(host, borrows)
     }
 
     /// Notes that a proposed move was begun.

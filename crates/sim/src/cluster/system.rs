@@ -29,11 +29,25 @@ pub enum System {
     HaversackLocal,
     /// Our own allocation, and moves by our rule.
     Haversack,
+    /// As `least-latency`; and hosts that stay overloaded read through the spare flash of others.
+    Lending,
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 7] = [
+    pub const ALL: [System; 8] = [
+        System::Shared,
+        System::Equal,
+        System::Local,
+        System::LeastVariance,
+        System::LeastLatency,
+        System::HaversackLocal,
+        System::Haversack,
+        System::Lending,
+    ];
+
+    /// Those that can be simulated request by request.
+    pub const TRACED: [System; 7] = [
         System::Shared,
         System::Equal,
         System::Local,
@@ -53,6 +67,7 @@ impl System {
             System::LeastLatency => "least-latency",
             System::HaversackLocal => "haversack-local",
             System::Haversack => "haversack",
+            System::Lending => "lending",
         }
     }
 
@@ -60,7 +75,7 @@ impl System {
     pub fn rule(self) -> Option<Rule> {
         match self {
             System::LeastVariance => Some(Rule::LeastVariance),
-            System::LeastLatency | System::Haversack => Some(Rule::LeastLatency),
+            System::LeastLatency | System::Haversack | System::Lending => Some(Rule::LeastLatency),
             System::Shared | System::Equal | System::Local | System::HaversackLocal => None,
         }
     }
@@ -74,7 +89,9 @@ impl System {
         match self {
             System::Shared => of("none"),
             System::Equal => of("equal"),
-            System::Local | System::LeastVariance | System::LeastLatency => of("cloudcache"),
+            System::Local | System::LeastVariance | System::LeastLatency | System::Lending => {
+                of("cloudcache")
+            }
             System::HaversackLocal | System::Haversack => Ok(Config {
                 // The pool is not divided, but demands are measured and forecast for the balancer. Write modes are fixed.
                 demand: DemandRule::Rwss { reuses: 1 },

@@ -140,12 +140,25 @@ fn of_model(comparison: &ClusterComparison, scenario: &model::Scenario) -> Vec<G
     let outcomes = |system: System| comparison.of(system).filter_map(outcome);
     let ours = || outcomes(System::LeastLatency);
     let mut goals = Vec::new();
-    for other in [System::Local, System::LeastVariance] {
+    // If no VM can move, all of these are alike.
+    let moves = scenario.pinned < 1.0;
+    for other in [System::Local, System::LeastVariance].into_iter().filter(|_| moves) {
         let found = relative(comparison, System::LeastLatency, other, |run| run.mean_us);
         let measure = format!("mean latency: {} over {other}", System::LeastLatency);
         goals.push(judged(&measure, "below 0".into(), 0.0, Better::Low, percent, &found));
     }
-    let steps = scenario.events.iter().filter(|event| matches!(event, Event::Step { .. }));
+    if scenario.lend > 0.0 {
+        let lending =
+            |figure: fn(&Run) -> f64| relative(comparison, System::Lending, System::LeastLatency, figure);
+        for (what, found) in [
+            ("mean latency", lending(|run| run.mean_us)),
+            ("accesses of the origin", lending(|run| 1.0 - run.hit_ratio - run.lent_hit_ratio)),
+        ] {
+            let measure = format!("{what}: {} over {}", System::Lending, System::LeastLatency);
+            goals.push(judged(&measure, "below 0".into(), 0.0, Better::Low, percent, &found));
+        }
+    }
+    let steps = scenario.events.iter().filter(|event| moves && matches!(event, Event::Step { .. }));
     for step in steps {
         let at = scenario.window_of(step.at()) as usize;
         for system in [System::LeastVariance, System::LeastLatency] {

@@ -56,6 +56,8 @@ pub struct Run {
     pub seed: u64,
     /// Mean hit ratio: over the judged VMs request by request, and over accesses by models.
     pub hit_ratio: f64,
+    /// Accesses that other hosts' flash served.
+    pub lent_hit_ratio: f64,
     /// Mean latency, in the same way.
     pub mean_us: f64,
     /// Mean of the VMs' 90th percentiles request by request, of the windows' by models.
@@ -109,6 +111,7 @@ impl Run {
             system: outcome.system,
             seed: outcome.seed,
             hit_ratio: mean(&|vm| vm.hits.ratio().unwrap_or(0.0)),
+            lent_hit_ratio: 0.0,
             mean_us: mean(&|vm| vm.latency.mean_us),
             p90_us: mean(&|vm| vm.latency.p90_us),
             variance: variances / counted.len().max(1) as f64,
@@ -124,6 +127,7 @@ impl Run {
             system: outcome.system,
             seed: outcome.seed,
             hit_ratio: outcome.hit_ratio,
+            lent_hit_ratio: outcome.lent_hit_ratio,
             mean_us: outcome.mean_us,
             p90_us: outcome.p90_us,
             variance: outcome.variance,
@@ -151,6 +155,13 @@ pub fn compare_cluster(
     scenario.check()?;
     let systems =
         if choices.systems.is_empty() { scenario.systems().to_vec() } else { distinct(&choices.systems) };
+    if matches!(scenario, Scenario::Traced(_)) && systems.contains(&System::Lending) {
+        return Err(SimError::Settings(format!(
+            "'{}' is modelled only, and the scenario '{}' has requests: leave it out",
+            System::Lending,
+            scenario.title()
+        )));
+    }
     let seeds = distinct(&choices.seeds);
     let mut runs = Vec::new();
     for (done, seed) in seeds.iter().enumerate() {

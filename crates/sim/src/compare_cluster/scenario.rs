@@ -9,12 +9,13 @@ use crate::error::SimError;
 use crate::mix::Mix;
 
 /// The scenarios that are built in, by name, as files.
-pub const BUILT_IN: [(&str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str); 6] = [
     ("cloudcache-12", include_str!("../../../../mixes/clusters/cloudcache-12.toml")),
     ("step", include_str!("../../../../mixes/clusters/step.toml")),
     ("diurnal", include_str!("../../../../mixes/clusters/diurnal.toml")),
     ("failures", include_str!("../../../../mixes/clusters/failures.toml")),
     ("maintenance", include_str!("../../../../mixes/clusters/maintenance.toml")),
+    ("lending", include_str!("../../../../mixes/clusters/lending.toml")),
 ];
 
 /// The file of a built-in scenario.
@@ -44,7 +45,8 @@ impl Scenario {
     /// The rules that it can compare.
     pub fn systems(&self) -> &'static [System] {
         match self {
-            Scenario::Traced(_) => &System::ALL,
+            Scenario::Traced(_) => &System::TRACED,
+            Scenario::Model(scenario) if scenario.lend > 0.0 => &model::LENDING_SYSTEMS,
             Scenario::Model(_) => &model::SYSTEMS,
         }
     }

@@ -17,9 +17,12 @@ fn estimate(comparison: &ClusterComparison, system: System, figure: impl Fn(&Run
 
 /// Every rule in a row: means over seeds with 95 % confidence intervals. The lowest mean latency is marked.
 pub fn table(comparison: &ClusterComparison) -> Table {
-    let mut table =
-        Table::new(["rule", "hits %", "mean us", "p90 us", "variance", "overloaded", "moves", "copied GiB"]);
     let systems = comparison.systems();
+    let lends = systems.contains(&System::Lending);
+    let lent = lends.then_some("lent hits %");
+    let names = ["rule", "hits %"].into_iter().chain(lent);
+    let mut table =
+        Table::new(names.chain(["mean us", "p90 us", "variance", "overloaded", "moves", "copied GiB"]));
     let mean = |system: System| estimate(comparison, system, |run| run.mean_us).mean;
     let best = systems.iter().copied().min_by(|a, b| mean(*a).total_cmp(&mean(*b)));
     for system in systems.iter().copied() {
@@ -27,16 +30,16 @@ pub fn table(comparison: &ClusterComparison) -> Table {
         let measures = system.rule().is_some() || !matches!(system, System::Shared | System::Equal);
         let is_known = measures || matches!(comparison.scenario, Scenario::Model(_));
         let load = |text: String| if is_known { text } else { "-".into() };
-        let row = [
-            system.to_string(),
-            of(|run| run.hit_ratio).text(100.0, 2),
+        let lent = lends.then(|| of(|run| run.lent_hit_ratio).text(100.0, 2));
+        let first = [system.to_string(), of(|run| run.hit_ratio).text(100.0, 2)].into_iter().chain(lent);
+        let row = first.chain([
             of(|run| run.mean_us).text(1.0, 0),
             of(|run| run.p90_us).text(1.0, 0),
             load(of(|run| run.variance).text(1.0, 4)),
             load(of(|run| run.overloaded as f64).text(1.0, 0)),
             of(|run| run.moves as f64).text(1.0, 0),
             of(|run| run.moved_bytes as f64).text(1.0 / GIB, 2),
-        ];
+        ]);
         if Some(system) == best && systems.len() > 1 { table.marked_row(row) } else { table.row(row) }
     }
     table
@@ -44,7 +47,7 @@ pub fn table(comparison: &ClusterComparison) -> Table {
 
 /// What the columns of [`table`] mean.
 const COLUMNS_TEXT: &str = "Hits, mean and p90: of the judged VMs, each with the same weight, if requests were simulated; otherwise \
-    of all accesses, and p90 by the mean latency of each VM. Variance: of the hosts' loads, which are predicted demand over cache, \
+    of all accesses, and p90 by the mean latency of each VM. Lent hits: served by flash of other hosts, besides the hits. Variance: of the hosts' loads, which are predicted demand over cache, \
     mean over windows. Overloaded: how often a host had more demand than the threshold at the end of a window.";
 
 /// The goals, with mean and worst seed.
@@ -191,6 +194,26 @@ fn variance_of(window: &traced::WindowSample) -> f64 {
     crate::cluster::variance(&window.loads)
 }
 
+/// Adds what is lent over time, if any rule lends.
+fn with_loans(comparison: &ClusterComparison, section: Section) -> Section {
+    if !comparison.systems().contains(&System::Lending) {
+        return section;
+    }
+    section
+        .chart(over_time(comparison, "Flash lent", Axis::linear("Lent", Unit::Bytes), |details| {
+            points(details, |_| 0.0, |w| w.lent_bytes as f64)
+        }))
+        .chart(over_time(comparison, "Hosts that borrow", Axis::linear("Hosts", Unit::Count), |details| {
+            points(details, |_| 0.0, |w| w.borrowers as f64)
+        }))
+        .chart(over_time(
+            comparison,
+            "Accesses that lenders serve",
+            Axis::linear("Hits", Unit::Share),
+            |details| points(details, |_| 0.0, |w| w.lent_hit_ratio),
+        ))
+}
+
 fn sections(comparison: &ClusterComparison) -> Vec<Section> {
     let seconds = |title: &str| Axis::linear(title, Unit::Seconds);
     let count = |title: &str| Axis::linear(title, Unit::Count);
@@ -222,6 +245,7 @@ fn sections(comparison: &ClusterComparison) -> Vec<Section> {
                 }
             }
         }));
+    let time = with_loans(comparison, time);
     let threshold = comparison.scenario.threshold();
     let mut loads = Section::new("Load over hosts and time").text(&format!(
         "Predicted demand over cache at the end of each window, after its moves. Hosts above the threshold of {:.0} % are in \

@@ -13,6 +13,12 @@ pub struct Sample {
     pub p90_us: f64,
     /// Accesses that hit.
     pub hit_ratio: f64,
+    /// Accesses that another host's flash served.
+    pub lent_hit_ratio: f64,
+    /// Bytes that hosts have in other hosts' caches.
+    pub lent_bytes: u64,
+    /// Hosts that borrow.
+    pub borrowers: usize,
     /// Variance of load over the serving hosts, after the moves.
     pub variance: f64,
     /// Serving hosts with more demand than the threshold, after the moves.
@@ -34,6 +40,7 @@ pub struct Latencies {
     of_vms: Vec<(f64, f64)>,
     accesses: f64,
     hits: f64,
+    lent_hits: f64,
     sum_us: f64,
 }
 
@@ -41,7 +48,12 @@ impl Latencies {
     /// Begins again.
     pub fn clear(&mut self) {
         self.of_vms.clear();
-        (self.accesses, self.hits, self.sum_us) = (0.0, 0.0, 0.0);
+        (self.accesses, self.hits, self.lent_hits, self.sum_us) = (0.0, 0.0, 0.0, 0.0);
+    }
+
+    /// Notes that another host's flash served these accesses.
+    pub fn add_lent(&mut self, accesses: f64) {
+        self.lent_hits += accesses;
     }
 
     /// Adds a VM.
@@ -67,6 +79,7 @@ impl Latencies {
             mean_us: (self.sum_us + more_us) / all,
             p90_us: p90.map_or(0.0, |(mean_us, _)| *mean_us),
             hit_ratio: self.hits / all,
+            lent_hit_ratio: self.lent_hits / all,
             ..Sample::default()
         }
     }

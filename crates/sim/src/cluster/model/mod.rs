@@ -9,6 +9,7 @@
 
 mod division;
 mod hosts;
+mod lending;
 mod measure;
 mod scenario;
 mod vm;
@@ -28,6 +29,10 @@ pub use scenario::{Event, Scenario, Vms};
 /// The systems that a model can compare: hosts divide their caches all alike, or not at all.
 pub const SYSTEMS: [System; 4] = [System::Equal, System::Local, System::LeastVariance, System::LeastLatency];
 
+/// The same, if hosts lend.
+pub const LENDING_SYSTEMS: [System; 5] =
+    [System::Equal, System::Local, System::LeastVariance, System::LeastLatency, System::Lending];
+
 /// A simulated scenario.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
@@ -41,6 +46,8 @@ pub struct Outcome {
     pub p90_us: f64,
     /// Accesses that hit.
     pub hit_ratio: f64,
+    /// Accesses that other hosts' flash served.
+    pub lent_hit_ratio: f64,
     /// Mean variance of load over the windows.
     pub variance: f64,
     /// Windows in which a serving host had more demand than the threshold, over all hosts.
@@ -66,10 +73,17 @@ pub struct Outcome {
 /// Simulates a scenario with one system.
 ///
 /// # Errors
-/// The scenario is invalid, or the system is none of [`SYSTEMS`].
+/// The scenario is invalid, or the system is none of [`LENDING_SYSTEMS`], or hosts do not lend.
 pub fn simulate(scenario: &Scenario, system: System, seed: u64) -> Result<Outcome, SimError> {
     scenario.check()?;
-    if !SYSTEMS.contains(&system) {
+    if system == System::Lending && scenario.lend == 0.0 {
+        return Err(SimError::Settings(format!(
+            "'{system}' needs hosts that lend, and those of the scenario '{}' do not: set 'lend' in it to the part of each cache that \
+             may be lent",
+            scenario.title
+        )));
+    }
+    if !LENDING_SYSTEMS.contains(&system) {
         let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name()).collect();
         return Err(SimError::Settings(format!(
             "'{system}' needs requests, and the scenario '{}' has none: give one of {}",
@@ -93,6 +107,7 @@ pub fn simulate(scenario: &Scenario, system: System, seed: u64) -> Result<Outcom
         mean_us: mean(&|sample| sample.mean_us),
         p90_us: mean(&|sample| sample.p90_us),
         hit_ratio: mean(&|sample| sample.hit_ratio),
+        lent_hit_ratio: mean(&|sample| sample.lent_hit_ratio),
         variance: mean(&|sample| sample.variance),
         overloaded_windows: sum(&|sample| sample.overloaded as u64),
         moves: sum(&|sample| sample.moves),

@@ -51,6 +51,15 @@ pub struct Scenario {
     /// Mean latency of an access that misses.
     #[serde(default = "origin_us")]
     pub origin_us: f64,
+    /// Mean latency of an access that another host's flash serves.
+    #[serde(default = "lender_us")]
+    pub lender_us: f64,
+    /// The part of the VMs that cannot move.
+    #[serde(default)]
+    pub pinned: f64,
+    /// The most that each host lends, as a part of its cache; 0 if none lends.
+    #[serde(default)]
+    pub lend: f64,
     /// Bytes per second that may be used to copy caches between hosts.
     #[serde(default = "link")]
     pub link_bytes_per_s: u64,
@@ -142,6 +151,10 @@ fn origin_us() -> f64 {
     2_500.0
 }
 
+fn lender_us() -> f64 {
+    300.0
+}
+
 fn link() -> u64 {
     1_250_000_000
 }
@@ -210,6 +223,9 @@ impl Scenario {
             ("accesses-per-block-s", self.vms.accesses_per_block_s, 1e-9..=1e3, "above 0"),
             ("cache-us", self.cache_us, 0.0..=1e9, "0 or more"),
             ("origin-us", self.origin_us, 0.0..=1e9, "0 or more"),
+            ("lender-us", self.lender_us, 0.0..=1e9, "0 or more"),
+            ("pinned", self.pinned, 0.0..=1.0, "0 to 1"),
+            ("lend", self.lend, 0.0..=1.0, "0 to 1"),
             ("memory", self.memory, 1.0..=100.0, "1 to 100"),
         ];
         for (key, found, range, expected) in figures {

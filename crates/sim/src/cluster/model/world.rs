@@ -4,11 +4,13 @@
 //! - Every VM runs on exactly one host, which is not away, and is in that host's list.
 //! - Random numbers do not depend on the system, so that all systems see the same VMs and events.
 
-use haversack_cluster::{Disk, Host, HostName, HostState, Move, Snapshot, Vm, VmName, Why};
+use haversack_cluster::{Disk, Host, HostName, HostState, Move, Plan, Snapshot, Vm, VmName, Why};
+use haversack_model::BLOCK_BYTES;
 use haversack_model::random::Random;
 
 use super::division::Division;
 use super::hosts::ModelHost;
+use super::lending::Lending;
 use super::measure::{Latencies, Sample};
 use super::scenario::{Event, Scenario};
 use super::vm::ModelVm;
@@ -40,7 +42,11 @@ pub struct World<'a> {
     pub hosts: Vec<ModelHost>,
     snapshot: Snapshot,
     balance: Option<Balance>,
+    /// Flash of other hosts, if the system has it.
+    lending: Option<Lending>,
     division: Division,
+    /// The division as if a host's cache had what it borrows besides.
+    wider: Division,
     latencies: Latencies,
     window: u64,
     /// Parts of the hosts that are still to be maintained: how many hosts each has, and how long they are away.
@@ -61,12 +67,17 @@ pub struct World<'a> {
     pub samples: Vec<Sample>,
 }
 
-fn host_name(host: usize) -> HostName {
+pub(super) fn host_name(host: usize) -> HostName {
     HostName(format!("h{host}"))
 }
 
-fn number_of(name: &str) -> Option<usize> {
+pub(super) fn number_of(name: &str) -> Option<usize> {
     name.get(1..)?.parse().ok()
+}
+
+/// Whether a VM cannot move, if this part of them cannot. Any VMs in a row have about that part.
+fn is_pinned(vm: usize, part: f64) -> bool {
+    (vm as f64 * 0.618_033_988_749_895).fract() < part
 }
 
 impl<'a> World<'a> {
@@ -95,7 +106,9 @@ impl<'a> World<'a> {
             hypervisor_random: Random::scrambled(seed ^ 0x3c3c),
             snapshot: Snapshot::default(),
             balance: settings.map(Balance::new).transpose()?,
+            lending: (system == System::Lending).then(|| Lending::new(hosts.len())),
             division: Division::default(),
+            wider: Division::default(),
             latencies: Latencies::default(),
             window: 0,
             waves: Vec::new(),
@@ -128,6 +141,7 @@ impl<'a> World<'a> {
             name: VmName(format!("v{number}")),
             host: host_name(vm.host),
             memory_bytes: VM_MEMORY_BYTES,
+            pinned: is_pinned(number, self.scenario.pinned).then(|| "it has a device of its host".into()),
             disks: vec![Disk {
                 name: "disk".into(),
                 priority: 1.0,
@@ -191,28 +205,72 @@ impl<'a> World<'a> {
     /// Lets all VMs make their accesses.
     fn run(&mut self) -> Sample {
         let seconds = self.scenario.window.as_micros() as f64 / 1e6;
-        let (hit_us, miss_us) = (self.scenario.cache_us, self.scenario.origin_us);
         let slowdown =
             self.scenario.balancing.settings(haversack_cluster::Rule::LeastLatency).neighbour_slowdown;
         self.latencies.clear();
+        self.take_loans_back();
         for host in 0..self.hosts.len() {
             if self.hosts[host].here.is_empty() {
                 continue;
             }
             self.divide(host);
             let copying = (self.copying_us[host] / 1e6 / seconds).min(1.0);
-            let factor = 1.0 + copying * slowdown;
-            for (number, share) in self.hosts[host].here.iter().zip(&self.division.shares) {
-                let vm = &mut self.vms[*number as usize];
-                let hits = vm.run(*share, seconds);
-                let mean_us = (hits * hit_us + (1.0 - hits) * miss_us) * factor;
-                self.latencies.add(vm.rate * seconds, hits, mean_us);
-            }
+            self.run_host(host, seconds, 1.0 + copying * slowdown);
         }
         self.copying_us.fill(0.0);
         let stall_us = std::mem::take(&mut self.stall_us);
         let time_hours = (self.window + 1) as f64 * seconds / 3600.0;
-        self.latencies.sample(time_hours, stall_us)
+        let (lent, borrowers) = self.lending.as_ref().map_or((0.0, 0), Lending::totals);
+        let lent_bytes = (lent * BLOCK_BYTES as f64) as u64;
+        Sample { lent_bytes, borrowers, ..self.latencies.sample(time_hours, stall_us) }
+    }
+
+    /// Lets the VMs of a host make their accesses, as its cache is divided, and through the flash that it borrows.
+    fn run_host(&mut self, host: usize, seconds: f64, factor: f64) {
+        let (hit_us, miss_us) = (self.scenario.cache_us, self.scenario.origin_us);
+        let (cache, here) = (self.scenario.cache_blocks as f64, &self.hosts[host].here);
+        let borrowed = self.lending.as_ref().map_or(0.0, |lending| lending.borrowed(host));
+        if borrowed > 0.0 {
+            self.wider.least_latency(cache + borrowed, &self.vms, here);
+        }
+        let (mut missed, mut demand) = (0.0, 0.0);
+        for (place, number) in here.iter().enumerate() {
+            let (vm, share) = (&mut self.vms[*number as usize], self.division.shares[place]);
+            let with_lenders = if borrowed > 0.0 { vm.hit_ratio(self.wider.shares[place]) } else { 0.0 };
+            let lent = (with_lenders - vm.hit_ratio(share)).max(0.0);
+            let hits = vm.run(share, seconds);
+            let mean_us =
+                (hits * hit_us + lent * self.scenario.lender_us + (1.0 - hits - lent) * miss_us) * factor;
+            self.latencies.add(vm.rate * seconds, hits, mean_us);
+            self.latencies.add_lent(vm.rate * seconds * lent);
+            missed += (1.0 - hits - lent) * vm.rate * seconds;
+            demand += vm.working_set;
+        }
+        if let Some(lending) = &mut self.lending {
+            lending.fill(host, (demand - cache - borrowed).max(0.0), missed);
+        }
+    }
+
+    /// Lets hosts take back what they have lent and need themselves.
+    fn take_loans_back(&mut self) {
+        let Some(lending) = &mut self.lending else { return };
+        let (cache, part) = (self.scenario.cache_blocks as f64, self.scenario.lend);
+        let room = |host: &ModelHost| {
+            let needed: f64 = host.here.iter().map(|vm| self.vms[*vm as usize].working_set).sum();
+            let serves = host.state == HostState::Serving;
+            if serves { Lending::room(cache, needed, part) } else { 0.0 }
+        };
+        lending.take_back(self.hosts.iter().map(room).collect());
+    }
+
+    /// Lets hosts that stay overloaded borrow, as the plan of the moves leaves them.
+    fn borrow(&mut self, balance: &Balance, plan: &Plan) -> Result<(), SimError> {
+        let Some(lending) = &mut self.lending else { return Ok(()) };
+        let serves = |host: usize| self.hosts[host].state == HostState::Serving;
+        let may_borrow = |host: usize, borrows| balance.may_borrow(&host_name(host), borrows);
+        let offers = lending.offers(serves, may_borrow);
+        lending.choose(&balance.loans(&self.snapshot, plan, &offers)?);
+        Ok(())
     }
 
     fn measure_loads(&mut self, sample: &mut Sample) {
@@ -261,6 +319,7 @@ impl<'a> World<'a> {
         let begun = crate::sweep::thread_time();
         let plan = balance.round(now_us, &self.snapshot)?;
         self.longest_round = self.longest_round.max(crate::sweep::thread_time().saturating_sub(begun));
+        self.borrow(&balance, &plan)?;
         let (mut moves, mut bytes, mut drained) = (0, 0, 0);
         for moved in &plan.moves {
             let (Some(vm), Some(to)) = (number_of(&moved.vm.0), number_of(&moved.to.0)) else { continue };
@@ -289,9 +348,13 @@ impl<'a> World<'a> {
         self.place(number, to);
     }
 
-    /// Moves a VM with its cache.
+    /// Moves a VM with its cache. What lenders have of it is not used any more.
     fn place(&mut self, number: usize, to: usize) {
         let from = self.vms[number].host;
+        if let Some(lending) = &mut self.lending {
+            let demand: f64 = self.hosts[from].here.iter().map(|vm| self.vms[*vm as usize].working_set).sum();
+            lending.lost(from, self.vms[number].working_set / demand.max(1.0));
+        }
         self.hosts[from].here.retain(|vm| *vm as usize != number);
         self.hosts[to].here.push(number as u32);
         self.vms[number].host = to;

@@ -195,7 +195,13 @@ mod tests {
         let owner = KnownOwner::Released { to: 2, epoch: 3, passed_on: false };
         let answer = |complete| {
             let has_complete_replica = Some(complete);
-            objection(&HostRecord { owner, dirty_blocks: 1, mode: None, is_taking: false, has_complete_replica })
+            objection(&HostRecord {
+                owner,
+                dirty_blocks: 1,
+                mode: None,
+                is_taking: false,
+                has_complete_replica,
+            })
         };
         let (what, hint) = answer(true).unwrap();
         assert!(what.contains("complete replica") && hint.contains("there"));

@@ -10,6 +10,7 @@
 //!   guest waits for it.
 //! - A write past the cache waits until all groups are clean that had ended at its first check. A write that the cache
 //!   itself would send past it is staged instead.
+//!
 //! When a disk is attached, its earlier flushes are no longer known: each commit up to then is a group of its
 //! own, which keeps the order as well.
 //!

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Takeover};
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
-use haversack_migrate::{HostRecord, KnownOwner, objection};
+use haversack_migrate::{HostRecord, objection};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 

@@ -283,8 +283,10 @@ fn an_owner_that_has_lost_blocks_says_what_to_do_instead_of_resizing_the_disk() 
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::with_devices(place, &places, &["faulty:a.img", "faulty:b.img"])?;
         client(&pair.alpha)?.fill_durably(0..BLOCKS, 7)?;
-        let fault = places[0].path("b.img.fault");
+        let fault = places[1].path("b.img.fault");
         std::fs::write(&fault, "gone").map_err(Error::io(fault.display().to_string()))?;
+        client(&pair.alpha)?.fill_durably(BLOCKS..2 * BLOCKS, 8)?;
+        pair.alpha.wait_for_log(&["data-lost", "vm1"])?;
         pair.alpha.kill()?;
         pair.alpha.start_again()?;
         wait_until("the loss", PATIENCE, || {

@@ -54,6 +54,7 @@ impl Daemon {
         if sectors < old {
             self.check_shrink(&disk, old, sectors, shrink.is_some())?;
         }
+        self.check_not_kept(&disk)?;
         let (daemon, name_too, shrinks) = (self.clone(), name.to_string(), shrink.is_some());
         self.jobs.start(JobKind::Resize, name, move |control| {
             let connected = |clients| EngineError::Connected { disk: disk.config().name, clients };
@@ -62,7 +63,6 @@ impl Daemon {
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
             daemon.end_replica(&disk, handle)?;
-            daemon.check_not_kept(&disk)?;
             let resized = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {
                 EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
                     format!(

@@ -341,7 +341,7 @@ fn an_owner_that_has_lost_blocks_does_not_end_its_replica() {
     // Longer than until it could no longer be used.
     std::thread::sleep(Duration::from_secs(8));
     let MoveStatus { problem, no_replica, .. } = status(&a);
-    assert!(problem.is_some_and(|problem| problem.contains("take the disk over there")));
+    assert!(problem.is_some_and(|problem| problem.contains("take the disk over on the other one")));
     assert_eq!(no_replica, Some(NoReplica::Losses));
     assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
     a.kill();

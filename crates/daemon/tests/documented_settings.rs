@@ -48,7 +48,9 @@ fn completed(part: &str) -> Result<String, String> {
     if let Some(cluster) = table.get_mut("cluster").and_then(toml::Value::as_table_mut) {
         cluster.entry("name").or_insert_with(|| "alpha".into());
     }
-    if table.contains_key("lend") || table.contains_key("borrow") {
+    let disks = table.get("disk").and_then(toml::Value::as_array);
+    let has_replicas = disks.is_some_and(|disks| disks.iter().any(|disk| disk.get("replicate").is_some()));
+    if has_replicas || table.contains_key("lend") || table.contains_key("borrow") {
         let hosts = "[migration]\nname = \"alpha\"\nlisten = [\"127.0.0.1:10810\"]\ninsecure = true\n\
                      [[host]]\nname = \"beta\"\naddress = \"127.0.0.1:10811\"\n";
         table.extend(hosts.parse::<toml::Table>().map_err(|error| error.to_string())?);

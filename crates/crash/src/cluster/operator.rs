@@ -397,10 +397,12 @@ impl Cluster {
     }
 
     /// Whether a host knows of the last take-over of a disk, or has nothing to do with the disk.
-    fn knows(&self, at: usize, of: usize) -> bool {
+    pub(super) fn knows(&self, at: usize, of: usize) -> bool {
         let newest = self.judge.newest_epoch(of);
         match self.machines.hosts[at].record(of) {
-            None | Some(Record::Unknown) => true,
+            // One from which it was taken never does anything with it again. If its next owner has given up what it needed of another
+            // host since then, others were not told.
+            None | Some(Record::Unknown | Record::Overtaken { .. }) => true,
             Some(Record::Owner { epoch, .. }) => *epoch >= newest,
             Some(record) => newest < forced_epoch(record.epoch(), 0),
         }

@@ -320,7 +320,11 @@ impl Cluster {
             return Some(format!("host {at} is down"));
         }
         if let Some(at) = (0..HOSTS).find(|at| self.machines.hosts[*at].fenced && !is_lost(*at)) {
-            return Some(format!("host {at} is fenced"));
+            let unknown: Vec<usize> = (0..DISKS).filter(|of| !self.knows(at, *of)).collect();
+            return Some(format!(
+                "host {at} is fenced, and does not know of the take-overs of disks {unknown:?}; {:?}",
+                self.operator.unfinished()
+            ));
         }
         if let Some(what) = self.operator.unfinished() {
             return Some(what);

@@ -5,8 +5,8 @@
 //!   are spare.
 //! - When space is short, the host that has most loses its oldest loan first: the hosts' parts tend to equal ones (max-min).
 //! - A loan that is refused costs no other loan.
-//! - Loans that nobody will ask for any more end: those of a host that has not been connected for a while, and those that it has
-//!   not used for a while since it is connected again: it may have been started anew. If it does know them, it loses copies.
+//! - Unused loans end: those of a host that has been disconnected for a while, and those that a host has not used for a while after
+//!   it reconnected, because a restarted host no longer knows them. If it does know them, it loses only copies.
 //! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send. The caller takes only hosts that may borrow.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

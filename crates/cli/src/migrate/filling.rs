@@ -99,7 +99,7 @@ impl<'a> Filling<'a> {
         is_moving && status.host.as_deref() == Some(self.to)
     }
 
-    /// Tells the daemon from time to time to continue sending them. For use within [`Client::block_on`].
+    /// Tells the daemon periodically to keep sending them. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
         if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
             self.kept = Some(Instant::now());

@@ -46,7 +46,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
     }
 }
 
-/// Has a host note that another one takes a disk over. Returns whether that is on record; an error says that it has the disk.
+/// Has a host note that another one takes a disk over. Returns whether the host has recorded it; an error if it has the disk itself.
 pub fn yield_to(
     machines: &mut Machines,
     at: usize,
@@ -60,7 +60,7 @@ pub fn yield_to(
     Ok(Ok(is_overtaken(machines, at, of, by, epoch)?))
 }
 
-/// Tells a host that a disk was taken over. Returns whether that is on record.
+/// Tells a host that a disk was taken over. Returns whether the host has recorded it.
 fn is_overtaken(machines: &mut Machines, at: usize, of: usize, by: usize, epoch: u64) -> Flow<bool> {
     let Machines { hosts, shared, .. } = machines;
     let is_known = hosts[at]

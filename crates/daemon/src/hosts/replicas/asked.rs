@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(one.unable_for(false, start + 100 * second), Duration::ZERO);
         assert_eq!(one.unable_for(true, start + 101 * second), Duration::ZERO);
         one.begun(start + 102 * second);
-        assert_eq!(one.unable_for(true, start + 116 * second), 15 * second, "it was tried in vain");
+        assert_eq!(one.unable_for(true, start + 116 * second), 15 * second, "the attempt has failed");
         one.turn_to(A, since(1), start + 117 * second);
         assert_eq!(one.unable_for(true, start + 117 * second), Duration::ZERO, "it is connected again");
     }

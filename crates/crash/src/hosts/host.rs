@@ -4,43 +4,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use haversack_core::{
-    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, IoId, JobId,
-    Memory, OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
+    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, JobId,
+    OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output, Position, ReplicaPolicy, Session};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
 use haversack_ownership::Record;
 
 use super::base::{Asked, Base};
+use super::io::{Flight, What, change_origin, scatter};
 use super::network::Letter;
 use super::plan::Plan;
 use crate::checkpoint::Checkpoints;
 use crate::created::{self, Created, Shape};
-use crate::device::{Payload, Store, Tear};
+use crate::device::{Store, Tear};
 use crate::media::FakeMedia;
 use crate::memory::{Buffer, SimMemory};
 use crate::run::tell;
 use crate::world::{CrashKind, Device, Flow, device_id, device_store, violation};
 use haversack_model::random::Random;
-
-/// An I/O in flight.
-#[derive(Clone, Copy, Debug)]
-enum What {
-    DeviceRead { device: usize, sector: u64 },
-    DeviceWrite { device: usize, sector: u64 },
-    DeviceFlush { device: usize, mark: u64 },
-    OriginRead { of: usize, sector: u64, sectors: u32 },
-    OriginWrite { of: usize, sector: u64, durable: bool },
-    OriginZero { of: usize, sector: u64, sectors: u32, durable: bool },
-    OriginFlush { of: usize, mark: u64 },
-    BaseRead { sector: u64, sectors: u32 },
-}
-
-struct Flight {
-    io: IoId,
-    what: What,
-    pieces: Vec<Piece>,
-}
 
 /// A copy that is being read.
 struct Reading {
@@ -80,8 +62,8 @@ pub struct Running {
     pub memory: SimMemory,
     /// The disks.
     pub disks: Vec<Here>,
-    flights: Vec<Option<Flight>>,
-    due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
+    pub(super) flights: Vec<Option<Flight>>,
+    pub(super) due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
     readings: Vec<Reading>,
     /// The base of the disks.
     pub(super) base: Option<DiskNo>,
@@ -116,7 +98,7 @@ pub enum Start {
 pub struct Host {
     /// Which one it is, from 0.
     pub place: usize,
-    devices: Vec<Device>,
+    pub(super) devices: Vec<Device>,
     /// It runs.
     pub running: Option<Running>,
     /// Nothing that it sends to the origin arrives.
@@ -133,7 +115,7 @@ pub struct Host {
     starts: u64,
     tags: u64,
     frames: [u32; 2],
-    unit: u64,
+    pub(super) unit: u64,
 }
 
 /// What all hosts share.
@@ -675,24 +657,6 @@ impl Host {
         memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
     }
 
-    fn launch(&mut self, shared: &mut Shared, io: IoId, what: What) {
-        let running = self.running.as_mut().expect("the host runs");
-        let pieces = running.core.pieces(io).collect();
-        let longest = match what {
-            What::DeviceRead { .. } | What::DeviceWrite { .. } | What::DeviceFlush { .. } => {
-                shared.plan.latency_us[0]
-            }
-            _ => shared.plan.latency_us[1],
-        };
-        let slot = running.flights.iter().position(Option::is_none).unwrap_or(running.flights.len());
-        if slot == running.flights.len() {
-            running.flights.push(None);
-        }
-        running.flights[slot] = Some(Flight { io, what, pieces });
-        shared.sequence += 1;
-        running.due.push(Reverse((shared.now + shared.rng.range(1, longest), shared.sequence, slot)));
-    }
-
     /// Returns when the next I/O ends or the core wants to be woken, and whether it is the latter.
     pub fn next_us(&self) -> Option<(Micros, bool)> {
         let running = self.running.as_ref()?;
@@ -720,40 +684,6 @@ impl Host {
             return Ok(());
         }
         self.with_core(shared, |call, now| call.complete(now, flight.io, result))
-    }
-
-    fn perform(&mut self, shared: &mut Shared, flight: &Flight) -> Result<(), IoFailure> {
-        let bytes: usize = flight.pieces.iter().map(|p| p.len).sum();
-        let running = self.running.as_mut().expect("the host runs");
-        match flight.what {
-            What::DeviceRead { device, sector } => {
-                let mut data = vec![0xEE; bytes];
-                self.devices[device].store.read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
-            }
-            What::DeviceWrite { device, sector } => {
-                let data = gather(&running.memory, &flight.pieces);
-                self.devices[device].store.write(sector, Payload::Bytes(data));
-            }
-            What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
-            What::OriginRead { of, sector, sectors } => {
-                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
-                shared.origins[of].read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
-            }
-            What::OriginWrite { .. } | What::OriginZero { .. } | What::OriginFlush { .. } => {
-                if self.fenced {
-                    return Err(IoFailure::Error);
-                }
-                change_origin(shared, &running.memory, flight);
-            }
-            What::BaseRead { sector, sectors } => {
-                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
-                shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
-            }
-        }
-        Ok(())
     }
 
     /// Stops the pool in order. Returns false if that takes too long: it may need the other host.
@@ -808,30 +738,6 @@ impl Host {
         };
         self.down = Some((until, memory));
     }
-
-    /// Decides what becomes of I/Os in flight when the process ends.
-    fn land(&mut self, shared: &mut Shared, memory: &SimMemory, flights: Vec<Option<Flight>>) {
-        let tear = Tear { unit: self.unit };
-        let mut flights: Vec<Flight> = flights.into_iter().flatten().collect();
-        shared.rng.shuffle(&mut flights);
-        for flight in flights {
-            match flight.what {
-                What::DeviceWrite { device, sector } => {
-                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
-                    self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
-                }
-                _ if self.fenced => {}
-                What::OriginWrite { of, sector, .. } => {
-                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
-                    shared.origins[of].write_torn(sector, payload, tear, &mut shared.rng);
-                }
-                What::OriginZero { of, sector, sectors, .. } => {
-                    shared.origins[of].write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
-                }
-                _ => {}
-            }
-        }
-    }
 }
 
 /// Starts to attach the base, if there is one.
@@ -863,43 +769,6 @@ fn create(place: usize, plan: &Plan) -> Result<Vec<Created>, PoolError> {
     let mut media = FakeMedia::new(&mut devices, order, None, Random::scrambled(0), plan.tear_unit);
     pool::create(&mut media, &config)?;
     Ok(devices.into_iter().map(|device| Created { store: device.store, joins: None }).collect())
-}
-
-/// Does to an origin what an I/O is for, if it changes one.
-fn change_origin(shared: &mut Shared, memory: &SimMemory, flight: &Flight) {
-    match flight.what {
-        What::OriginWrite { of, sector, durable } => {
-            let payload = Payload::Bytes(gather(memory, &flight.pieces));
-            write_origin(&mut shared.origins[of], sector, payload, durable);
-        }
-        What::OriginZero { of, sector, sectors, durable } => {
-            write_origin(&mut shared.origins[of], sector, Payload::Zeroes(sectors), durable);
-        }
-        What::OriginFlush { of, mark } => shared.origins[of].flush(mark),
-        _ => {}
-    }
-}
-
-fn write_origin(origin: &mut Store, sector: u64, payload: Payload, durable: bool) {
-    if durable {
-        origin.write_through(sector, payload);
-    } else {
-        origin.write(sector, payload);
-    }
-}
-
-fn gather(memory: &SimMemory, pieces: &[Piece]) -> Vec<u8> {
-    let parts = pieces.iter().map(|piece| &memory.frame(piece.frame)[piece.at..piece.at + piece.len]);
-    parts.collect::<Vec<_>>().concat()
-}
-
-fn scatter(memory: &mut SimMemory, pieces: &[Piece], bytes: &[u8]) {
-    let mut rest = bytes;
-    for piece in pieces {
-        let (now, later) = rest.split_at(piece.len);
-        memory.dma(piece.frame)[piece.at..piece.at + piece.len].copy_from_slice(now);
-        rest = later;
-    }
 }
 
 /// Returns an output without its data.

@@ -6,6 +6,7 @@
 pub(crate) mod base;
 pub(crate) mod guest;
 pub(crate) mod host;
+mod io;
 pub(crate) mod machines;
 pub(crate) mod network;
 pub(crate) mod plan;

@@ -1,0 +1,152 @@
+//! The I/Os of a host: what they do to its cache devices and to the origins, and what becomes of them when its process ends.
+//!
+//! Invariants
+//! - A fenced host changes no origin.
+
+use std::cmp::Reverse;
+
+use haversack_core::{IoFailure, IoId, Memory, Piece};
+use haversack_model::SECTOR_BYTES;
+
+use super::host::{Host, Shared};
+use crate::device::{Payload, Store, Tear};
+use crate::memory::SimMemory;
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    DeviceRead { device: usize, sector: u64 },
+    DeviceWrite { device: usize, sector: u64 },
+    DeviceFlush { device: usize, mark: u64 },
+    OriginRead { of: usize, sector: u64, sectors: u32 },
+    OriginWrite { of: usize, sector: u64, durable: bool },
+    OriginZero { of: usize, sector: u64, sectors: u32, durable: bool },
+    OriginFlush { of: usize, mark: u64 },
+    BaseRead { sector: u64, sectors: u32 },
+}
+
+/// An I/O in flight.
+pub(super) struct Flight {
+    pub io: IoId,
+    pub what: What,
+    pub pieces: Vec<Piece>,
+}
+
+impl Host {
+    /// Starts an I/O, which ends after a random time.
+    pub(super) fn launch(&mut self, shared: &mut Shared, io: IoId, what: What) {
+        let running = self.running.as_mut().expect("the host runs");
+        let pieces = running.core.pieces(io).collect();
+        let longest = match what {
+            What::DeviceRead { .. } | What::DeviceWrite { .. } | What::DeviceFlush { .. } => {
+                shared.plan.latency_us[0]
+            }
+            _ => shared.plan.latency_us[1],
+        };
+        let slot = running.flights.iter().position(Option::is_none).unwrap_or(running.flights.len());
+        if slot == running.flights.len() {
+            running.flights.push(None);
+        }
+        running.flights[slot] = Some(Flight { io, what, pieces });
+        shared.sequence += 1;
+        running.due.push(Reverse((shared.now + shared.rng.range(1, longest), shared.sequence, slot)));
+    }
+
+    /// Carries out an I/O that ends.
+    pub(super) fn perform(&mut self, shared: &mut Shared, flight: &Flight) -> Result<(), IoFailure> {
+        let bytes: usize = flight.pieces.iter().map(|p| p.len).sum();
+        let running = self.running.as_mut().expect("the host runs");
+        match flight.what {
+            What::DeviceRead { device, sector } => {
+                let mut data = vec![0xEE; bytes];
+                self.devices[device].store.read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
+            What::DeviceWrite { device, sector } => {
+                let data = gather(&running.memory, &flight.pieces);
+                self.devices[device].store.write(sector, Payload::Bytes(data));
+            }
+            What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
+            What::OriginRead { of, sector, sectors } => {
+                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
+                shared.origins[of].read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
+            What::OriginWrite { .. } | What::OriginZero { .. } | What::OriginFlush { .. } => {
+                if self.fenced {
+                    return Err(IoFailure::Error);
+                }
+                change_origin(shared, &running.memory, flight);
+            }
+            What::BaseRead { sector, sectors } => {
+                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
+                shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what becomes of I/Os in flight when the process ends.
+    pub(super) fn land(&mut self, shared: &mut Shared, memory: &SimMemory, flights: Vec<Option<Flight>>) {
+        let tear = Tear { unit: self.unit };
+        let mut flights: Vec<Flight> = flights.into_iter().flatten().collect();
+        shared.rng.shuffle(&mut flights);
+        for flight in flights {
+            match flight.what {
+                What::DeviceWrite { device, sector } => {
+                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                _ if self.fenced => {}
+                What::OriginWrite { of, sector, .. } => {
+                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    shared.origins[of].write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                What::OriginZero { of, sector, sectors, .. } => {
+                    shared.origins[of].write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Does to an origin what an I/O is for, if it changes one.
+pub(super) fn change_origin(shared: &mut Shared, memory: &SimMemory, flight: &Flight) {
+    match flight.what {
+        What::OriginWrite { of, sector, durable } => {
+            let payload = Payload::Bytes(gather(memory, &flight.pieces));
+            write_origin(&mut shared.origins[of], sector, payload, durable);
+        }
+        What::OriginZero { of, sector, sectors, durable } => {
+            write_origin(&mut shared.origins[of], sector, Payload::Zeroes(sectors), durable);
+        }
+        What::OriginFlush { of, mark } => shared.origins[of].flush(mark),
+        _ => {}
+    }
+}
+
+fn write_origin(origin: &mut Store, sector: u64, payload: Payload, durable: bool) {
+    if durable {
+        origin.write_through(sector, payload);
+    } else {
+        origin.write(sector, payload);
+    }
+}
+
+/// Returns the bytes in the pieces of memory of an I/O.
+fn gather(memory: &SimMemory, pieces: &[Piece]) -> Vec<u8> {
+    let parts = pieces.iter().map(|piece| &memory.frame(piece.frame)[piece.at..piece.at + piece.len]);
+    parts.collect::<Vec<_>>().concat()
+}
+
+/// Writes bytes to the pieces of memory of an I/O.
+pub(super) fn scatter(memory: &mut SimMemory, pieces: &[Piece], bytes: &[u8]) {
+    let mut rest = bytes;
+    for piece in pieces {
+        let (now, later) = rest.split_at(piece.len);
+        memory.dma(piece.frame)[piece.at..piece.at + piece.len].copy_from_slice(now);
+        rest = later;
+    }
+}

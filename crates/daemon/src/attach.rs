@@ -337,8 +337,10 @@ impl Daemon {
         self.grow_to_configured(config, disk, handle, sectors);
         self.size_filters(pool);
         self.report_to_policy();
-        // While its cache is sent, a disk has no replica: one that is to have one is asked for when its VM comes.
-        let may_be_sent = config.replica_host().is_none();
+        // While its cache is sent, a disk has no replica: one that is to have one is asked for when its VM comes. A host that
+        // attaches again what it has had before does not want it back: its VM is elsewhere.
+        let is_new_here = attempt == Attempt::Requested || known.is_none();
+        let may_be_sent = config.replica_host().is_none() && is_new_here;
         if may_be_sent && moves.is_some_and(|moves| moves.from.is_some()) {
             self.have_sent(disk)?;
         }

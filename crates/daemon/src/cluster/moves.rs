@@ -175,16 +175,22 @@ impl Cluster {
             }
             // The directory has what was reported last. Whether the disk is being sent is for this daemon to say.
             let name = view.disks.get(disk).map(|entry| entry.record.name.as_str());
-            if let Some(name) = name.filter(|name| report::sent_to(daemon, name).as_ref() == Some(to)) {
-                if let Err(error) = daemon.stop_migration(name) {
+            let Some(name) = name else { return false };
+            let ended = report::sent_to(daemon, name).and_then(|sent_to| {
+                let is_sent = sent_to.as_ref() == Some(to);
+                if is_sent { daemon.stop_migration(name).map(|()| true) } else { Ok(false) }
+            });
+            match ended {
+                Ok(true) => tracing::info!(disk = name, to, "the move was given up: the disk stays here"),
+                Ok(false) => {}
+                Err(error) => {
                     tracing::debug!(
                         disk = name,
                         to,
-                        "the disk is still being sent, and is stopped later: {error}"
+                        "whether the disk is still sent is looked at again: {error}"
                     );
                     return true;
                 }
-                tracing::info!(disk = name, to, "the move was given up: the disk stays here");
             }
             false
         });

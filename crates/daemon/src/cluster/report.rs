@@ -13,6 +13,7 @@ use haversack_policy::Curve;
 use super::config::ClusterConfig;
 use super::loans;
 use crate::daemon::Daemon;
+use crate::error::Result;
 use crate::hosts::Hosts;
 use crate::settings;
 
@@ -181,13 +182,17 @@ fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, status: &MoveStatus) ->
     status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to))
 }
 
-/// Returns where a disk that this host owns is on its way to at this moment.
-pub(super) fn sent_to(daemon: &Daemon, name: &str) -> Option<String> {
-    let (hosts, disk) = (daemon.hosts()?, daemon.disk(name).ok()?);
-    daemon.owned_epoch(disk.id)?;
-    let backend = &daemon.pool(&disk.config().pool).ok()?.backend;
-    let status: MoveStatus = backend.migration_status(disk.id).ok()??;
-    moving_to(daemon, &hosts, name, &status)
+/// Returns the host that a disk of this host is sent to, also if everything has been sent and only changes follow.
+///
+/// # Errors
+/// The pool does not answer.
+pub(super) fn sent_to(daemon: &Daemon, name: &str) -> Result<Option<String>> {
+    let (Some(hosts), Ok(disk)) = (daemon.hosts(), daemon.disk(name)) else { return Ok(None) };
+    if daemon.owned_epoch(disk.id).is_none() {
+        return Ok(None);
+    }
+    let status = daemon.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
+    Ok(status.and_then(|status: MoveStatus| status.to).map(|to| hosts.name_of(to)))
 }
 
 fn worth(daemon: &Daemon, disk: &DiskStatus) -> Worth {

@@ -16,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run run-cluster stop test test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
+.PHONY: help setup run run-cluster stop test test-parts test-simulations test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -55,20 +55,30 @@ run-cluster:
 stop:
 	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop
 
+# Everything is built before anything is timed. The end-to-end tests mostly wait, so the simulators run beside them, with
+# what processor time they leave.
 test: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
-	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release --lib --bins --tests
-	cargo test --workspace --release --doc
-	cargo test --release -p haversack-crash --features bug-zoo --test zoo
-	cargo run --release -p haversack-crash -- --points 100000
-	cargo run --release -p haversack-crash -- --twin --points 50000
-	cargo run --release -p haversack-crash -- --twin --replicas --points 50000
-	cargo run --release -p haversack-crash -- --cluster --points 5000
 	cargo deny check licenses bans sources
+	cargo test --workspace --release --lib --bins --tests --no-run
+	cargo test --release -p haversack-crash --features bug-zoo --test zoo --no-run
+	cargo build --release -p haversack-crash
+	+$(MAKE) --jobs 2 test-parts test-simulations
 	@if [ -n "$(TRACES)" ]; then $(MAKE) test-traces; \
 	else echo "Not run: the known answers on real traces (make test TRACES=DIR)"; fi
+
+test-parts:
+	HAVERSACK_PROGRAMS="$(PROGRAMS)" RUST_TEST_THREADS=3 cargo test --workspace --release --lib --bins --tests
+	cargo test --workspace --release --doc
+
+test-simulations:
+	nice -n 19 cargo test --release -p haversack-crash --features bug-zoo --test zoo
+	nice -n 19 cargo run --release -p haversack-crash -- --points 100000
+	nice -n 19 cargo run --release -p haversack-crash -- --twin --points 50000
+	nice -n 19 cargo run --release -p haversack-crash -- --twin --replicas --points 50000
+	nice -n 19 cargo run --release -p haversack-crash -- --cluster --points 5000
 
 test-traces: setup
 	HAVERSACK_TRACES="$(abspath $(TRACES))" cargo test --release -p haversack-trace -p haversack-analyze -p haversack-sim -- --ignored

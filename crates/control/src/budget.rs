@@ -112,8 +112,8 @@ impl Pacer {
         Ok(Pacer { budget, account, counted_bytes })
     }
 
-    /// Goes on with the account of an earlier run, whose clock must be this one's. The time since then has filled the bucket.
-    /// An account from the future, which a clock that was set back leaves, goes on from now.
+    /// Continues the account of an earlier run, which must have used the same clock. The time since then has filled the
+    /// bucket. An account from the future, which a clock that was set back leaves, continues from now.
     ///
     /// # Errors
     /// As for [`Pacer::new`].

@@ -17,7 +17,7 @@ use crate::recall::WINDOW;
 /// A forecast, and what became of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Forecast {
-    /// When the window ended that it was about.
+    /// When the window of the forecast ended.
     pub time_us: Micros,
     /// The disk.
     pub disk: String,
@@ -37,7 +37,7 @@ impl Forecast {
     }
 }
 
-/// Returns every forecast of a decision log that a following window can be compared with.
+/// Returns every forecast of a decision log that has a following window to compare it with.
 ///
 /// # Errors
 /// A line is not an entry.

@@ -21,7 +21,7 @@ use crate::recall::WINDOW;
 /// A prediction, and what became of it. Ratios are of hits among the blocks read.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Prediction {
-    /// When the window ended that it was about.
+    /// When the window of the prediction ended.
     pub time_us: Micros,
     /// The disk.
     pub disk: String,
@@ -48,7 +48,7 @@ pub fn predicted(window: &DiskWindow, plan: &DiskPlan) -> Option<f64> {
     })
 }
 
-/// Returns every prediction of a decision log that a following window can be compared with.
+/// Returns every prediction of a decision log that has a following window to compare it with.
 ///
 /// # Errors
 /// A line is not an entry.

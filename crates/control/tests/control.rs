@@ -111,7 +111,7 @@ fn every_system_decides_the_same_from_its_log() {
     }
 }
 
-/// While its origin is being replaced a disk copies itself, so to speak: 4,000 blocks that say nothing of its demand.
+/// While its origin is being replaced, a disk copies itself: 4,000 blocks that say nothing about its demand.
 #[test]
 fn a_storage_migration_does_not_pollute_the_next_window() {
     let mut pair = Pair::new("wss");

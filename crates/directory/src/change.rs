@@ -54,7 +54,7 @@ impl Change {
         let is_owned = Condition { key: owned, at: At::Changed(entry.revision) };
         let leads = leadership.filter(|_| !planted(Bug::LeadForEver)).map(Leadership::condition);
         let mine = view.intents.get(disk).filter(|seen| seen.record.is_same_move(intent));
-        // Whether another one's intent is there is for etcd to say: the view may have one that was just removed.
+        // Etcd decides whether another daemon's intent is there: the view may still have one that was just removed.
         let write =
             Write::put(Key::Intent(disk.into()), encode(intent)).if_at(mine.map_or(0, |seen| seen.revision));
         Ok(Change { conditions: leads.into_iter().chain([is_owned]).collect(), ..Change::of(write) })

@@ -1,9 +1,9 @@
 //! The directory of a cluster: what its hosts publish about themselves in etcd, and each host's local copy of it.
 //!
-//! It tells an operator, and whoever balances the load, which hosts there are, how full and busy their pools are, and which
-//! host has which disk. It decides nothing about data: a disk's owner is who the hosts' own durable records say it is
-//! (docs/ownership.md), and the directory is told afterwards. So a lost lease, an old entry or no etcd at all never gives
-//! a disk away, and no guest waits for etcd.
+//! It tells operators and the balancer which hosts there are, how full and busy their pools are, and which host has
+//! which disk. It decides nothing about data: the hosts' own durable records determine a disk's owner
+//! (docs/ownership.md), and the directory is updated afterwards. So a lost lease, an old entry or a missing etcd never
+//! gives a disk away, and no guest waits for etcd.
 //!
 //! This crate does no I/O. It decides what is written and under which conditions ([`changes`], [`Change`], [`Lead`]), and
 //! interprets what is there ([`View`]). The crate `haversack-etcd` carries that out, and the crash simulator runs the

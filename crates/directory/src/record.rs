@@ -209,14 +209,14 @@ pub struct IntentRecord {
     /// An operator has ordered it: it ends when the operator says so. Otherwise it is the balancer's.
     #[serde(default)]
     pub is_ordered: bool,
-    /// The most time that whoever drives it needs once the intent is there, in milliseconds, as whoever has begun it promises.
-    /// None: that is not known.
+    /// The longest time, in milliseconds, that the daemon driving the move needs once the intent is there, as promised
+    /// by the daemon that began the move. None if it is not known.
     #[serde(default)]
     pub most_ms: Option<u64>,
 }
 
 impl IntentRecord {
-    /// Returns whether another one is the same daemon's, of the same move. Why it moves the disk does not matter.
+    /// Returns whether another intent is for the same move by the same daemon. The reason for the move does not matter.
     pub fn is_same_move(&self, other: &IntentRecord) -> bool {
         let of = |intent: &IntentRecord| {
             let IntentRecord { from, epoch, to, by, instance, .. } = intent.clone();
@@ -259,8 +259,8 @@ pub struct LeaderRecord {
 /// What the host that balances has observed, for the next one that does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BalanceRecord {
-    /// The time of the cluster in microseconds: it goes on while a host balances, by that host's monotonic clock. It is no
-    /// time of day.
+    /// The time of the cluster in microseconds: it advances while a host balances, by that host's monotonic clock. It
+    /// is not the time of day.
     pub clock_us: u64,
     /// What was observed and moved.
     pub state: serde_json::Value,
@@ -329,7 +329,7 @@ impl Record for PoolRecord {
     fn check(&self) -> Result<(), String> {
         text("state", &self.state)?;
         few("tenant_limits", self.tenant_limits.len())?;
-        // Disks without a tenant are one without a name.
+        // The entry for disks without a tenant has an empty name.
         names(self.tenant_limits.keys().filter(|name| !name.is_empty()))
     }
 }
@@ -376,7 +376,7 @@ impl Record for BalanceRecord {
     }
 }
 
-/// Who has a disk, by an entry of whatever version.
+/// The owner of a disk, which can be read from an entry of any version.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub(crate) struct Owner {
     pub host: String,

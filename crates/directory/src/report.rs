@@ -51,8 +51,8 @@ pub struct Changes {
 /// After this time every difference is written, however small: the entries of 1,000 busy disks make about three writes a second.
 const AFTER: Duration = Duration::from_secs(300);
 
-/// Returns whether an entry must be written: it is missing, or says something noticeably different, or something a little
-/// different since long.
+/// Returns whether an entry must be written: it is missing, differs noticeably, or has differed slightly for a long
+/// time.
 fn is_due<T: Noticeable + PartialEq>(mine: &T, there: Option<&Seen<T>>, now: Instant) -> bool {
     there.is_none_or(|there| {
         let is_old = now.saturating_duration_since(there.at) >= AFTER;
@@ -118,7 +118,7 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
     changes
 }
 
-/// Whether an entry of a host and epoch stands against this host's.
+/// Whether an entry with this host and epoch takes precedence over this host's entry.
 fn is_better(host: &str, epoch: u64, mine: &DiskRecord) -> bool {
     host != mine.host && epoch >= mine.epoch && !planted(Bug::ReplaceAnyEntry)
 }

@@ -75,8 +75,8 @@ impl View {
         known.filter(|host| !self.hosts.contains_key(*host)).map(String::as_str).collect()
     }
 
-    /// Returns what there is of a host that does not go with its lease, and at which revisions: its pools, the disks that it owns,
-    /// and that it is draining.
+    /// Returns the keys of a host that do not expire with its lease, and their revisions: its pools, the disks that it
+    /// owns, and its mark as draining.
     pub(crate) fn entries_of<'a>(&'a self, host: &'a str) -> impl Iterator<Item = (Key, i64)> {
         let pools = self.pools_of(host).map(|((host, pool), seen)| {
             (Key::Pool { host: host.clone(), pool: pool.clone() }, seen.revision)
@@ -121,26 +121,26 @@ impl View {
         }
     }
 
-    /// Returns the revision of a host's entry if that is another daemon's of the same name.
+    /// Returns the revision of a host's entry if another daemon with the same name wrote it.
     pub fn other_daemon(&self, name: &str, instance: u64) -> Option<i64> {
         let entry = self.hosts.get(name).filter(|host| host.record.instance != instance);
         entry.map(|host| host.revision)
     }
 
-    /// Returns whether this is a part of the history of an etcd that is at a revision: not if it is another one than the `known`
-    /// one, or was restored from an older copy.
+    /// Returns whether this view belongs to the history of an etcd at this revision: not if the etcd is another one
+    /// than the `known` one, or was restored from an older copy.
     pub fn is_of(&self, known: Option<u64>, cluster: u64, revision: i64) -> bool {
         known == Some(cluster) && self.revision > 0 && self.revision <= revision
     }
 
-    /// Applies the present state of a key. What is older than what is known of the key is ignored.
+    /// Applies the present state of a key. A state older than the known one is ignored.
     pub fn put(&mut self, found: &Found) {
         if let Some(key) = Key::parse(found.key) {
             self.set(&key, found.value, found.stamp);
         }
     }
 
-    /// Applies a change that this host has made itself. What the watch still brings from before then is ignored.
+    /// Applies a change that this host has made itself. Older changes that the watch still reports are ignored.
     pub fn note(&mut self, write: &Write, revision: i64, at: Instant) {
         let key = &write.key;
         match &write.value {
@@ -244,7 +244,7 @@ impl View {
         }
     }
 
-    /// Replaces everything by what was read at a revision. What has not changed keeps the time at which it did.
+    /// Replaces everything by what was read at a revision. Unchanged entries keep the time of their last change.
     pub fn replace<'a>(&mut self, all: impl IntoIterator<Item = Found<'a>>, revision: i64, at: Instant) {
         let mut new = View { revision, gone: std::mem::take(&mut self.gone), ..View::default() };
         all.into_iter().for_each(|found| new.put(&found));

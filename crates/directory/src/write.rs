@@ -56,7 +56,7 @@ impl fmt::Display for Write {
     }
 }
 
-/// What must be so for a change to be made.
+/// A condition under which a change is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     /// The key.

@@ -42,8 +42,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Opens the arena on a thread of its own, which then runs the reactor. The thread sends the report, or why the arena
-    /// cannot be opened; then it ends.
+    /// Opens the arena on a new thread, which then runs the reactor. The thread first sends the open report. If the
+    /// arena cannot be opened, it sends the error and exits.
     pub fn start(
         opening: ArenaOpening,
         clock: Arc<PoolClock>,
@@ -70,7 +70,7 @@ impl Arena {
         Ok(Starting { arena: Arena { handle, thread }, opened })
     }
 
-    /// Has the thread end, without waiting for it.
+    /// Tells the thread to stop, without waiting for it.
     pub fn end(&self) {
         self.handle.mailbox.post(Box::new(Reactor::stop));
     }
@@ -200,7 +200,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.join_lending(settings))
     }
 
-    /// Has disks borrow from these hosts and no others.
+    /// Restricts borrowing to these hosts.
     pub(crate) fn choose_lenders(&self, hosts: Vec<HostId>) -> Result<()> {
         self.run(move |reactor| reactor.choose_lenders(hosts))
     }
@@ -218,8 +218,8 @@ impl ArenaHandle {
         }));
     }
 
-    /// Starts to send a disk to another host: from now on, what the method sends ahead is sent. It ends when that
-    /// host has the disk.
+    /// Starts a migration of a disk to another host: from now on, the blocks that the method sends ahead are sent. The
+    /// migration ends when the other host owns the disk.
     ///
     /// # Errors
     /// The disk does not move, or is not attached.
@@ -227,7 +227,8 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.start_migration(disk, to, method))?
     }
 
-    /// Aborts that; what was sent is dropped there. Returns false if the disk was not about to move.
+    /// Aborts a migration; the destination drops the copies that it has received. Returns false if no migration of the
+    /// disk was in progress.
     ///
     /// # Errors
     /// The disk does not move.
@@ -244,8 +245,8 @@ impl ArenaHandle {
     }
 
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
-    /// host, under an epoch that [`haversack_ownership::forced_epoch`] made. It is done when
-    /// [`PoolHandle::migration_status`] says so. **The hosts that may own the disk must be fenced before.**
+    /// host. `epoch` must come from [`haversack_ownership::forced_epoch`]. The take-over is complete when
+    /// [`PoolHandle::migration_status`] says so. **Fence all hosts that may own the disk first.**
     ///
     /// # Errors
     /// The disk does not move, needs no other host, or is being moved.
@@ -255,8 +256,9 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.take_over(disk, epoch, loss))?
     }
 
-    /// The same with the replica of the owner's dirty blocks that this host has, even if the owner may have gone on without
-    /// it. **It must have died, or been fenced, while the replica was complete.**
+    /// Like [`ArenaHandle::take_over`], but uses this host's replica of the owner's dirty blocks, even if the owner may
+    /// have continued without the replica. **The owner must have died, or been fenced, while the replica was
+    /// complete.**
     ///
     /// # Errors
     /// As for [`ArenaHandle::take_over`], or there is no complete replica here. Nothing has changed then.
@@ -281,7 +283,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.recorded_move(disk))
     }
 
-    /// Fetches now what would otherwise be fetched from the earlier owner only when it is needed.
+    /// Starts fetching the remaining blocks from the earlier owner now, instead of only when they are needed.
     ///
     /// # Errors
     /// The disk does not move, or the pool has stopped.
@@ -386,8 +388,8 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.set(disk, |core, now, disk| core.set_target(now, disk, target)))?
     }
 
-    /// Sets what a block written to flash must save, and the share of the blocks of which clean copies may be written to
-    /// flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
+    /// Sets the latency that a block written to flash must save, and the share of blocks whose clean copies may be
+    /// written to flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
     ///
     /// # Errors
     /// The pool has stopped.
@@ -424,7 +426,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.share_base(disk, base))?
     }
 
-    /// Completes it; see [`haversack_core::Core::share_blocks`].
+    /// Completes the sharing begun by [`ArenaHandle::share_base`]; see [`haversack_core::Core::share_blocks`].
     ///
     /// # Errors
     /// The disk is not attached.

@@ -135,7 +135,8 @@ fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String
     Ok(candidates)
 }
 
-/// Returns where the devices of a pool are or should be: those that are listed, without patterns, and those that are found now.
+/// Returns the paths of a pool's devices: the listed paths that are not patterns, and the paths of the devices found
+/// now.
 pub(crate) fn places(name: &str, listed: &[PathBuf]) -> Vec<PathBuf> {
     let listed_paths = listed.iter().filter(|path| !is_pattern(path)).map(|path| Faults::of(path).0);
     let mut places: Vec<PathBuf> = listed_paths.collect();

@@ -21,8 +21,8 @@ use haversack_core::format::checkpoint::{HEADER_BYTES, MOST_PAYLOAD_BYTES, piece
 use haversack_core::{CheckpointSource, Core, Unsaved};
 use rustix::fs::{Advice, OFlags};
 
-/// Bytes a second that writing must reach. Reading all metadata takes about as long as reading and writing a checkpoint
-/// at 150 MB a second (docs/benchmarks.md); reading takes a part of that.
+/// The minimum write rate in bytes per second. At 150 MB/s, writing and reading a checkpoint takes about as long as
+/// reading all metadata (docs/benchmarks.md). Reading takes part of that time, so writing must be faster.
 const LEAST_PACE: u64 = 250_000_000;
 /// How long it may take to reach that pace.
 const START_TIME: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 const LEFT_FREE_BYTES: u64 = 256 << 20;
 /// How often the free space is checked: others may write there as well.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
-/// How long a piece may take to be read. All metadata takes less time to read than a store that does not answer.
+/// How long reading one piece may take. If the store does not answer within this time, reading all metadata is faster.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pieces that are read ahead.
 const READ_AHEAD: usize = 8;
@@ -215,7 +215,7 @@ impl Reader {
             Ok(true) => Some(buffer),
             Ok(false) => None,
             Err(error) => {
-                // The end of a file that was cut off is reported by who takes the pieces.
+                // The consumer of the pieces reports a truncated file.
                 if error.kind() != io::ErrorKind::UnexpectedEof {
                     tracing::warn!(path = %self.path.display(), "cannot read the checkpoint: {error}");
                 }

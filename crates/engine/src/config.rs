@@ -42,9 +42,9 @@ pub struct PoolSettings {
     /// done one at a time, so that the outcome depends on requests and times alone. `None` for the system's
     /// clock.
     pub clock_file: Option<PathBuf>,
-    /// For tests with a clock file: how long I/Os take. They are carried out at once, and the core learns of
-    /// their end when the clock has reached it; while the clock is at zero, they take no time. Whoever moves
-    /// the clock stops it at each [`crate::Stepped::next_us`]. `None`: they take no time.
+    /// For tests with a clock file: the modelled durations of I/Os. An I/O is carried out immediately, and the core
+    /// receives its completion when the clock reaches the modelled end time. While the clock is at zero, I/Os take no
+    /// time. The test must stop the clock at each [`crate::Stepped::next_us`]. `None`: I/Os take no time.
     pub io_times: Option<WholeTimes>,
     /// Called every two seconds while the pool's metadata is read.
     pub on_progress: OnProgress,

@@ -128,7 +128,7 @@ impl Reactor {
         self.disk_call(disk, |core, now, number| core.share_base(now, number, base))
     }
 
-    /// Completes it.
+    /// Completes the sharing begun by `share_base`.
     pub(crate) fn share_blocks(
         &mut self,
         disk: DiskHandle,
@@ -272,7 +272,7 @@ impl Reactor {
 
     fn stepped(&self) -> Option<Stepped> {
         let held = self.held()?;
-        // What an earlier command of this turn has brought about has not begun yet.
+        // Actions caused by earlier commands of this turn have not started yet.
         let is_settled = self.commands_run == 0 && self.ios_in_flight() == 0;
         let next_us = if is_settled { held.next_us() } else { self.now };
         Some(Stepped { next_us, ios: held.ios() as u64, requests: held.requests })

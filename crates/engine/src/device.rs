@@ -70,8 +70,8 @@ fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("create", path))?;
     if let Err(error) = give_to_owner_of_directory(&file, path) {
-        // Not every file system has owners. Whoever cannot open the file later is told so.
-        tracing::warn!(path = %path.display(), "the owner of the directory does not get the file: {error}");
+        // Not every file system supports ownership. A process that cannot open the file later gets an error.
+        tracing::warn!(path = %path.display(), "cannot give the file to the owner of the directory: {error}");
     }
     // SAFETY: the descriptor is open.
     let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size_bytes as libc::off_t) };

@@ -1,11 +1,12 @@
-//! I/Os that take time by a model, for tests with their own clock. They are carried out at once; the core learns of
-//! their end when the clock has reached it.
+//! I/Os with modelled durations, for tests with their own clock. An I/O is carried out immediately; the core receives
+//! its completion when the clock reaches the modelled end time.
 //!
 //! Invariants
-//! - I/Os end in the order of the model's times, and those that end at the same time in the order in which the core
-//!   asked for them. None ends before it has been carried out, and none overtakes one that has not.
-//! - I/Os asked for before the clock has left zero take no time, so that a pool can be opened, and after `let_go` none
-//!   does.
+//! - I/Os end in the order of their modelled end times. I/Os with the same end time end in the order in which the core
+//!   requested them. No I/O ends before it has been carried out, and none overtakes an I/O that has not been carried
+//!   out.
+//! - I/Os requested while the clock is at zero take no time, so that a pool can be opened. After `let_go`, no I/O takes
+//!   time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -95,7 +96,7 @@ impl Held {
         self.due.insert((until_us, self.asked), io);
     }
 
-    /// An I/O has been carried out. One that is not known, because it is tried again, ends now.
+    /// Records that an I/O has been carried out. An unknown I/O, which is a retry, ends now.
     pub fn ended(&mut self, now: Micros, ended: Ended) {
         let io = ended.io();
         if !self.due.values().any(|held| *held == io) {
@@ -131,17 +132,18 @@ impl Held {
         self.looks.soon(nanoseconds(now));
     }
 
-    /// Returns whether to check timers now: when no I/O ends now.
+    /// Returns whether to check timers now: timers are due, and no I/O ends now.
     pub fn is_time_to_look(&self, now: Micros) -> bool {
         self.looks.next_ns() <= nanoseconds(now) && self.due.keys().next().is_none_or(|(us, _)| *us > now)
     }
 
-    /// Timers have been checked. The next one is due then.
+    /// Records that timers have been checked, and that the next timer expires at `due`.
     pub fn looked(&mut self, now: Micros, due: Option<Micros>) {
         self.looks.looked(nanoseconds(now), due.map(nanoseconds));
     }
 
-    /// Returns when the next I/O ends or timers are checked next. Nothing happens by itself before.
+    /// Returns the time of the next end of an I/O or check of timers. Without external input, nothing happens before
+    /// that time.
     pub fn next_us(&self) -> Micros {
         let ends_us = self.due.keys().next().map_or(Micros::MAX, |(us, _)| *us);
         ends_us.min(self.looks.next_ns().div_ceil(1000))

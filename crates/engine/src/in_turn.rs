@@ -24,7 +24,7 @@ pub(crate) struct InTurn {
 }
 
 impl InTurn {
-    /// Returns an object without I/Os. With times, I/Os take them.
+    /// Makes an empty queue. If `times` is set, I/Os take the modelled times.
     pub fn new(times: Option<&WholeTimes>) -> InTurn {
         InTurn { waiting: VecDeque::new(), held: times.map(Held::new) }
     }

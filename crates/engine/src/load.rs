@@ -1,19 +1,20 @@
-//! Whether guests leave the reactor, and the processor that it needs, enough time for copies that are sent ahead.
+//! Decides whether guests leave the reactor, and the processor that it needs, enough time for copies that are sent
+//! ahead.
 //!
-//! The reactor is occupied while it works, and while it waits for a processor that others use. The more it is, the more of the
-//! guests' requests wait behind a copy. That need not show in any queue: guests that wait for their answers send fewer requests.
-//! Copies occupy the reactor, too, so this is the share up to which they may fill it beside guests. Without guests they may have
-//! all of it.
+//! The reactor is occupied while it works, and while it waits for a processor that others use. The more it is occupied,
+//! the more guest requests wait behind a copy. Queues need not show this, because guests that wait for answers send
+//! fewer requests. Copies occupy the reactor, too, so the share below limits how much of the reactor copies may use
+//! beside guests. Without guests, copies may use all of it.
 
 use haversack_model::Micros;
 
 /// The time over which the share is taken.
 const WINDOW_US: Micros = 100_000;
-/// From this share of occupied time on it is busy, in percent.
+/// The reactor becomes busy when the occupied share reaches this limit, in percent.
 const BUSY_PERCENT: u64 = 40;
-/// And below this one it is not any more.
+/// The reactor stays busy until the occupied share falls below this limit, in percent.
 const FREE_PERCENT: u64 = 30;
-/// With fewer requests of guests in a window it is not busy, whatever occupies it.
+/// The reactor is not busy if it answers fewer guest requests than this per window, whatever else occupies it.
 const LEAST_REQUESTS: u64 = 20;
 
 /// What has happened so far.

@@ -50,7 +50,7 @@ impl Mailbox {
 }
 
 impl Commands {
-    /// To be called before commands are taken: whoever posts one from now on rings.
+    /// Must be called before commands are taken: a command that is posted after this call rings the doorbell again.
     pub fn begin(&self) {
         self.doorbell.was_rung.swap(false, Ordering::AcqRel);
     }

@@ -49,7 +49,7 @@ impl OpenPool {
         Ok((OpenPool { handle, arenas }, report))
     }
 
-    /// Ends all threads at once, and waits for none of them. Dropping it afterwards does.
+    /// Tells all threads to stop, without waiting for them. Dropping the pool afterwards waits.
     pub fn end(&self) {
         self.arenas.iter().for_each(Arena::end);
     }

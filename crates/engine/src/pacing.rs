@@ -6,8 +6,8 @@
 //! light, and the pool's own, queue for each device: long ones are moved in pieces, few at a time.
 //!
 //! Invariants
-//! - While pacing is on, the I/Os in line of a device that are in flight cost no more than [`MOST_UNITS`], not counting
-//!   those that began before.
+//! - While pacing is on, the paced I/Os in flight on a device cost no more than [`MOST_UNITS`], not counting those that
+//!   started before pacing was switched on.
 //! - Those that wait take turns, a piece each, so that none waits forever.
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ struct Line {
     waiting: VecDeque<(u32, u32)>,
 }
 
-/// See the module documentation. I/Os are named by numbers of the caller's.
+/// See the module documentation. The caller identifies I/Os by numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
     is_on: bool,

@@ -74,8 +74,8 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, shape: Shape) -> Result
     Ok(id)
 }
 
-/// Returns where the devices of a pool are or should be: those that are listed, except patterns, and those that are found as when
-/// it is opened. It must not be open.
+/// Returns the paths of a pool's devices: the listed paths that are not patterns, and the paths of the devices that
+/// opening the pool would find. The pool must not be open.
 pub fn places(name: &str, listed: &[PathBuf]) -> Vec<PathBuf> {
     assembly::places(name, listed)
 }

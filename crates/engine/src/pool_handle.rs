@@ -131,7 +131,7 @@ impl PoolHandle {
         })
     }
 
-    /// Has disks borrow from these hosts and no others. What the others have is given back.
+    /// Restricts borrowing to these hosts. Loans from all other hosts are given back.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -156,8 +156,9 @@ impl PoolHandle {
         home.map(|home| &self.arenas[usize::from(home.0)])
     }
 
-    /// Passes on what another host says about a disk. Ignored if the pool does not know the disk. The receipt is dropped when
-    /// the message has been handled: until then it waits, and whoever sends more than is handled must be slowed down.
+    /// Delivers a message from another host about a disk. Ignores it if the pool does not know the disk. The receipt is
+    /// dropped when the message has been handled. Until then the message is queued, and the caller must slow down a
+    /// host that sends messages faster than they are handled.
     pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
         if let HostMessage::Lend(lent) = &message
             && lent.is_for_lender()
@@ -197,7 +198,8 @@ impl PoolHandle {
         Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Returns the state of the disks that have, or are to have, a replica elsewhere, and of those whose replica is here.
+    /// Returns the state of the disks that have, or should have, a replica on another host, and of the disks whose
+    /// replica is on this host.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -206,8 +208,8 @@ impl PoolHandle {
         Ok(arenas.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Notes that another host has taken a disk over, or is about to: it is no longer served or cleaned here. Returns
-    /// whether that is recorded, or was known before; until then it is to be called again.
+    /// Records that another host has taken a disk over, or is about to: this host no longer serves or cleans the disk.
+    /// Returns whether the take-over is recorded, or was known before; otherwise the call must be repeated.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -215,9 +217,9 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
-    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
-    /// Returns false if the pool does not know it, or it was not left clean. **It must be certain that no other host
-    /// has taken it over by force.**
+    /// Puts a detached disk that was left clean on stand-by: until it is attached again, it is released to any host
+    /// that asks for it. Returns false if the pool does not know the disk, or the disk was not left clean. **No other
+    /// host may have taken the disk over by force.**
     ///
     /// # Errors
     /// The pool has stopped.
@@ -225,7 +227,8 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(false), |arena| arena.stand_by(disk))
     }
 
-    /// Keeps a detached disk here, since it is about to be attached. A release that has begun still completes.
+    /// Ends the stand-by of a detached disk, because the disk is about to be attached. A release that has begun still
+    /// completes.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -259,13 +262,13 @@ impl PoolHandle {
         self.arenas[usize::from(home.0)].forget(disk, destroy_dirty)
     }
 
-    /// Calls all arenas, and makes one job of theirs.
+    /// Calls all arenas, and combines their jobs into one.
     fn job_of_all(&self, mut call: impl FnMut(&ArenaHandle) -> Result<Job>) -> Result<Job> {
         Ok(Job::all(self.arenas.iter().map(&mut call).collect::<Result<_>>()?))
     }
 
-    /// Sets what a block written to flash must save, and the share of the blocks of which clean copies may be written to
-    /// flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
+    /// Sets the latency that a block written to flash must save, and the share of blocks whose clean copies may be
+    /// written to flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
     ///
     /// # Errors
     /// The pool has stopped.

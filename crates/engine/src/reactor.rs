@@ -559,7 +559,7 @@ impl Reactor {
         self.in_turn.as_mut()?.held.as_mut()
     }
 
-    /// Ends the I/O that is held back until now. Returns false if there is none.
+    /// Ends the next held I/O whose modelled end time has come. Returns false if there is none.
     fn end_held(&mut self) -> bool {
         let now = self.now;
         match self.held_mut().and_then(|held| held.next(now)) {
@@ -660,7 +660,7 @@ impl Reactor {
 
     fn time_to_sleep(&self) -> Option<Duration> {
         if self.held().is_some() {
-            // The clock stands until someone moves it, and whoever does asks for the pool's time then.
+            // The clock stands still until a test moves it, and the test then asks for the pool's time.
             return Some(LONGEST_SLEEP);
         }
         let origins = self.disks.iter().filter_map(|d| d.origin.next_wakeup());

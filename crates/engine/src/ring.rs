@@ -462,7 +462,7 @@ impl Ring {
         Some(completion)
     }
 
-    /// Continues after a part of an I/O has been moved, with what is left of it if it goes on, and with those that have
+    /// Continues after a part of an I/O has been moved: with the rest of the I/O if `goes_on`, and with the I/Os that
     /// waited for it.
     fn moved(&mut self, number: u32, goes_on: bool) {
         let io = &self.inflight[number as usize];

@@ -49,7 +49,7 @@ impl Snapshot {
     }
 }
 
-/// What must be known to move the clock of a pool whose I/Os take time by a model.
+/// The state needed to advance the clock of a pool whose I/Os have modelled durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Stepped {
     /// When the next I/O ends or timers are checked next; not after the pool's time if something is left to do now.
@@ -92,7 +92,7 @@ impl DeviceSnapshot {
     }
 }
 
-/// Where a disk is that another host has.
+/// The location of a disk that another host owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
     /// That host.
@@ -114,7 +114,7 @@ pub struct DiskSnapshot {
     pub name: String,
     /// Its size in sectors.
     pub sectors: u64,
-    /// It takes requests here, and does not wait for its guest to come from another host.
+    /// The disk serves requests here, rather than waiting for its guest to arrive from another host.
     pub is_served: bool,
     /// The other host that has it, as far as is known here.
     pub elsewhere: Option<Elsewhere>,

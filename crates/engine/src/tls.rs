@@ -114,7 +114,7 @@ pub(crate) fn check(files: &TlsFiles, verify: bool) -> io::Result<()> {
 /// The server closed the connection just after TLS began. Many do so, without an alert, when they reject a
 /// certificate.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}; it does so if it does not take the certificate that it is shown, or wants one")]
+#[error("{0}; a server does this if it rejects the client's certificate, or requires one")]
 struct HungUp(io::Error);
 
 /// Adds the likely reason to the error of a server that ends the connection as soon as TLS has begun.

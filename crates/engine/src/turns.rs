@@ -368,7 +368,7 @@ impl Turns {
         }
     }
 
-    /// Counts its end.
+    /// Counts the end of such a request.
     pub fn origin_ended(&mut self, disk: DiskHandle, bytes: u64) {
         if let Some(share) = self.known(disk) {
             share.at_origin = share.at_origin.saturating_sub(units_of_bytes(bytes as usize));

@@ -49,8 +49,8 @@ fn attach_again(host: &Host, origin: &OriginSpec) -> DiskHandle {
     }
 }
 
-/// It is attached again where it was at the moment when the other host asks for it: one of them has it, and the other one
-/// gets it when its guest comes.
+/// A host attaches its disk again at the moment when another host asks for it: one of them gets the disk, and the other
+/// one gets it when its guest arrives.
 #[test]
 fn an_attach_and_a_release_at_the_same_time_leave_one_owner() {
     let (shared, a, b) = (Place::new("detached"), Place::new("detached-a"), Place::new("detached-b"));
@@ -90,7 +90,8 @@ fn an_attach_and_a_release_at_the_same_time_leave_one_owner() {
     }
 }
 
-/// A disk that was detached with the origin away is dirty, and so is one of a host that was killed: nobody gets it.
+/// A disk that was detached while its origin was unreachable is dirty, and so is a disk of a killed host: no other host
+/// gets it.
 #[test]
 fn only_a_disk_that_was_left_clean_stands_by() {
     let (shared, a) = (Place::new("detached"), Place::new("detached-a"));

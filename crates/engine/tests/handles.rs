@@ -1,5 +1,4 @@
-//! Handles of disks that were detached: whatever they are used for, they name no disk, also when another is in that place
-//! by then.
+//! Handles of disks that were detached: they never refer to a disk, even if another disk has the same number by then.
 
 mod common;
 
@@ -98,7 +97,7 @@ fn offer(
     handle.arena(client.disk).add_nbd_client(client).map(|()| ours)
 }
 
-/// Nor is there one between the look for clients and the new size.
+/// No client gets in between the check for clients and the change of size, either.
 #[test]
 fn a_disk_that_is_being_made_smaller_takes_no_client() {
     let place = Place::new("shrinking");
@@ -115,7 +114,7 @@ fn a_disk_that_is_being_made_smaller_takes_no_client() {
     }
 }
 
-/// Between the look for clients and the end of the detach there is no moment in which one gets in.
+/// No client gets in between the check for clients and the end of the detach.
 #[test]
 fn a_disk_that_is_being_detached_takes_no_client() {
     let (place, near) = (Place::new("closing"), Place::new("closing-near"));

@@ -80,7 +80,7 @@ impl Pair {
         Pair { shared, _places: places, a, b, at_a, at_b, _guest: guest }
     }
 
-    /// The guest moves, and writes a block here and there: dirty and clean ones, as the other host had them.
+    /// The guest moves, and then overwrites some blocks that are dirty, and some that are clean, on the other host.
     fn moved(self, method: Method) -> (Pair, Client) {
         self.a.handle().arena(self.at_a).start_migration(self.at_a, self.b.id, method).unwrap();
         wait_until("it is ready", || status(&self.a).is_ready);

@@ -1,4 +1,4 @@
-//! A open with real files, real io_uring and NBD clients.
+//! A pool with real files, real io_uring and NBD clients.
 
 mod common;
 

@@ -19,7 +19,7 @@ use haversack_directory::{
 
 /// How long a connection must have lasted for the next attempt to follow at once.
 const LASTING: Duration = Duration::from_secs(10);
-/// How often a move is tried whose disk is reported at the same time.
+/// How often to try to begin a move while reports change the disk's entry at the same time.
 const MOST_ATTEMPTS: u32 = 5;
 /// How long a call may take, with those before it.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -68,12 +68,12 @@ impl Directory {
         self.shared.view()
     }
 
-    /// Returns how the directory is.
+    /// Returns the state of this host's connection to the directory.
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Says what this host wants to have in the directory. It does not wait, and replaces what was said before.
+    /// Sets what this host wants to have in the directory. Does not wait, and replaces the report before.
     pub fn report(&self, report: Report) {
         self.shared.set_report(report);
     }
@@ -82,7 +82,8 @@ impl Directory {
     /// changed since the view was taken, or, under a [`Leadership`], if another host balances. A move that this daemon has begun
     /// already, to the same host, is begun again.
     ///
-    /// Waits some seconds at most, and must not be called where a runtime of tokio runs. So do all methods below.
+    /// Waits a few seconds at most, and must not be called inside a tokio runtime. Both also hold for all methods
+    /// below.
     ///
     /// # Errors
     /// Etcd is away or does not answer, or somebody else was faster. [`DirectoryError::Time`] leaves open whether the intent
@@ -99,7 +100,7 @@ impl Directory {
             let is_there =
                 |view: &View| view.intents.get(disk).is_some_and(|seen| seen.record.is_same_move(intent));
             match self.call(Change::begin_move(&view, disk, intent, leadership)?) {
-                // This daemon's own has just been removed, or is there and not in the view yet.
+                // This daemon's own intent has just been removed, or is there and not in the view yet.
                 Err(DirectoryError::Changed { key: changed })
                     if changed == key && attempt < MOST_ATTEMPTS =>
                 {
@@ -108,7 +109,7 @@ impl Directory {
                         return Err(DirectoryError::Changed { key });
                     }
                 }
-                // Its owner has reported it meanwhile, most likely as before. The view will tell.
+                // The owner has just reported the disk, most likely unchanged. The view will show the change.
                 Err(DirectoryError::Changed { key }) if key == owned && attempt < MOST_ATTEMPTS => {
                     std::thread::sleep(UNTIL_SEEN);
                 }
@@ -164,7 +165,8 @@ impl Directory {
         self.call(Change::tenant(name, tenant)).map(drop)
     }
 
-    /// Becomes the host that balances, unless another one is, or goes on to be it. It ends with this host's lease.
+    /// Makes this host the host that balances, or keeps it so, unless another host balances. The right ends with this
+    /// host's lease.
     ///
     /// # Errors
     /// Etcd is away or does not answer. That another host balances is not an error.

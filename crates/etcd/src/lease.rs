@@ -37,7 +37,7 @@ impl Keeper {
         seconds: i64,
         before: Option<Lease>,
     ) -> Result<(Keeper, Lease), DirectoryError> {
-        // One that has surely ended may still be there if etcd was away as well; it is as good as any.
+        // A lease that should have expired may still exist if etcd was away as well. It can be used.
         if let Some(before) = before
             && let Some(kept) = Keeper::keep(client, endpoint, seconds, before.id).await?
         {

@@ -16,7 +16,7 @@ use crate::transaction;
 use crate::watch::{BEAT, Lost, Watch};
 use haversack_directory::{Changes, DirectoryError, MOST_WRITES, Report, Write, changes};
 
-/// After what time a report that was refused in part is compared with the view again.
+/// How long after a partial refusal a report is compared with the view again.
 const AFTER_REFUSAL: Duration = Duration::from_millis(250);
 
 /// A connection to a member of etcd.
@@ -33,8 +33,8 @@ pub(crate) struct Session<'a> {
     pending: VecDeque<Vec<Write>>,
     /// The report that is being written.
     writing: Option<Arc<Report>>,
-    /// When something of it was refused, because another host has changed it, or etcd at the end of a lease: it is compared with
-    /// the view again, which has the change by then.
+    /// When a part of the report was refused, because another host has changed a key, or etcd has at the end of a
+    /// lease. The report is then compared with the view again, which has the change by then.
     refused_at: Option<Instant>,
     /// The revision of this host's entry while it is another daemon's.
     other: Option<i64>,

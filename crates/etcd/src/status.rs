@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::lease::Lease;
 use haversack_directory::{Conflict, Report, View};
 
-/// How the directory is.
+/// The state of a host's connection to the directory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Status {
     /// The member of etcd that is connected; none while etcd cannot be reached.

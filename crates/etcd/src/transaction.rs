@@ -44,7 +44,7 @@ impl All {
     pub fn new(writes: &[Write], more: &[Condition]) -> (All, Txn) {
         let conditions: Vec<_> =
             writes.iter().filter_map(Write::condition).chain(more.iter().cloned()).collect();
-        // If it is refused, what is there says why.
+        // If the transaction is refused, the present values show why.
         let look = |condition: &Condition| {
             TxnOp::get(condition.key.to_string(), Some(GetOptions::new().with_keys_only()))
         };

@@ -28,8 +28,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Goes on from where the view ends. Everything is read first if that history is not there any more, or `is_lost` says
-    /// that the view must not be gone on from.
+    /// Starts a watch where the view ends. Reads everything first if etcd does not have that history any more, or if
+    /// `is_lost` says that the view must not be continued.
     pub async fn start(
         shared: &Shared,
         calls: &mut Client,

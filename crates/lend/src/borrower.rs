@@ -40,8 +40,8 @@ const MOST_READ_BLOCKS: u64 = 16;
 const TRIALS: usize = 4;
 /// Answers that end its trial.
 const TRIED: u32 = 8;
-/// How long a lender may take to grant a loan, and how long it is not asked again if it refuses the least one, or takes one
-/// back that was being filled.
+/// How long a lender may take to grant a loan, and how long it is not asked again after it has refused the smallest
+/// loan, or has taken back a loan that was being filled.
 const OPEN_US: Micros = 2_000_000;
 const REFUSED_US: Micros = 5_000_000;
 /// How long a read waits for a lender while it is not known how long the origin takes.
@@ -68,7 +68,7 @@ pub struct BorrowerSettings {
     pub lenders: Vec<HostId>,
 }
 
-/// Notes when a read of the origin began.
+/// The state when a read of the origin began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadTicket {
     newest: u64,
@@ -103,7 +103,8 @@ struct Lender {
     breaker: Breaker,
     /// No loan is asked for before.
     ask_from_us: Micros,
-    /// The most blocks that are asked for: half of what it has refused, and again twice as many each time that it grants.
+    /// The most blocks to request: half of what the lender has refused, and doubled each time that the lender grants a
+    /// loan.
     most_blocks: u32,
     in_flight: usize,
     asked_blocks: u64,
@@ -188,7 +189,7 @@ pub struct Borrower {
     parts: VecDeque<Part>,
     voids: Voids,
     seen: [Bloom; 2],
-    /// By their first question; that for the next block has the next number.
+    /// Reads by the number of their first question. The question for each following block has the next number.
     reads: BTreeMap<u64, Reading>,
     next_question: u64,
     origin: Times,
@@ -295,7 +296,7 @@ impl Borrower {
     fn find(&self, now: Micros, block: u64, reaches: &dyn Fn(HostId) -> bool) -> Option<usize> {
         for (at, part) in self.parts.iter().enumerate().rev() {
             if self.voids.is_void(block, part.loan.number) {
-                // So are the older ones.
+                // The copies under older loans are void, too.
                 return None;
             }
             let Some(lender) = self.lender(part.lender) else { continue };
@@ -405,7 +406,7 @@ impl Borrower {
         if self.parts.len() >= MOST_LOANS {
             self.give_up(0);
         }
-        // One that took blocks until now takes none after the newest one has begun.
+        // An older loan takes no more blocks once a newer one has begun.
         self.parts.iter_mut().for_each(|part| part.state = State::Closed);
         self.newest += 1;
         let loan = Loan { epoch: self.settings.epoch, number: self.newest };
@@ -462,7 +463,7 @@ impl Borrower {
             match state {
                 State::Asked(_) => lender.refused(now, index.most()),
                 State::Open => lender.ask_from_us = now + REFUSED_US,
-                // It has to go for the next one, or is one of the oldest.
+                // The lender ended the loan to make space for the next one, or because it is one of the oldest.
                 State::Closed => {}
             }
             lender.ended_loans += u64::from(!matches!(state, State::Asked(_)));
@@ -610,8 +611,8 @@ impl Borrower {
         self.reads.values().map(|reading| reading.due_us).chain(asked).min()
     }
 
-    /// Uses nothing of what was sent so far any more: the origin may have been written by others. Reads of the origin that are
-    /// under way are not sent either.
+    /// Stops using everything that was sent so far, because others may have written the origin. Data of origin reads
+    /// that are under way is not sent either.
     pub fn void_all(&mut self, now: Micros) {
         while !self.parts.is_empty() {
             self.give_up(0);
@@ -621,7 +622,7 @@ impl Borrower {
         self.voids.begins(0, last, self.newest);
         self.voids.ended(0, last, self.newest);
         self.fall_back_of(now, |_, _| true);
-        // Reads that begin from now on.
+        // Data of reads that begin from now on may be sent.
         self.newest += 1;
     }
 

@@ -1,7 +1,7 @@
 //! Whether a lender is worth asking: one that does not answer, or is slower than the origin, is left alone for a while.
 //!
 //! Invariant
-//! - What comes in while it is left alone belongs to questions of before. It does not make the pause longer.
+//! - Answers that arrive during a pause belong to earlier questions. They do not make the pause longer.
 
 use haversack_model::Micros;
 
@@ -23,7 +23,7 @@ pub enum Cause {
     Slow,
 }
 
-/// A lender is left alone.
+/// A pause in which a lender is not asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pause {
     /// Why.

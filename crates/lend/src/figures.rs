@@ -68,7 +68,7 @@ pub struct AtLender {
     pub most_blocks: u64,
     /// Blocks that the index has.
     pub blocks: u64,
-    /// For how long there has been the oldest of them, in microseconds; 0 if there is none.
+    /// The age of the oldest loan, in microseconds; 0 if there is none.
     pub oldest_us: Micros,
     /// Blocks that it was asked for since it was chosen.
     pub asked_blocks: u64,

@@ -26,7 +26,7 @@ const OPEN_EVERY_US: Micros = 50_000;
 const OPENS_AT_ONCE: u64 = 32;
 /// How long loans are kept for a host that is not connected.
 const GONE_AFTER_US: Micros = 60_000_000;
-/// How long a loan is kept that its host has not used since it is connected again.
+/// How long to keep a loan that its host has not used since it reconnected.
 const UNUSED_AFTER_US: Micros = 600_000_000;
 /// How often that is looked at.
 const LOOK_EVERY_US: Micros = 5_000_000;
@@ -106,14 +106,14 @@ struct Held {
 struct Presence {
     /// The number of its connection.
     connection: Option<u64>,
-    /// When that one was seen first; 0 if there was no other one before.
+    /// When this connection was first seen; 0 if there was no other one before.
     began_us: Micros,
     /// When it was connected last.
     seen_us: Micros,
 }
 
 impl Presence {
-    /// Takes in the connection of this moment.
+    /// Updates the state from the present connection.
     fn look(&mut self, now: Micros, connection: Option<u64>) {
         let Some(number) = connection else { return };
         if self.connection != Some(number) {

@@ -5,8 +5,8 @@
 //!
 //! Invariants
 //! - At most [`DATA_BYTES`] of data and [`CONTROL_BYTES`] of control are not handled, or one frame that is longer.
-//! - Control has room of its own, but waits behind a copy that waits for room: frames are read in order. Whoever handles frames
-//!   waits for none, so all are handled in the end.
+//! - Control has room of its own, but waits behind a copy that waits for room: frames are read in order. Handling a
+//!   frame never waits for another frame, so all frames are handled in the end.
 
 use std::sync::Arc;
 

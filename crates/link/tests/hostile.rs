@@ -217,7 +217,7 @@ fn a_flood_of_frames_holds_up_no_other_host() {
     assert!(flood.received_frames > 1_000, "{}", flood.received_frames);
 }
 
-/// Starts `b.test`, which handles nothing: whoever takes an event gets what shows that it is not handled yet.
+/// Starts `b.test` without handling any event: the receiver gets each event with the receipt that keeps it unhandled.
 fn idle(hosts: &[(&str, &str)]) -> (Links, Receiver<(HostId, Event, Receipt)>) {
     let (report, events) = channel();
     let links = Links::start(&config("b.test", Security::Insecure, hosts), move |host, event, receipt| {

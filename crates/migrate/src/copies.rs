@@ -102,7 +102,8 @@ impl Sending {
     }
 
     /// Whether answers are overdue. The timeout is twice the longest wait, and grows with each round in which no copy
-    /// arrived: over a link that is slower than expected, every answer would be to a round that is over.
+    /// arrived: otherwise, over a link that is slower than expected, every answer would belong to a round that has
+    /// already ended.
     pub fn is_overdue(&mut self, now: Micros, repeat_us: Micros) -> bool {
         if self.is_open && self.in_flight.is_empty() {
             return false;

@@ -1,9 +1,10 @@
-//! What a host says, when it is asked, of who owns a disk; and what others conclude from it when a disk is taken over by force.
+//! What a host answers when it is asked who owns a disk, and what other hosts conclude from the answer in a forced
+//! take-over.
 //!
 //! Invariants
-//! - Only a host that has, or had, the disk is believed that it was taken over: a take-over may have come to nothing after others
-//!   had noted it.
-//! - A disk is taken from no host that answers and has it, or dirty blocks of it that are needed.
+//! - A report that a disk was taken over is trusted only if it comes from a host that has, or had, the disk: other
+//!   hosts may have recorded a take-over that failed later.
+//! - A disk is never taken from a host that answers and has the disk, or has dirty blocks of it that are needed.
 
 use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Damage, DiskInfo, Moved};
@@ -45,7 +46,7 @@ pub enum KnownOwner {
         to: u64,
         /// The epoch that it was granted.
         epoch: u64,
-        /// The host that says this never had the disk: it passed on what it was granted.
+        /// The answering host never had the disk: it passed its grant on.
         passed_on: bool,
     },
     /// Another one, which has taken it by force.
@@ -84,7 +85,7 @@ impl KnownOwner {
         }
     }
 
-    /// Returns the epoch under which the host that says this has the disk, or had it last.
+    /// Returns the epoch under which the answering host has the disk, or last had it.
     pub fn held_under(self) -> Option<u64> {
         match self {
             KnownOwner::Me { epoch } => Some(epoch),
@@ -105,23 +106,24 @@ impl KnownOwner {
     }
 }
 
-/// Whether it matters on a host with this record that another one has taken a disk over: it owns the disk, or has blocks for its owner.
+/// Whether a take-over by another host concerns a host with this record: the host owns the disk, or has blocks for its
+/// owner.
 pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let holds = matches!(info.moved, Moved::Peer { .. } | Moved::Replica { .. });
     info.owned || holds && dirty_blocks > 0
 }
 
-/// Whether everything on a host with this record is void as soon as another one has the disk under a higher epoch. That is not so for
-/// blocks that it keeps for the host to which it has released the disk: if that has passed the disk on without taking it, the next
-/// one needs them.
+/// Whether all data on a host with this record becomes void as soon as another host has the disk under a higher epoch.
+/// Blocks kept for the host to which the disk was released do not become void: if that host passes the disk on without
+/// taking it, the next host needs them.
 pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let is_kept = matches!(info.moved, Moved::Peer { .. }) && !planted(Bug::VoidKept);
     is_concerned(info, dirty_blocks) && !is_kept
 }
 
-/// Whether a host which knows the epoch `known` must note that another one has, or had, the disk under the epoch `taken`. A disk that
-/// it has released gets higher epochs as it moves on; only one that was taken by force voids what it was released under.
-/// `is_void_under_any` is what [`is_void_under_any`] says.
+/// Whether a host that knows the epoch `known` must record that another host has, or had, the disk under the epoch
+/// `taken`. A released disk gets higher epochs as it moves on; only an epoch taken by force voids the release.
+/// `is_void_under_any` is the result of [`is_void_under_any`].
 pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
     let is_forced = taken >= forced_epoch(known, 0);
     taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
@@ -135,7 +137,7 @@ pub fn has_complete_replica(info: &DiskInfo) -> Option<bool> {
     }
 }
 
-/// Returns why a disk cannot be taken over although this host answers that it has this on record, and what to do instead.
+/// Returns why a disk cannot be taken over if a host answers with this record, and what to do instead.
 pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
     let take_over_there = "take it over there, then move it here with 'haversack migrate'";
     match record.owner {
@@ -145,7 +147,7 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
         KnownOwner::Overtaken { .. } => None,
         _ if record.dirty_blocks == 0 || planted(Bug::TakeFromHolder) => None,
         _ => match record.has_complete_replica {
-            // It was not finished, and nobody can use it.
+            // The replica was not finished, and cannot be used.
             Some(false) => None,
             Some(true) => Some(("has a complete replica of it", take_over_there)),
             None => Some(("has dirty blocks of it", take_over_there)),

@@ -116,7 +116,7 @@ impl Migration {
         self.lending.as_ref().is_some_and(|lending| lending.from.is_some())
     }
 
-    /// Answers a question for a part of the list; later, if the list is not complete.
+    /// Answers a question for a part of the list, or answers it later if the list is not complete yet.
     pub(crate) fn late_list_asked(
         &mut self,
         from: HostId,
@@ -262,7 +262,7 @@ impl Migration {
         self.send(host, Message::List { question, epoch, session: None, part: Part::Clean(part) });
     }
 
-    /// Returns where a late copy is fetched from, which is about to be fetched.
+    /// Returns the host from which a late copy is about to be fetched, and the epoch.
     pub(crate) fn borrows_from(&mut self, now: Micros) -> Option<(HostId, u64)> {
         let borrowing = self.borrowing.as_mut()?;
         borrowing.used_us = now;

@@ -1,8 +1,8 @@
 //! A disk that is about to leave this host: what its method requires of the source before it releases the disk.
 //!
 //! Invariants
-//! - A release is held back only while the guest is absent: when the guest is back, it is served at once.
-//! - A host that asked is answered by its last message, and only if that is recent: otherwise it must ask again.
+//! - A release is held back only while the guest is absent: when the guest is back, it is served immediately.
+//! - Only the last message of an asking host is answered, and only if it is recent: otherwise the host must ask again.
 
 use haversack_core::{Call, JobError, JobId, ManageError, Memory, RelistCursor};
 use haversack_model::{HostId, Micros};
@@ -72,7 +72,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Aborts that. Returns false if the disk was not about to move.
+    /// Aborts the move that [`Migration::begin`] started. Returns false if there was none.
     pub fn end<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         self.stop_sending(call, now);
         (self.passes, self.asker) = (None, None);
@@ -198,7 +198,7 @@ impl Migration {
         false
     }
 
-    /// Makes what the guest wrote last durable while the next host is being told to start it.
+    /// Makes the guest's last writes durable while the next host is being told to start the guest.
     pub(crate) fn tick_settling<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         if let Some(disk) = self.disk
             && self.guest.is_none()

@@ -31,7 +31,7 @@ pub struct Timing {
     pub repeat_us: Micros,
     /// The most copies on their way.
     pub copies_in_flight: usize,
-    /// How many are sent so that guests are spared; as many as may be on their way if not set.
+    /// The pace of copies that spares guests. If not set, as many copies are sent as may be on their way.
     pub pace: Option<PaceLimits>,
     /// Blocks in one part of a list, and in one message that says which to forget.
     pub blocks_a_message: usize,
@@ -75,7 +75,7 @@ pub struct Status {
     pub following_blocks: u64,
     /// Dirty blocks that the method requires at the origin before the disk leaves.
     pub dirty_blocks: u64,
-    /// Blocks that the new owner still needs from this host.
+    /// The new owner still needs blocks from this host.
     pub is_peer: bool,
     /// This host serves the disk.
     pub is_serving: bool,
@@ -165,7 +165,8 @@ pub struct Migration {
     /// What to confirm when it is durably forgotten: to which host, under which epoch.
     pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
     pub(crate) outputs: VecDeque<Output>,
-    /// Copies have come since their source was last told: one answer is enough for all that come together.
+    /// Copies have arrived since the last answer to their source. One answer is enough for all copies that arrive
+    /// together.
     pub(crate) owes_answer: bool,
     /// Guests occupy this host.
     pub(crate) is_busy: bool,
@@ -176,7 +177,7 @@ pub struct Migration {
     pub(crate) problem: Option<ManageError>,
     /// When an attach without a guest was last tried.
     pub(crate) tried_us: Micros,
-    /// The replica that is wanted, and the one that there may be.
+    /// The replica that is wanted, and the state of the replica that may exist.
     pub(crate) replica: Option<ReplicaPolicy>,
     pub(crate) replicating: Option<Replicating>,
     pub(crate) hindrance: Hindrance,
@@ -402,7 +403,7 @@ impl Migration {
         let Some(source) = self.guest else { return };
         self.asked_us = now;
         if self.disk.is_some_and(|disk| call.overtaken_blocks(disk) > 0) {
-            // It could not take the disk: the blocks here must be forgotten first.
+            // This host cannot take the disk before it has forgotten its obsolete blocks.
             return;
         }
         let step = self.ownership.guest_runs(source);
@@ -448,8 +449,8 @@ impl Migration {
         self.ask_silent_owner(call, now);
     }
 
-    /// Sends what a replica lacks, and confirms what this host has for another one. To be called after the core has done
-    /// anything: flushes wait for it. Returns whether it led to more work.
+    /// Sends what a replica lacks, and confirms what this host keeps for another one. Must be called whenever the core
+    /// has done something, because flushes wait for it. Returns whether it caused more work.
     pub fn replicate<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let before = self.outputs.len();
         self.go_on_keeping(call, now);

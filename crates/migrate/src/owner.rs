@@ -216,8 +216,8 @@ impl Migration {
         let Some(disk) = self.disk.filter(|_| self.is_released_to(from, epoch)) else { return };
         let is_replica = |moved| matches!(moved, Moved::Replica { .. });
         if call.disk_info(disk).is_none_or(|info| info.damage != Damage::None || is_replica(info.moved)) {
-            // A replica may be older than what its owner has lost.
-            // Blocks that were lost with a device would not be listed, and would be read from the origin.
+            // A replica may be older than the data that its owner has lost. Blocks that were lost with a device would
+            // not be listed, and the asking host would read them from the origin.
             return;
         }
         let most = self.timing.blocks_a_message;

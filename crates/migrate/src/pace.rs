@@ -21,7 +21,7 @@ use haversack_model::Micros;
 /// The limits of a pace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PaceLimits {
-    /// How much later than the soonest answers may come.
+    /// How much later than the fastest recent answer an answer may come.
     pub target_us: Micros,
     /// Copies a second that are always sent in the first pass.
     pub least_per_s: u64,
@@ -36,7 +36,7 @@ impl Default for PaceLimits {
 
 /// Copies in a burst.
 const BURST: usize = 16;
-/// The most passes that make the least rate grow.
+/// The minimum rate grows for this many passes.
 const MOST_PASSES: u32 = 4;
 /// The most copies a second that are sent.
 const MOST_PER_S: f64 = 200_000.0;
@@ -58,7 +58,7 @@ pub(crate) struct Pace {
     /// The soonest answer of this period, and of the one before.
     soonest_us: [Option<Micros>; 2],
     period_us: Micros,
-    /// Of late.
+    /// The smoothed answer time.
     answer_us: Option<f64>,
     answered_us: Micros,
     halved_us: Micros,
@@ -115,7 +115,7 @@ impl Pace {
         let passed_us = now.saturating_sub(self.answered_us).min(GROWTH_US);
         self.answered_us = now;
         if is_busy || of_late_us - soonest_us as f64 > self.limits.target_us as f64 {
-            // Once for what one rate has caused.
+            // Halve the rate only once for the delays that one rate has caused.
             if now >= self.halved_us + of_late_us as Micros {
                 self.slow_down(now);
             }
@@ -144,8 +144,8 @@ mod tests {
         send_busy(time_us, pass, answer_us, |_| false)
     }
 
-    /// Sends for some time. `answer_us` tells when the answer to a copy comes that is sent beside as many others, `is_busy` when
-    /// a host is busy. Returns the copies a second in the second half.
+    /// Sends for some time. `answer_us` returns how long the answer to a copy takes, from the time and the number of
+    /// other copies in flight; `is_busy` returns when a host is busy. Returns the copies per second in the second half.
     fn send_busy(
         time_us: Micros,
         pass: u32,

@@ -19,7 +19,7 @@ use crate::message::{Message, Position, ReplicaState, Session};
 use crate::migration::{Migration, Task};
 use crate::output::Output;
 
-/// For how many leases an owner may say nothing before it is asked whether it still needs its replica.
+/// After this many leases without a message, an owner is asked whether it still needs its replica.
 const SILENT_LEASES: u64 = 2;
 /// Beats whose return extends the lease.
 const MOST_BEATS: usize = 256;
@@ -139,13 +139,13 @@ impl Migration {
             || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
     }
 
-    /// The operator knows that the owner has died while its replica here was complete, and has not gone on without it: the
-    /// next take-over uses the replica although it is not certain.
+    /// Records that the operator trusts the replica: the owner has died while the replica here was complete, and has
+    /// not continued without it. The next take-over uses the replica although it is not certain.
     pub fn trust_replica(&mut self) {
         self.trusts_replica = true;
     }
 
-    /// Whether a take-over may use this host's replica. If not, or if there is none, what is here is obsolete.
+    /// Whether a take-over may use this host's replica. If not, or if there is no replica, the data here is obsolete.
     pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {
         let trusts = trusts || planted(Bug::UseUncertain);
         self.replica(call, now).is_none_or(|replica| replica.is_certain || replica.is_complete && trusts)
@@ -167,8 +167,8 @@ impl Migration {
         }
     }
 
-    /// Whether a host other than `from` was heard from within its lease, and may rely on the replica that is here. Before a new
-    /// owner has a replica, the old one has ended its own, or its lease has.
+    /// Whether a host other than `from` was heard from within its lease, and may rely on the replica that is here. A
+    /// new owner gets a replica only after the old owner has ended its own, or the old owner's lease has expired.
     fn is_in_use_by_another(&self, from: HostId, now: Micros) -> bool {
         let is_used =
             |keeping: &Keeping| keeping.from != from && now <= keeping.heard_us + self.timing.lease_us;
@@ -202,7 +202,7 @@ impl Migration {
         if !self.may_keep() || self.guest.is_some() || !self.may_ask(from, epoch) {
             return;
         }
-        // Of a disk that is larger there, this host could not keep everything.
+        // If the disk is larger at its owner, this host could not keep all of it.
         if sectors != self.config.sectors || self.is_in_use_by_another(from, now) {
             return;
         }
@@ -273,7 +273,7 @@ impl Migration {
         }
     }
 
-    /// The owner has blocks removed, since its origin has them.
+    /// Removes blocks because the owner says that its origin has them.
     #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
     pub(crate) fn replica_blocks_removed<M: Memory>(
         &mut self,

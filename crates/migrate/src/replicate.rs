@@ -2,18 +2,18 @@
 //! that host has them on flash.
 //!
 //! Invariants
-//! - A new replica starts empty. It is told that it is complete only when it has everything that any flush so far promised,
-//!   and from before that moment on, flushes wait for it.
+//! - A new replica starts empty. The owner tells it that it is complete only when it has everything that any flush so
+//!   far promised. Flushes already wait for the replica before that moment.
 //! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or
 //!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
 //!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
 //! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
 //!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
 //!   accepted.
-//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner has it dropped then, unless it
-//!   has lost dirty blocks.
-//! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
-//!   has, which would be back after a take-over.
+//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner then tells it to
+//!   drop the replica, unless the owner has lost dirty blocks.
+//! - After a restart, the owner serves the disk only when its old replica has ended. Otherwise a guest could read an
+//!   older version than the replica has, and the newer version would be back after a take-over.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ use crate::message::{Message, Position, ReplicaState, Session};
 use crate::migration::{Migration, Task};
 use crate::output::{CopyTicket, Output};
 
-/// What is sent of a disk to which replica, and what happens without it.
+/// Which host keeps a replica of a disk's dirty blocks, and what happens without a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaPolicy {
     /// The host that has the replica.
@@ -66,7 +66,7 @@ pub enum NoReplica {
     Losses,
 }
 
-/// How long a host that did not store what it was sent is left alone, at first and at most.
+/// How long to wait before asking a host again that did not store what it was sent: at first, and at most.
 const LEFT_ALONE_US: [Micros; 2] = [15_000_000, 240_000_000];
 
 /// What stands in the way of a replica.
@@ -108,7 +108,7 @@ enum Stage {
     /// Its host is asked to start an empty one.
     Opening,
     Streaming,
-    /// Its host is asked to drop it. It may also be taken as dropped from this time on.
+    /// Its host is asked to drop it. From `until_us` on, the replica counts as dropped even without an answer.
     Ending {
         is_dropped: bool,
         until_us: Micros,
@@ -186,8 +186,8 @@ impl Replicating {
     }
 }
 
-/// Returns how long an owner waits until a host that has not heard from it counts its replica as uncertain. The clocks of the
-/// two hosts may run at rates that differ by an eighth.
+/// Returns how long the owner waits until a host that hears nothing from it counts its replica as uncertain. The clocks
+/// of the two hosts may run at rates that differ by an eighth.
 fn wait_us(lease_us: Micros) -> Micros {
     lease_us + lease_us / 8 + 1
 }
@@ -233,7 +233,8 @@ impl Migration {
         self.replicating.as_ref().is_some_and(ends)
     }
 
-    /// Has the disk write through while its policy says so: without a complete replica, unless it is about to move.
+    /// Makes the disk write through while its policy requires it: when there is no complete replica, and the disk is
+    /// not about to move.
     pub fn set_write_through<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(disk) = self.disk.filter(|_| self.ownership.record().is_owner()) else { return };
         let wants = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
@@ -241,8 +242,8 @@ impl Migration {
         call.write_through(now, disk, wants && !is_complete && self.destination.is_none());
     }
 
-    /// Ends the replica, before the disk leaves this host or is detached. Returns whether there is none; otherwise it is to be
-    /// called again.
+    /// Ends the replica, before the disk leaves this host or is detached. Returns whether the replica has ended;
+    /// otherwise the call must be repeated.
     pub fn end_replica<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let Some(replicating) = &self.replicating else { return true };
         match replicating.stage {
@@ -269,7 +270,7 @@ impl Migration {
             replicating.stage = Stage::Ending { is_dropped: false, until_us };
             return;
         }
-        // Its space there is of use to others.
+        // The other host can use the replica's space for something else.
         let (at, session, taker) = (replicating.at, replicating.session, replicating.taker);
         self.replicating = None;
         call.end_replication(now, disk);
@@ -344,7 +345,7 @@ impl Migration {
                 let answers = now <= replicating.heard_us + lease_us / 2;
                 let is_stuck =
                     self.disk.and_then(|disk| call.replication(disk)).is_some_and(|one| one.is_stuck);
-                // If nothing is on its way, this host could not send it.
+                // If no copy is on its way, the cause is this host: it could not send any.
                 let is_awaited = !replicating.sending.in_flight.is_empty();
                 if is_behind && answers && is_awaited && !is_stuck {
                     self.hindrance.not_stored(at, now);
@@ -356,7 +357,7 @@ impl Migration {
                 }
             }
             Stage::Ending { is_dropped, until_us } => {
-                // Until then the replica may have the only other copy of something flushed.
+                // Until the promise holds, the replica may have the only other copy of flushed data.
                 if self.is_kept_for_losses(call) || !self.is_promise_kept(call, now) {
                     return;
                 }
@@ -381,8 +382,8 @@ impl Migration {
         self.disk.is_some_and(|disk| call.has_losses(disk))
     }
 
-    /// Whether the replica stays because this host has lost dirty blocks that it may have: the disk is not attached, and
-    /// nobody has accepted the loss.
+    /// Whether the replica stays because it may have dirty blocks that this host has lost: the disk is not attached,
+    /// and nobody has accepted the loss.
     fn is_kept_for_losses<M: Memory>(&mut self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         let is_damaged = info.is_some_and(|info| !info.attached && info.damage != Damage::None);
@@ -393,8 +394,8 @@ impl Migration {
         stays
     }
 
-    /// Whether what the policy promises without a replica holds. If not, continues the work for it. What is lost cannot reach the
-    /// origin, and is not waited for.
+    /// Whether the promise of the policy for a disk without a replica holds. If not, continues the work for it. Lost
+    /// blocks cannot reach the origin, so this does not wait for them.
     fn is_promise_kept<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         let writes_through = self.replica.is_some_and(|policy| policy.on_loss == OnLoss::WriteThrough);
         let is_here = self.is_attached_here(call) && !self.is_leaving_here();
@@ -421,7 +422,8 @@ impl Migration {
         call.end_replication(now, disk);
         self.want_disk(call, now);
         if self.replica.is_some() && self.task == Task::Idle && !self.is_attached_here(call) {
-            // After a restart, of a disk that its driver has attached. What is dirty is cleaned although no guest has come yet.
+            // This happens after a restart, with a disk that the driver has attached. Its dirty blocks are cleaned
+            // although no guest has arrived yet.
             self.attach_again(call, now);
         }
     }
@@ -513,7 +515,7 @@ impl Migration {
             return;
         };
         if mask == 0 && at.round == replicating.sending.at.round {
-            // It is looked at again when this one is answered.
+            // The block is checked again when this copy is acknowledged.
             replicating.nothing.insert(at.next);
         }
         let echo = replicating.beat;
@@ -574,8 +576,8 @@ impl Migration {
         }
     }
 
-    /// Another host has a replica that was given up and that it was not told of. It is told now, unless it may have what is lost
-    /// here.
+    /// Handles a replica on another host that was given up without telling that host. Tells the host to drop the
+    /// replica now, unless the replica may have blocks that are lost here.
     fn end_left_replica<M: Memory>(&mut self, call: &Call<'_, M>, from: HostId, state: &ReplicaState) {
         if self.ownership.record().is_owner() && !self.has_losses(call) {
             let (session, taker) = (state.session, Some(state.taker));
@@ -637,7 +639,7 @@ impl Migration {
         self.tick_replicating(call, now);
     }
 
-    /// After a start: a replica that this host may have must end first.
+    /// Called after a start: if this host may have a replica on another host from before, that replica must end first.
     pub(crate) fn ends_replica_of_before(&mut self, moved: Moved, now: Micros) {
         if let Moved::Replicates { at } = moved {
             self.sessions += 1;

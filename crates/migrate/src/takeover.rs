@@ -19,8 +19,9 @@ pub(crate) struct Pending {
 }
 
 impl Migration {
-    /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence on a
-    /// dead host. **The hosts that may own the disk must be fenced first.** It is done when the record says so.
+    /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence
+    /// on a dead host. **The hosts that may own the disk must be fenced first.** The take-over is complete when the
+    /// record says so.
     ///
     /// # Errors
     /// This host needs no other one, something is being recorded, or an error of the core's calls. Nothing has
@@ -32,7 +33,7 @@ impl Migration {
         epoch: u64,
         loss: PeerLoss,
     ) -> Result<(), ManageError> {
-        // Whoever trusts the replica does so once: its owner may be back and go on without it.
+        // The replica is trusted only once: its owner may be back and continue without it.
         let trusts_replica = std::mem::take(&mut self.trusts_replica);
         self.stop_listing();
         if self.task != Task::Idle || self.recorded.is_some() {

@@ -25,7 +25,7 @@ pub struct Intents {
     abandoned_after: Duration,
     /// Disks whose moves this daemon drives, and how often: an operator may ask for what the balancer does.
     driven: HashMap<String, u32>,
-    /// Moves of other daemons that these do not drive any more, and since when.
+    /// Moves that their daemons do not drive any more, and since when.
     abandoned: HashMap<String, Instant>,
 }
 
@@ -41,13 +41,13 @@ impl Intents {
         }
     }
 
-    /// This daemon drives the move of a disk. Call it before the intent is in the directory: intents that
-    /// nothing drives are removed from there.
+    /// Records that this daemon drives the move of a disk. Must be called before the intent is in the directory,
+    /// because intents that nothing drives are removed from there.
     pub fn drive(&mut self, disk: &str) {
         *self.driven.entry(disk.into()).or_default() += 1;
     }
 
-    /// This daemon does not drive it any more.
+    /// Records that this daemon does not drive the move any more.
     pub fn let_go(&mut self, disk: &str) {
         if let Some(drivers) = self.driven.get_mut(disk) {
             *drivers -= 1;
@@ -57,7 +57,7 @@ impl Intents {
         }
     }
 
-    /// Returns the intents that are over, as far as this host is concerned: those that name it, and those of its disks.
+    /// Returns the intents that have ended, among those that name this host and those of its disks.
     pub fn over(&mut self, view: &View, now: Instant) -> Vec<(String, IntentRecord)> {
         self.abandoned.retain(|disk, _| view.intents.contains_key(disk));
         let mut over = Vec::new();
@@ -95,7 +95,8 @@ impl Intents {
         }
     }
 
-    /// Notes that nobody drives a move. Returns whether that has been so for long.
+    /// Records that nobody drives a move. Returns whether the move counts as abandoned: nobody has driven it for long
+    /// enough.
     fn is_abandoned(&mut self, disk: &str, now: Instant) -> bool {
         let since = *self.abandoned.entry(disk.into()).or_insert(now);
         now.saturating_duration_since(since) >= self.abandoned_after

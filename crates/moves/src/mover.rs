@@ -152,7 +152,7 @@ impl Mover {
         Some(Act::Lead)
     }
 
-    /// It is known whether this host balances.
+    /// Handles the answer to whether this host balances.
     pub fn led(
         &mut self,
         led: Result<Option<Leadership>, DirectoryError>,
@@ -166,7 +166,7 @@ impl Mover {
         });
         let before = self.leadership.take();
         let leadership = led?;
-        // Another one may have led while a program ran. What it has handed on last must be in the view.
+        // Another host may have balanced while a program ran. The state that it handed on last must be in the view.
         let is_new = before != Some(leadership);
         if is_new && !leadership.is_seen(view) {
             return None;
@@ -280,8 +280,8 @@ impl Mover {
         Some(Act::HandOn { record: observed.to_hand_on(now), leadership })
     }
 
-    /// What the balancer knows is in the directory, or was refused. Whoever balances after this host must know of a move before it
-    /// is made.
+    /// Handles the result of [`Act::HandOn`]: the balancer's state is in the directory, or was refused. The host that
+    /// balances next must be able to know of a move before the move is made.
     pub fn handed_on(
         &mut self,
         record: BalanceRecord,
@@ -301,8 +301,8 @@ impl Mover {
         self.beginning.as_ref().map(|beginning| Act::Call(beginning.order.clone()))
     }
 
-    /// The program has moved the VM, or has failed. The round is over. A move that has failed counts as one: the VM may have moved before
-    /// the program failed.
+    /// Handles the end of the program: it has moved the VM, or has failed. The round has ended. A failed move counts as
+    /// a move, because the VM may have moved before the program failed.
     pub fn moved(&mut self, is_done: bool, now: Instant) {
         if !is_done {
             return self.give_up(now);

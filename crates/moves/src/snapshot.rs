@@ -108,7 +108,8 @@ fn vms(view: &View) -> Vec<Vm> {
         entry.anti_affinity.extend(needs.apart.iter().cloned());
         entry.disks.push(disk(name, record));
     }
-    // One VM on two hosts would be two of one name: the part that cannot move stays out of the balancer's sight.
+    // A VM with disks on two hosts would appear as two VMs with one name: `apart` renames its parts, and none of them
+    // moves.
     let mut by_name: BTreeMap<String, Vec<Vm>> = BTreeMap::new();
     for ((name, _), vm) in vms {
         by_name.entry(name).or_default().push(vm);
@@ -157,7 +158,7 @@ fn disk(name: &str, record: &DiskRecord) -> Disk {
         dirty_blocks: blocks(record.dirty_bytes),
         reused_blocks: blocks(worth.reused_bytes),
         accesses_per_s: record.load.requests_per_s,
-        // A curve that another version has written in another way is as good as none.
+        // A curve that another version has written in another format is treated as empty.
         curve: Curve::new(curve).unwrap_or_default(),
         origin_latency_us: worth.origin_latency_us,
         cache_latency_us: worth.cache_latency_us,

@@ -39,7 +39,7 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It would look like a host.
+            // Without the prefix, the path might look like a host.
             Address::Unix(path) if !path.to_string_lossy().contains('/') => {
                 write!(f, "unix:{}", path.display())
             }

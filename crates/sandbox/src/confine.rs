@@ -51,7 +51,7 @@ pub fn confine(rules: &[&Rules], abstract_sockets: bool) -> Result<Confined, San
     confine_thread(rules, abstract_sockets)
 }
 
-/// The same for the calling thread, and those that it starts from then on.
+/// Like [`confine`], but only for the calling thread and the threads that it starts from then on.
 ///
 /// # Errors
 /// The kernel has no Landlock, or a listed path is gone. Nothing is restricted then.
@@ -70,13 +70,13 @@ pub fn confine_thread(rules: &[&Rules], abstract_sockets: bool) -> Result<Confin
     }
 }
 
-/// Has a program confined to what the lists allow, in addition to how the process itself is confined, just before it is run. Listed
-/// paths that are gone are left out.
+/// Confines a program to what the lists allow, just before it is executed, in addition to the confinement of this
+/// process. Listed paths that do not exist any more are left out.
 ///
 /// # Errors
 /// The kernel has no Landlock.
 pub fn confine_child(command: &mut Command, rules: &[&Rules]) -> Result<(), SandboxError> {
-    // How the process itself is confined in this respect is inherited.
+    // The child inherits this process's restriction of abstract sockets.
     let descriptor: Option<OwnedFd> = ruleset(rules, true, Gone::LeftOut)?.into();
     let descriptor = descriptor.ok_or(SandboxError::Unsupported)?;
     // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and landlock_restrict_self, which

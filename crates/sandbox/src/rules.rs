@@ -24,7 +24,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Returns whether whoever has this access has the other one as well.
+    /// Returns whether this access includes the other one.
     fn includes(self, other: Access) -> bool {
         self == other
             || matches!(
@@ -85,7 +85,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The same for what may exist. Returns whether it does.
+    /// Like [`Rules::allow`], for a path that may not exist. Returns whether it exists.
     pub fn allow_if_there(&mut self, path: &Path, access: Access) -> bool {
         self.allow(path, access).is_ok()
     }
@@ -104,8 +104,8 @@ impl Rules {
         self.rules.iter().filter(move |rule| rule.access == access).map(|rule| rule.path.as_path())
     }
 
-    /// Checks that access to a path is allowed. One that does not exist is judged by the directory in which it would be; if that
-    /// does not exist either, by nothing: whoever opens it learns so.
+    /// Checks that access to a path is allowed. A path that does not exist is judged by its directory. If the directory
+    /// does not exist either, nothing is checked: opening the path reports the error.
     ///
     /// # Errors
     /// It is outside.

@@ -1,5 +1,5 @@
-//! Front ends that cut their files short while requests are under way: the connection ends with a reason, nothing that
-//! was read is believed, and nobody else notices.
+//! Front ends that truncate their files while requests are under way: the connection ends with a reason, data that was
+//! read is not trusted, and others are not affected.
 mod support;
 
 use std::fs::File;

@@ -93,7 +93,7 @@ fn two_front_ends_never_have_queues_running_at_once() {
     assert_eq!(disk.taken(), [7, 8]);
 }
 
-/// A front end that has said all it has to say, whether or not anybody has listened.
+/// A front end that has sent all its messages without waiting for replies.
 fn started_without_replies(server: &Server, ram: &Ram) -> Client {
     let mut client = Client::new(server.path(), ram, 0);
     client.frontend.set_hdr_flags(VhostUserHeaderFlag::empty());
@@ -117,7 +117,7 @@ fn whoever_gives_up_waiting_starts_nothing() {
     let started = disk.events().iter().filter(|event| matches!(event, Event::Started(_))).count();
     assert_eq!(started, 2);
 
-    // The end of the service does not wait for those who wait.
+    // Stopping the service does not wait for front ends that wait.
     disk.events.lock().unwrap().clear();
     let _third = started_without_replies(&server, &rams[1]);
     wait_for_event(&disk, |event| *event == Event::Waits);
@@ -140,7 +140,7 @@ fn a_closed_disk_lets_no_front_end_in_until_it_is_open_again() {
         }
     };
     let path = server.path().to_owned();
-    // The thread that accepts may be about to take one, and hangs up then; who comes later waits.
+    // The accepting thread may already be accepting a connection, and closes it then. Later connections wait.
     let waiting = std::thread::spawn(move || {
         let ram = Ram::new();
         while UnixStream::connect(&path)

@@ -37,7 +37,7 @@ fn setup(driver: &Driver) -> QueueSetup {
 /// A chain's descriptors: address, length, flags, next.
 type Chain<'a> = &'a [(u64, u32, u16, u16)];
 
-/// Serves a good request and then a bad chain from descriptor 4 on; what the bad one is called.
+/// Serves a good request, and then a bad chain from descriptor 4 on. Returns the fault of the bad chain.
 fn fault_of(chain: Chain) -> Fault {
     let ram = Ram::new();
     let mut driver = Driver::new(&ram, 0, 16);

@@ -408,7 +408,8 @@ fn the_socket_is_private_and_nobody_elses() {
     assert!(matches!(serve(&path, 0o600, odd, disk), Err(ServeError::Config(..))));
 }
 
-/// Whoever drives a queue reads its kick and writes its call: what is no eventfd could keep him waiting.
+/// The thread that drives a queue reads its kick descriptor and writes its call descriptor. Any descriptor but an
+/// eventfd could block the thread.
 #[test]
 fn descriptors_that_are_no_eventfds_end_the_session() {
     let (server, disk) = served(1);

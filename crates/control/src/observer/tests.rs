@@ -280,7 +280,7 @@ fn what_is_recorded_as_a_sample_is_scaled_up() {
     assert!(window.trd.at(70_000) < 0.1 && (window.trd.at(90_000) - 0.5).abs() < 0.02, "{:?}", window.trd);
 }
 
-/// Accesses to 30,000 blocks at random, and the largest distance among them, counted without any cleverness.
+/// Accesses to 30,000 blocks at random, and the largest distance among them, counted by brute force.
 fn random_reads() -> (Vec<u64>, u64) {
     let reads: Vec<u64> = (0..60_000u64).map(|at| spread(at) % 30_000).collect();
     let mut last = std::collections::BTreeMap::new();

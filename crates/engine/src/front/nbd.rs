@@ -241,8 +241,9 @@ impl NbdConnection {
         self.parse(context);
     }
 
-    /// Returns whether the peer has closed the connection, and breaks it if so. The peer may send the same requests again on
-    /// another connection, and then others for the same blocks: nothing of this one may start after those.
+    /// Returns whether the peer has closed the connection, and breaks it if so. The peer may send the same requests
+    /// again on another connection, and then other requests for the same blocks: no request of this connection may
+    /// start after those.
     fn is_abandoned(&mut self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];

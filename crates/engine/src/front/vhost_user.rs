@@ -201,7 +201,7 @@ struct Pending {
 /// them. So no wait is underestimated, except by the time that a kick takes to wake the reactor.
 #[derive(Default)]
 struct Arrivals {
-    /// Up to which index requests arrived, and the time after which they did.
+    /// Ring indices. Requests up to each index arrived after the time stored with it.
     seen: VecDeque<(u16, Micros)>,
     looked_us: Micros,
     available: u16,

@@ -12,15 +12,17 @@ use crate::moving::copies::Purpose;
 use crate::pool::random_id;
 use crate::reactor::Reactor;
 
-/// Nothing more is lent when less than one of this many blocks is free; when less than half of them are, loans are given back.
+/// The reserve is the number of all blocks divided by this. Nothing more is lent when fewer blocks than the reserve are
+/// free. Loans are given back when fewer than half of the reserve are free.
 const KEPT_SHARE: u64 = 32;
-/// At least this many: eight segments.
+/// The minimum reserve: eight segments.
 const LEAST_KEPT_BLOCKS: u64 = 8 * 253;
-/// The next loan is given back after this time, and when the space of those before is free.
+/// The minimum time between giving back two loans. The space of earlier loans must be free, too.
 const GIVE_BACK_EVERY_US: Micros = 20_000;
-/// How long that is waited for.
+/// How long to wait for the space of earlier loans.
 const FREE_WITHIN_US: Micros = 1_000_000;
-/// The most disks of loans, with those that are being forgotten: the rest of the table is for the host's own disks.
+/// The most disks that loans may use, including disks that are being forgotten. The rest of the disk table is for the
+/// host's own disks.
 const MOST_LENT_DISKS: usize = 256;
 
 /// See the module.
@@ -113,7 +115,7 @@ impl Reactor {
         let Some(number) = self.loan_disk(no) else { return };
         let tag = self.memory.payloads.copies.put(Purpose::Take, data);
         let (now, copied) = (self.now, Copied { mask: u8::MAX, reused: false });
-        // If there is no room for it now, it is not there.
+        // If there is no room for the block now, it is dropped.
         let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, BlockNo(block), copied);
         self.memory.payloads.copies.drop_buffer(tag);
     }
@@ -135,7 +137,7 @@ impl Reactor {
         }
     }
 
-    /// Takes in the end of a read of a lent block.
+    /// Handles the end of a read of a lent block.
     pub(crate) fn lent_read_done(&mut self, ticket: u64, bytes: Vec<u8>, result: Result<(), RequestError>) {
         self.lent_read(ticket, result.ok().map(|()| bytes));
         self.drive_lending();

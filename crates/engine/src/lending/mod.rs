@@ -158,7 +158,7 @@ impl Reactor {
         Box::new(BorrowedOrigin::new(origin, borrower, shift, port))
     }
 
-    /// Takes in what another host says about a loan.
+    /// Handles a message from another host about a loan.
     pub(crate) fn lend_said(&mut self, from: HostId, disk: DiskId, message: Message) {
         self.now = self.clock.now_us();
         if message.is_for_lender() {
@@ -172,7 +172,7 @@ impl Reactor {
         self.disks.iter().find(|live| live.spec.config.id == disk).map(|live| live.handle)
     }
 
-    /// Another host may have written a disk's origin: what was sent to lenders before is not used any more.
+    /// Stops using everything that was sent to lenders so far, because another host may have written the disk's origin.
     pub(crate) fn void_lent(&mut self, disk: DiskId) {
         if let Some(handle) = self.handle_of(disk) {
             self.origin(handle, |origin, context| origin.void_lent(context));

@@ -13,7 +13,7 @@ impl Reactor {
         let Some(at) = self.moving.place_of(disk) else { return true };
         self.moving.movers[at].has_had_queues |= kind == ClientKind::VhostUser;
         let mover = &self.moving.movers[at];
-        // Where the disk is another host's, an NBD client may only want to look.
+        // While another host owns the disk, an NBD client may only want to read it.
         let is_guest =
             kind == ClientKind::VhostUser || matches!(mover.migration.record(), Record::Owner { .. });
         if is_guest {
@@ -80,7 +80,8 @@ impl Reactor {
         let is_owner = matches!(mover.migration.record(), Record::Owner { .. });
         let (is_guest_here, is_leaving) = (mover.guest, mover.migration.is_leaving());
         match asked.op {
-            // Only the owner knows what is there, and it has everything that was written.
+            // Only the owner can answer reads. A flush has nothing to do, because the owner has everything that was
+            // written.
             Op::Read if !is_owner && !is_guest_here => self.observe(at, client, asked),
             Op::Flush if !is_owner && !is_guest_here => self.answer(client, asked, Ok(())),
             op => {
@@ -105,7 +106,7 @@ impl Reactor {
         self.completed(Tag::refused(client, asked.slot).encode(), result);
     }
 
-    /// Fails requests that wait, of some clients.
+    /// Fails the waiting requests of the clients for which `of` returns true.
     pub(super) fn drop_held(&mut self, at: usize, of: impl Fn(u32) -> bool) {
         let held = std::mem::take(&mut self.moving.movers[at].held);
         let (dropped, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(|(client, _)| of(*client));

@@ -65,7 +65,7 @@ impl Copies {
         }
     }
 
-    /// Returns the bytes of a disk that are being read for a host that asked; `None` if this question is among them.
+    /// Returns how many bytes of a disk are being read for a host; `None` if this question is already being read.
     pub fn observed_bytes(&self, disk: DiskId, host: HostId, question: u64) -> Option<usize> {
         let mut bytes = 0;
         for (purpose, buffer) in self.slots.iter().flatten() {

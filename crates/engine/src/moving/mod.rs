@@ -45,7 +45,7 @@ pub(crate) const ENDED_JOB: JobId = JobId(u32::MAX);
 /// What a host tells another one about a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostMessage {
-    /// What the protocol says.
+    /// A message of the migration protocol.
     Protocol(Message),
     /// A host whose guest has not come yet reads sectors.
     Read {
@@ -74,7 +74,7 @@ pub enum ReadRefusal {
     NotOwner,
     /// The read failed.
     Failed,
-    /// As much of the disk as a host may have read at a time is being read for it.
+    /// The maximum amount that may be read of the disk for one host is already being read.
     Busy,
 }
 
@@ -115,7 +115,8 @@ pub struct HostSettings {
 pub struct Moves {
     /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing newer.
     pub from: Option<HostId>,
-    /// The host that is to have a replica of its dirty blocks while it is here, and what happens without it.
+    /// The host that should keep a replica of the disk's dirty blocks while this host owns it, and what happens without
+    /// a replica.
     pub replica: Option<ReplicaPolicy>,
 }
 
@@ -149,13 +150,14 @@ impl Reactor {
     /// Makes this host known, and resumes what earlier migrations have left to do.
     pub(crate) fn join_hosts(&mut self, host: HostSettings) {
         self.forget_loans();
-        // An answer to a question of an earlier start of this host, which may still come, must not pass for the answer to
-        // one of this start.
+        // A late answer to a question of an earlier start of this host must not be mistaken for the answer to a
+        // question of this start.
         self.moving.questions = host.incarnation;
         self.moving.host = Some(host);
         let known: Vec<_> =
             self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();
-        // A disk that needs blocks of another host waits until it is attached. A replica is ended even if that never happens.
+        // A disk that needs blocks of another host waits until it is attached. A replica is ended even if the disk is
+        // never attached.
         let has_work = |moved| !matches!(moved, Moved::No | Moved::Depends { .. });
         for info in known.into_iter().filter(|info| has_work(info.moved) && !info.attached) {
             if self.moving.place(info.id).is_none() {
@@ -220,7 +222,7 @@ impl Reactor {
                 if matches!(info.moved, Moved::Away { .. } | Moved::Overtaken { .. })
                     && info.sectors != config.sectors
                 {
-                    // It has grown where it is.
+                    // The disk has grown at its owner.
                     self.core_call(|core, now| core.expect_disk(now, &config))?;
                 }
                 (self.add_live(number, spec, origin)?, ENDED_JOB)
@@ -294,8 +296,9 @@ impl Reactor {
         }
     }
 
-    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
-    /// Returns false if it was not left clean. **It must be certain that no other host has taken it over by force.**
+    /// Puts a detached disk that was left clean on stand-by: until it is attached again, it is released to any host
+    /// that asks for it. Returns false if the disk was not left clean. **No other host may have taken the disk over by
+    /// force.**
     pub(crate) fn stand_by(&mut self, id: DiskId) -> bool {
         if self.moving.place(id).is_some() {
             return true;
@@ -307,7 +310,8 @@ impl Reactor {
         true
     }
 
-    /// Keeps a detached disk here, since it is about to be attached. A release that has begun still completes.
+    /// Ends the stand-by of a detached disk, because the disk is about to be attached. A release that has begun still
+    /// completes.
     pub(crate) fn withdraw(&mut self, id: DiskId) {
         self.moving
             .movers
@@ -335,7 +339,7 @@ impl Reactor {
         Ok(attached)
     }
 
-    /// Fetches now what would otherwise be fetched only when needed, since the disk is to be detached.
+    /// Starts fetching the remaining blocks from the earlier owner now, because the disk is to be detached.
     pub(crate) fn fetch_rest(&mut self, disk: DiskHandle) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.moving.movers[at].migration.fetch_rest();
@@ -389,14 +393,14 @@ impl Reactor {
         self.moving.place_of(disk).ok_or(EngineError::DoesNotMove)
     }
 
-    /// Starts to send a disk to another host: from now on, what the method sends ahead is sent.
+    /// Starts a migration of a disk to another host: from now on, the blocks that the method sends ahead are sent.
     pub(crate) fn start_migration(&mut self, disk: DiskHandle, to: HostId, method: Method) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
         Ok(self.with_mover(at, |mover, call, now| mover.migration.begin(call, now, to, method))?)
     }
 
-    /// Aborts that. Returns false if it was not about to move: never begun, or the other host has the disk.
+    /// Aborts a migration. Returns false if none is in progress: it never began, or the other host has the disk.
     pub(crate) fn stop_migration(&mut self, disk: DiskHandle) -> Result<bool> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
@@ -426,7 +430,8 @@ impl Reactor {
         self.statuses_of(|mover| mover.migration.sends_to().is_some())
     }
 
-    /// Returns the state of the disks that have, or are to have, a replica elsewhere, and of those whose replica is here.
+    /// Returns the state of the disks that have, or should have, a replica on another host, and of the disks whose
+    /// replica is on this host.
     pub(crate) fn replicas(&mut self) -> Vec<(DiskId, MoveStatus)> {
         self.statuses_of(|mover| mover.migration.replication().is_some() || mover.migration.keeps_replica())
     }
@@ -459,11 +464,11 @@ impl Reactor {
                 let queues = self.moving.movers[at].handle.map_or(0, |disk| self.queues_of(disk));
                 self.with_mover(at, |mover, call, now| {
                     if asks_for_disk(&message) && mover.is_on_its_way_to(from) && queues == 0 {
-                        // NBD has no sign that the guest has stopped. It is on its way to that host.
+                        // NBD does not report that the guest has stopped. The guest is on its way to the asking host.
                         mover.guest_stopped();
                     }
                     if mover.is_granted(from, &message) && !mover.guest && !mover.observations.is_empty() {
-                        // Nobody else can answer what its clients read.
+                        // No other host can answer the reads of this host's clients.
                         mover.guest_runs(call, now);
                     }
                     if matches!(message, Message::Offer { .. }) {
@@ -510,7 +515,7 @@ impl Reactor {
         any
     }
 
-    /// Drops the state of disks that are not attached, and of which only a replica had to end.
+    /// Drops the state of disks that are not attached, and whose only remaining work was to end a replica.
     fn drop_movers_without_work(&mut self) {
         let Reactor { core, moving, .. } = self;
         moving.movers.retain(|mover| {

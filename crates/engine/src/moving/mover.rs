@@ -59,7 +59,7 @@ impl MoveStatus {
     }
 }
 
-/// A read that another host is asked for.
+/// A client's read that another host is asked to answer.
 pub(super) struct Observation {
     pub client: u32,
     pub asked: Asked,
@@ -89,7 +89,7 @@ pub(crate) struct Mover {
     pub migration: Migration,
     /// Where the guest was before, as far as is known.
     pub from: HostId,
-    /// The host that the disk went to, and under which epoch, as one of those that had it has said.
+    /// The host that the disk went to, and its epoch there, as reported by an earlier owner.
     pub went_to: Option<(HostId, u64)>,
     /// The guest is here, as the protocol was told.
     pub guest: bool,
@@ -130,7 +130,7 @@ impl Mover {
         waits.then(|| now.max(self.migration.next_wakeup(self.driven_us)))
     }
 
-    /// Whether the disk belongs to this host, or will because its guest is here: no other host answers reads then.
+    /// Whether this host owns the disk, or will because the guest is here: then no other host answers reads.
     pub fn is_guests(&self) -> bool {
         self.is_serving || self.guest || matches!(self.migration.record(), Record::Owner { .. })
     }
@@ -141,12 +141,13 @@ impl Mover {
         self.migration.guest_runs(call, now, self.from);
     }
 
-    /// Whether the disk belongs to this host and is not attached: any host that asks for it may have it.
+    /// Whether this host owns the disk and the disk is not attached: then any host that asks for it may have it.
     pub fn stands_by(&self) -> bool {
         self.handle.is_none() && matches!(self.migration.record(), Record::Owner { .. })
     }
 
-    /// Requests that wait at the owner after a release was aborted or failed belong to a guest that is here.
+    /// Reports that the guest runs here, if requests still wait at the owner after a release was aborted or failed:
+    /// they come from a guest on this host.
     pub fn wake_held<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let is_owner = matches!(self.migration.record(), Record::Owner { .. });
         if is_owner && !self.guest && !self.held.is_empty() && !self.migration.is_leaving() {
@@ -175,7 +176,7 @@ impl Mover {
         }
     }
 
-    /// Returns the host that is asked for what clients read here: the one that is known to have had the disk last.
+    /// Returns the host that is asked to answer reads of clients here: the last known owner of the disk.
     pub fn reads_at(&self) -> HostId {
         let newer = self.went_to.filter(|(_, epoch)| *epoch > self.migration.record().epoch());
         newer.map_or_else(|| self.owner(), |(host, _)| host)
@@ -190,7 +191,7 @@ impl Mover {
         epoch > known
     }
 
-    /// Whether this says that the disk's owner has released it to this host.
+    /// Whether the message says that the disk's owner has released the disk to this host.
     pub fn is_granted(&self, from: HostId, message: &Message) -> bool {
         let Message::Ownership(ownership::Message::Granted(grant)) = message else { return false };
         from == self.owner() && grant.epoch > self.migration.record().epoch()

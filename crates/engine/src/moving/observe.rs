@@ -1,10 +1,11 @@
 //! Reads of NBD clients that open a disk before its guest has arrived: the host that owns the disk answers them.
 //!
 //! Invariants
-//! - At most [`MOST_OBSERVED_BYTES`] of a disk are being read for each host, regardless of its requests, and each question once.
-//!   So reads of a disk whose origin is unreachable do not block those of others.
-//! - A host has no more questions open for a disk, apart from those that were refused, so that others need not wait for
-//!   these.
+//! - For each host, at most [`MOST_OBSERVED_BYTES`] of a disk are being read, regardless of how many requests the host
+//!   sends, and each question is read only once at a time. So reads of a disk whose origin is unreachable do not block
+//!   reads of other disks.
+//! - A host keeps no more than that in open questions about a disk. Refused questions do not count, so that other
+//!   questions need not wait for them.
 
 use haversack_core::{Op, Request, RequestError};
 use haversack_migrate::Message;
@@ -19,7 +20,8 @@ use crate::reactor::Reactor;
 
 /// A question is repeated after this time.
 const REPEAT_US: Micros = 1_000_000;
-/// A read fails if no host answers it for this long. While it waits for its turn, answers to others count.
+/// A read fails if no host answers it for this long. While it waits for its turn, answers to other reads restart the
+/// time.
 const PATIENCE_US: Micros = 20_000_000;
 
 impl Reactor {
@@ -29,8 +31,8 @@ impl Reactor {
         self.ask_more(at);
     }
 
-    /// Adds a question for what is left of a read after `read_sectors` sectors. Each part has a number of its own, so that a
-    /// repeated answer cannot pass for that to another part.
+    /// Adds a question for the rest of a read after `read_sectors` sectors. Each part has its own number, so that a
+    /// repeated answer is not mistaken for the answer to another part.
     fn ask_from(&mut self, at: usize, client: u32, asked: Asked, read_sectors: u32) {
         self.moving.questions += 1;
         let (question, since_us) = (self.moving.questions, self.now);
@@ -64,7 +66,8 @@ impl Reactor {
         }
     }
 
-    /// A host that had the disk says where it went: what clients read here is asked for there, at once.
+    /// Handles a report from an earlier owner of where the disk went: sends the open questions to that host
+    /// immediately.
     pub(super) fn went_to(&mut self, at: usize, to: HostId, epoch: u64) {
         if self.moving.movers[at].note_went_to(to, epoch) {
             for observation in self.moving.movers[at].observations.values_mut() {
@@ -74,7 +77,7 @@ impl Reactor {
         }
     }
 
-    /// Submits reads that wait for the owner's answer again, since the disk belongs to this host by now, or will.
+    /// Submits reads that wait for the owner's answer again, because this host owns the disk by now, or is about to.
     pub(super) fn end_observations(&mut self, at: usize) {
         for (_, observation) in std::mem::take(&mut self.moving.movers[at].observations) {
             self.ask_again(observation.client, observation.asked);
@@ -108,13 +111,14 @@ impl Reactor {
         }
     }
 
-    /// Fails all of them.
+    /// Fails all reads that wait for the owner's answer.
     pub(super) fn drop_observations(&mut self, at: usize) {
         let all: Vec<u64> = self.moving.movers[at].observations.keys().copied().collect();
         all.into_iter().for_each(|question| self.give_up(at, question));
     }
 
-    /// Handles the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
+    /// Handles the owner's answer. After a refusal, the question is repeated later: this host or another one may have
+    /// the data then.
     pub(super) fn observed(&mut self, at: usize, question: u64, data: Result<Vec<u8>, ReadRefusal>) {
         let mover = &mut self.moving.movers[at];
         let is_guests = mover.is_guests();
@@ -144,9 +148,10 @@ impl Reactor {
         self.ask_more(at);
     }
 
-    /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has lost
-    /// this fact in a crash, it is told again; if it was released to another one, it is told which. A disk that nobody uses here cannot be read here: it is released to
-    /// that host. No more of a disk is read for a host at a time than [`MOST_OBSERVED_BYTES`].
+    /// Reads sectors for a host whose guest has not arrived yet. If the disk was released to that host, but the host
+    /// has lost this fact in a crash, the grant is sent again. If the disk was released to a third host, the asking
+    /// host is told which. A disk that is not attached here cannot be read, so it is released to the asking host. At
+    /// most [`MOST_OBSERVED_BYTES`] of a disk are read for a host at a time.
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());

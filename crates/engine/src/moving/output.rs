@@ -147,7 +147,7 @@ impl Reactor {
         if *self.moving.movers[at].migration.record() == self.moving.movers[at].told {
             return;
         }
-        // First of all: another host may write the origin, whatever is told.
+        // Do this first: another host may write the origin, whichever event is reported below.
         self.void_lent(self.moving.movers[at].id);
         let dirty_blocks = self.overtaken_blocks(at);
         let number = self.moving.movers[at].migration.disk();

@@ -73,8 +73,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// The same, with the replica of the owner's dirty blocks that is here, even if it is not certain. An error says that
-    /// there is no complete one; nothing has changed then.
+    /// Like `take_over`, but uses this host's replica of the owner's dirty blocks, even if the replica is not certain.
+    /// Fails, without any change, if there is no complete replica.
     pub(crate) fn take_over_with_replica(&mut self, disk: DiskHandle, epoch: u64) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
@@ -89,8 +89,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Notes that another host has taken a disk over, or is about to. Returns whether that is on record or is not news;
-    /// until then it is to be called again.
+    /// Records that another host has taken a disk over, or is about to. Returns whether the take-over is recorded, or
+    /// was known before; otherwise the call must be repeated.
     pub(crate) fn overtaken(&mut self, id: DiskId, by: HostId, epoch: u64) -> bool {
         if self.moving.place(id).is_none() {
             let Some((_, info)) = self.known(id) else { return true };

@@ -1,5 +1,5 @@
-//! An origin that is read through the flash of other hosts. [`Borrower`] decides which reads; this layer has the origin do the
-//! rest, and shows the borrower all of it.
+//! An origin that is read through the flash of other hosts. [`Borrower`] decides which reads lenders serve. This layer
+//! sends all other requests to the origin, and reports every request to the borrower.
 //!
 //! Invariants
 //! - No request reaches the origin without the borrower having been told.

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_FOR_ALL: Duration = Duration::from_secs(120);
 const LEAST_BYTES_A_SECOND: u64 = 1 << 30;
 
-/// How it is known which of a disk's data comes from its base.
+/// How to find out which of a disk's data comes from its base.
 #[derive(Clone, Debug)]
 pub enum Layers {
     /// The disk's NBD server tells.
@@ -123,7 +123,7 @@ impl Descent {
         Ok(found.blocks)
     }
 
-    /// Whether data that was the base's is still: the guest may have written it since, or some of it.
+    /// Whether data still comes from the base: the guest may have overwritten all or part of it.
     fn is_still_the_bases(&self, server: &mut Asked, at: u64, length: usize) -> Result<bool> {
         let mut is_own = false;
         if matches!(self.layers, Layers::Asked) {
@@ -137,7 +137,7 @@ impl Descent {
         Ok(!is_own)
     }
 
-    /// Has the disk's server make durable, and with that pass on to its store, all that it has answered so far.
+    /// Flushes the disk's server: everything that it has acknowledged so far becomes durable in its store.
     ///
     /// # Errors
     /// The server does not answer.
@@ -201,7 +201,7 @@ struct Found {
 
 impl Found {
     fn add(&mut self, from: u64, to: u64, depth: u32) {
-        // The rest of a sector that begins in one extent and ends in another is nobody's.
+        // A sector that begins in one extent and ends in another belongs to neither.
         let (first, end) = (from.div_ceil(SECTOR_BYTES as u64), to / SECTOR_BYTES as u64);
         if first < end {
             self.blocks.add(first, end - first);

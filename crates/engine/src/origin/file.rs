@@ -83,8 +83,8 @@ fn has_small_sectors(file: &File) -> bool {
     rustix::fs::ioctl_blksszget(file).is_ok_and(|bytes| bytes == 512)
 }
 
-/// Returns whether whoever reads a file on another host finds what was written here, and the other way round. A file system on
-/// a block device is local, or one that hosts share with a lock on each page.
+/// Returns whether hosts see each other's writes to a file through their page caches. A file system on a block device
+/// is either local, or shared by hosts with a lock on each page.
 fn is_coherent(file: &File) -> bool {
     let is_on_device = file.metadata().is_ok_and(|found| rustix::fs::major(found.dev()) != 0);
     is_on_device || rustix::fs::fstatfs(file).is_ok_and(|found| COHERENT.contains(&(found.f_type as u32)))
@@ -122,7 +122,7 @@ impl OpenFile {
             Err(error) if is_refused(&error) => return Err(refused(error)),
             opened => opened.map_err(at("open the origin", path))?,
         };
-        // Requests are of whole sectors. One that cannot be read for another reason is left to them.
+        // Probe with one sector, the unit of requests. Ignore other read errors here: requests will report them.
         let mut sector = Sector([0; 512]);
         if let Err(error) = direct.read_at(&mut sector.0, 0)
             && is_refused(&error)

@@ -43,8 +43,8 @@ pub(crate) struct OriginRequest {
     pub io: IoId,
     pub op: OriginOp,
     pub writer: Writer,
-    /// The written data must be durable when the request is answered. The cache takes the data if it is
-    /// refused, so a store that is known to be unreachable refuses it soon.
+    /// The written data must be durable when the request is answered. If the store refuses the request, the cache keeps
+    /// the data, so a store that is known to be unreachable refuses it soon.
     pub durable: bool,
     pub offset_bytes: u64,
     pub len_bytes: u64,

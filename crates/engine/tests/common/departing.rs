@@ -1,4 +1,4 @@
-//! An NBD server that is about to go: it answers everything with ESHUTDOWN, for as long as it likes.
+//! An NBD server that is shutting down: while `leaves` is set, it answers every request with ESHUTDOWN.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -32,7 +32,7 @@ impl Departing {
             for stream in listener.incoming() {
                 let (serving, stream) = (serving.clone(), stream.unwrap());
                 serving.connections.fetch_add(1, Ordering::Relaxed);
-                // Whoever hangs up ends his connection alone.
+                // A client that disconnects ends only its own connection.
                 std::thread::spawn(move || serving.converse(stream));
             }
         });

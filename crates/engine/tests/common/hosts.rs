@@ -37,7 +37,7 @@ impl Network {
         })
     }
 
-    /// Has all messages lost, or none any more.
+    /// Drops all messages, or stops dropping them.
     pub fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Release);
     }
@@ -125,7 +125,7 @@ impl Host {
         self.open = Some(open);
     }
 
-    /// Kills the process, in a manner of speaking.
+    /// Simulates a kill of the process.
     pub fn kill(&mut self) {
         self.network.hosts.lock().unwrap()[self.id.0 as usize - 1] = None;
         self.open = None;

@@ -138,7 +138,7 @@ pub fn negotiated(size_bytes: u64) -> Negotiated {
     }
 }
 
-/// Waits until something has happened that happens by itself.
+/// Waits until `question` returns true.
 pub fn wait_until(what: &str, mut question: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !question() {
@@ -275,7 +275,7 @@ fn greet(stream: &mut UnixStream, size_bytes: u64) -> Option<Negotiated> {
     }
 }
 
-/// Serves a open's disk on a Unix socket, as an origin for another open, until the open ends.
+/// Serves a pool's disk on a Unix socket, as an origin for another pool, until the pool ends.
 pub fn serve(handle: PoolHandle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();

@@ -151,7 +151,7 @@ fn when_the_lease_is_over_only_the_operator_can_have_the_replica_used() {
         })?;
         let words = ["disk", "own", "vm1", "--confirm", "vm1", "--without-fence", "alpha"];
         let error = pair.beta.refused(&words)?;
-        check(error.contains("may have gone on without the replica"), format!("used: {error}"))?;
+        check(error.contains("may have continued without the replica"), format!("used: {error}"))?;
         check(state(&pair.beta, "vm1")? != "here", "it was taken over")?;
         pair.own(&["--owner-stopped"])?;
         written.check(&pair.beta.socket("nbd.sock"))
@@ -175,7 +175,7 @@ fn a_replica_that_is_cut_off_is_given_up_and_filled_again() {
             // Beta has an old replica, which alone takes nobody's disk.
             let words = ["disk", "own", "vm1", "--confirm", "vm1", "--without-fence", "alpha"];
             let error = pair.beta.refused(&words)?;
-            check(error.contains("may have gone on without the replica"), format!("used: {error}"))?;
+            check(error.contains("may have continued without the replica"), format!("used: {error}"))?;
             pair.network.heal(1)?;
             wait_for(&pair.alpha, "complete")
         })?;

@@ -41,12 +41,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Who wants a disk attached.
+/// Where an attach request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt {
-    /// A request, which fails if the attempt does.
+    /// An API request. It fails if its only attempt fails.
     Requested,
-    /// The configuration or an earlier request: the daemon was started with the disk, and tries until it is attached.
+    /// The configuration, or an API request from before a restart. The daemon retries until the disk is attached.
     Lasting,
 }
 
@@ -62,7 +62,7 @@ fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
 }
 
-/// Records the disk's origin on flash, in case its host fails.
+/// Records the disk's origin on the cache devices, for recovery if this host fails.
 fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, sectors: u64) {
     let (place, inode) = label::place_of(&config.origin);
     let label = Label {
@@ -80,8 +80,8 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
     }
 }
 
-/// Keeps front ends out while the returned value lives, or returns those that are connected. NBD clients are
-/// kept out by the data path itself once it has begun.
+/// Keeps vhost-user front ends out while the returned value lives, or returns the connected ones. Once the operation
+/// has begun, the data path itself keeps NBD clients out.
 pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, Vec<String>> {
     let in_use = |process: String| format!("vhost-user front end {process}");
     let closed =
@@ -92,9 +92,9 @@ pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, 
 /// How a disk is detached.
 #[derive(Clone, Copy)]
 struct DetachOptions {
-    /// Even if clients are connected.
+    /// Detach even if clients are connected.
     force: bool,
-    /// Lost sectors are given up.
+    /// Give up lost sectors.
     accept_loss: bool,
 }
 
@@ -124,7 +124,7 @@ impl Daemon {
         })
     }
 
-    /// Restores what was listed and remembered of a disk before a failed attach.
+    /// Restores the list entry and the remembered state that a disk had before a failed attach.
     fn undo_attach(&self, name: &str, (listed, remembered): (Option<Arc<Disk>>, Option<RememberedDisk>)) {
         self.remove_disk(name);
         let undone = listed.map_or(Ok(()), |disk| self.insert_disk(name, disk));
@@ -219,7 +219,7 @@ impl Daemon {
             let what = format!("disk '{}' was detached before it could be attached", config.name);
             return Err(DaemonError::conflict(what, "attach it again"));
         }
-        // From now on the disk is used here, or about to be.
+        // This host is about to use the disk, so the disk must no longer stand by for other hosts.
         pool.backend.withdraw(disk.id)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_outside(&config)?;
@@ -268,7 +268,7 @@ impl Daemon {
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
-        // Another host may have changed its size.
+        // While another host owned the disk, that host may have resized it.
         let is_elsewhere = self.hosts().is_some()
             && matches!(
                 pool.backend.recorded_move(disk.id)?,
@@ -280,14 +280,14 @@ impl Daemon {
         let replica = self.replica_policy(config, disk.id)?;
         let moves = self.moves(config, disk.id, origin, pool)?.map(|moves| Moves { replica, ..moves });
         let spec = DiskSpec { moves, is_outdated, ..self.disk_spec(config, spec, sectors)? };
-        // If it does not move, this is noted before the attach: after a crash in between, the note must not
-        // claim that it does.
+        // For a disk that does not move, clear this flag before the attach: after a crash in between, the state must
+        // not claim that its ownership was agreed on.
         if moves.is_none() {
             self.state.note_agreed(disk.id, false)?;
         }
         let (handle, job) = self.begin_attach(pool, &spec)?;
         wait(&job)?;
-        // What is left if the disk is not served after all.
+        // What the pool still has of the disk if the disk cannot be served after all.
         let known = known.map(|known| match is_outdated {
             true => KnownDisk { cached_bytes: 0, ..known },
             false => known,
@@ -337,8 +337,9 @@ impl Daemon {
         self.grow_to_configured(config, disk, handle, sectors);
         self.size_filters(pool);
         self.report_to_policy();
-        // While its cache is sent, a disk has no replica: one that is to have one is asked for when its VM comes. A host that
-        // attaches again what it has had before does not want it back: its VM is elsewhere.
+        // A disk has no replica while its cache is being sent. So if the disk is to have one, its cache is requested
+        // only when its VM arrives. A host that attaches again a disk that it had before does not request the cache
+        // either: the VM runs elsewhere.
         let is_new_here = attempt == Attempt::Requested || known.is_none();
         let may_be_sent = config.replica_host().is_none() && is_new_here;
         if may_be_sent && moves.is_some_and(|moves| moves.from.is_some()) {
@@ -347,8 +348,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins to attach a disk, as soon as its previous connections and jobs have ended. A detach does not wait for all of them,
-    /// and another host may have the disk's record changed at any time.
+    /// Begins to attach a disk. Waits until its previous connections and jobs have ended: a detach does not wait for
+    /// all of them, and another host may cause a change of the disk's record at any time.
     fn begin_attach(&self, pool: &Pool, spec: &DiskSpec) -> Result<(DiskHandle, StartedJob)> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
@@ -397,7 +398,7 @@ impl Daemon {
     ) -> Result<()> {
         wait(&pool.backend.detach(handle, true, false)?)?;
         match known {
-            // What it had is cached still.
+            // The blocks that it had before are still cached.
             Some(known) => drop(pool.known.locked().insert(id, KnownDisk { dirty_bytes: 0, ..known })),
             None => {
                 wait(&pool.backend.forget(id, false)?)?;
@@ -459,7 +460,7 @@ impl Daemon {
         Ok(Some((helper, uri)))
     }
 
-    /// Explains an error that the sandbox may have caused: a backing file is named only in its image.
+    /// Explains an error that the sandbox may have caused: the configuration does not name an image's backing file.
     fn explain_helper(&self, error: HelperError) -> DaemonError {
         match &error {
             HelperError::Ended { last_line: why, .. } | HelperError::Store { why, .. }
@@ -625,7 +626,7 @@ impl Daemon {
         started
     }
 
-    /// Makes a disk that could not be detached an attached one again.
+    /// Returns a disk to the attached state after a failed detach.
     fn stay_attached(&self, disk: &Disk) {
         disk.with(|inner| {
             inner.state = DiskState::Attached;
@@ -690,7 +691,7 @@ impl Daemon {
         // Before anybody can attach it again.
         let noted = self.end_use(&disk.config(), disk.id, pool);
         let remembered = self.remember(disk, false);
-        // Whoever attaches it again from now on takes the lock after it was released.
+        // Any attach from now on waits for this turn, so it takes the lock only after the lock was released.
         let turn = self.disk_turns.take(disk.id);
         let servers = disk.with(|inner| {
             (inner.state, inner.handle) = (DiskState::Detached, None);
@@ -708,7 +709,7 @@ impl Daemon {
         noted.and(remembered)
     }
 
-    /// Lists a remembered disk that is not to be attached if its pool still knows it; otherwise forgets it.
+    /// Handles a remembered disk that is not to be attached: lists it if its pool still knows it, forgets it otherwise.
     pub fn know_detached(&self, remembered: RememberedDisk) {
         let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
         let is_not_configured =

@@ -1,13 +1,14 @@
 //! Disks that were made from a base image share its blocks in the cache: one copy serves all of them.
 //!
-//! A thread looks for attached disks that name a base and do not share its blocks yet, because they or the base were just
-//! attached or have moved here. It has the core track what changes, asks the disk's origin which of its data comes from the
-//! base image, and hands that to the core. A disk that cannot share reads its own origin: that is slower, never wrong.
+//! A thread looks for attached disks that name a base and do not share its blocks yet, for example because the disk or
+//! its base was just attached or has just moved here. It makes the core track changes, asks the disk's origin which of
+//! its data comes from the base image, and passes the answer to the core. A disk that cannot share reads its own
+//! origin: that is slower, never wrong.
 //!
 //! Invariants
 //! - Only a read-only disk is a base.
-//! - A disk has one question open at a time in an attachment: an answer to an earlier one would not know what was written
-//!   before the core began to track again.
+//! - While a disk is attached, at most one question to its origin is pending: the answer to an earlier one would not
+//!   account for data written before the core restarted tracking.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +33,7 @@ use crate::rbd;
 
 /// How often the thread looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// When a disk is looked at again.
+/// How long after an attempt a disk is checked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Origins that are asked at the same time, each by a thread of its own.
 const MOST_AT_A_TIME: usize = 16;
@@ -41,7 +42,7 @@ const MOST_AT_A_TIME: usize = 16;
 #[derive(Default)]
 pub struct Attempts(Mutex<HashMap<DiskId, Attempt>>);
 
-/// The last attempt in an attachment of a disk.
+/// The last attempt since a disk was attached.
 struct Attempt {
     handle: DiskHandle,
     phase: Phase,
@@ -53,12 +54,12 @@ struct Attempt {
 enum Phase {
     /// The disk's origin is being asked.
     Asking,
-    /// It has ended. The disk is looked at again then, or in the next attachment.
+    /// The attempt has ended. The disk is checked again at `look_at`, or after it was attached again if that is `None`.
     Ended { look_at: Option<Instant> },
 }
 
 impl Attempts {
-    /// Forgets other disks than these.
+    /// Forgets all disks except those to keep.
     fn keep(&self, is_kept: impl Fn(&DiskId) -> bool) {
         self.0.locked().retain(|disk, _| is_kept(disk));
     }
@@ -73,7 +74,7 @@ impl Attempts {
         })
     }
 
-    /// Begins to ask a disk's origin. Returns false if that has to wait, because others are being asked.
+    /// Begins to ask a disk's origin. Returns false if too many origins are being asked already.
     fn begin(&self, disk: DiskId, handle: DiskHandle) -> bool {
         let mut attempts = self.0.locked();
         let asking = attempts.values().filter(|attempt| matches!(attempt.phase, Phase::Asking)).count();
@@ -86,8 +87,7 @@ impl Attempts {
         true
     }
 
-    /// Ends an attempt, unless the disk has been attached again since. Returns whether there is a problem that was not there
-    /// before.
+    /// Ends an attempt, unless the disk has been attached again since. Returns whether there is a new problem.
     fn end(&self, disk: DiskId, handle: DiskHandle, outcome: std::result::Result<(), &DaemonError>) -> bool {
         let is_final = matches!(outcome, Err(DaemonError::Engine(EngineError::OtherBase { .. })));
         let look_at = (!is_final).then(|| Instant::now() + AGAIN_AFTER);
@@ -133,8 +133,8 @@ impl Daemon {
         })
     }
 
-    /// Starts a thread for each disk that does not share the blocks of its base: a server that does not answer holds up few
-    /// other disks.
+    /// Starts a thread for each disk that does not share the blocks of its base yet, so that a server that does not
+    /// answer delays few other disks.
     fn share_bases(self: &Arc<Self>) {
         let disks = self.disks();
         self.base_attempts.keep(|id| disks.iter().any(|(_, disk)| disk.id == *id));
@@ -182,7 +182,7 @@ impl Daemon {
         }
     }
 
-    /// Returns how many bytes a disk shares from now on.
+    /// Makes a disk share the blocks of its base. Returns the number of bytes shared.
     fn share_base(&self, disk: &Disk, handle: DiskHandle, base: &str) -> Result<u64> {
         let config = disk.config();
         let backend = &self.pool(&config.pool)?.backend;
@@ -199,7 +199,7 @@ impl Daemon {
             layers: Layers::Asked,
         };
         let sharing = backend.share_base(handle, base_handle)?;
-        // The origin is asked after the core began to track what changes.
+        // Ask the origin only now: the core already tracks changes.
         let blocks = layers(&config, &base_config, &descent)
             .and_then(|layers| Ok(Descent { layers, ..descent.clone() }.shared_blocks()?))
             .map_err(|error| if_written_since(error, &config, &base_config, &descent));
@@ -226,7 +226,8 @@ impl Daemon {
     }
 }
 
-/// Replaces the error that a disk differs from its base if the guest has written just there since the origin was asked.
+/// If the guest has written to the differing range since the origin was asked, replaces the error that the disk differs
+/// from its base by one that is retried.
 fn if_written_since(
     error: DaemonError,
     disk: &DiskConfig,
@@ -236,7 +237,7 @@ fn if_written_since(
     let DaemonError::Engine(EngineError::OtherBase { offset_bytes, length_bytes, .. }) = &error else {
         return error;
     };
-    // No range is shorter than what is compared at a time.
+    // Checking both ends is enough: no range is shorter than the unit of comparison.
     let ends = [*offset_bytes, offset_bytes + length_bytes.saturating_sub(1)];
     match layers(disk, base, descent) {
         Ok(Layers::Told(ranges))
@@ -250,7 +251,7 @@ fn if_written_since(
     }
 }
 
-/// Returns how it is known which data of a disk comes from its base.
+/// Returns how to find out which data of a disk comes from its base.
 fn layers(disk: &DiskConfig, base: &DiskConfig, descent: &Descent) -> Result<Layers> {
     let (Origin::Helper(device), true) =
         (Origin::parse(&disk.origin).map_err(DaemonError::Bad)?, disk.origin.starts_with("rbd:"))
@@ -261,7 +262,7 @@ fn layers(disk: &DiskConfig, base: &DiskConfig, descent: &Descent) -> Result<Lay
         Ok(Origin::Helper(behind)) => behind,
         _ => BlockDevice { nodes: Vec::new() },
     };
-    // What the helper's client has answered may not be in the map yet.
+    // Writes that the helper's client has acknowledged may be missing from the object map until a flush.
     descent.flush()?;
     let ranges = rbd::descent::shared_ranges(&device, &behind);
     ranges.map(Layers::Told).map_err(|why| {

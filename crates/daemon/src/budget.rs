@@ -1,10 +1,10 @@
-//! Budgets of flash writes: one thread keeps those of the pools whose configuration has `endurance`.
+//! Budgets of flash writes. One thread maintains the budgets of the pools that have `endurance` configured.
 //!
 //! Invariants
-//! - The account is kept in the daemon's state, and continues after a restart; time in which the daemon did not
-//!   run counts.
-//! - Each byte written counts once, also when devices join and leave.
-//! - A budget keeps out clean copies alone; guests' writes take their usual way whatever the account says.
+//! - The account is saved in the daemon's state and continues after a restart. Time during which the daemon was not
+//!   running counts.
+//! - Each byte written counts once, even when devices join and leave.
+//! - A budget keeps only clean copies out of the cache. It never changes how guests' writes are handled.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -114,7 +114,7 @@ impl Written {
 }
 
 impl Kept {
-    /// Reports that the budget is nearly spent, once until there is more again.
+    /// Reports once that the budget is nearly spent, and again only after it has recovered.
     fn tell(&mut self, daemon: &Daemon, pool: &str) {
         let is_nearly_spent = self.pacer.is_nearly_spent();
         if is_nearly_spent && !self.was_nearly_spent {
@@ -138,7 +138,7 @@ fn origin_read_us(snapshot: &Snapshot) -> f64 {
     if reads.count() > 0 { reads.mean_us() } else { UNKNOWN_ORIGIN_US }
 }
 
-/// The time that accounts go by: the real time, since a budget goes on while the machine is off.
+/// The clock for accounts: real time, because a budget continues while the machine is off.
 fn real_time_us() -> Micros {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as Micros)
 }

@@ -124,7 +124,7 @@ pub struct DaemonConfig {
     pub policy_log_dir: Option<PathBuf>,
     /// The size at which such a log is rotated; three rotated logs are kept.
     pub policy_log_size: Size,
-    /// The size of the file that the last day is kept in, for the dashboard; 0 for none.
+    /// The size of the file with the last day's history, for the dashboard; 0 for no history.
     pub history_size: Size,
     /// Disks that a reload may detach because they are no longer in the file, if nobody uses them. A reload is
     /// refused if any other disk is missing from the file.
@@ -249,7 +249,7 @@ pub struct NbdConfig {
     /// The most concurrent connections of one listener.
     #[serde(default = "max_connections")]
     pub max_connections: u32,
-    /// The most of them from one address, IPv6 network of 64 bits, or process.
+    /// The most of these connections from one IPv4 address, IPv6 /64 network or process.
     #[serde(default = "max_connections_per_peer")]
     pub max_connections_per_peer: u32,
     /// The most connections of one listener that are still negotiating; a quarter of them from one peer.

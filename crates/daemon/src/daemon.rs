@@ -1,8 +1,8 @@
 //! The daemon's parts in one place: pools, disks, jobs, events, memory.
 //!
 //! Invariants
-//! - Another part is called with a lock held in two cases only: a disk is looked at while the table of disks is
-//!   locked, and news is posted to the policy while a disk is. Both are short and lock nothing else.
+//! - A lock is held during a call of another part in two cases only: the table of disks is locked while a disk is read,
+//!   and a disk is locked while news is posted to the policy. Both calls are short and lock nothing else.
 //! - No lock is held while a call waits for I/O of a device or an origin.
 //! - A disk's name and identity are used only once.
 

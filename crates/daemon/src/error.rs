@@ -57,7 +57,7 @@ pub enum DaemonError {
     },
     /// A disk that waits to be attached would be given up although it has dirty data.
     #[error(
-        "disk '{disk}' is not attached; its {dirty_bytes} dirty bytes would stay in the cache, and its origin without them"
+        "disk '{disk}' is not attached; its {dirty_bytes} dirty bytes would exist only in the cache, not at its origin"
     )]
     LeftDirty {
         /// The disk.

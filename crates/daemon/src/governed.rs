@@ -1,7 +1,7 @@
-//! The daemon under its policy: calls of the policy, and what the policy orders.
+//! How the daemon calls its policy and carries out the policy's orders.
 //!
 //! Invariant
-//! - After each call of the policy its orders are carried out, while nothing is locked.
+//! - After each call of the policy, its orders are carried out while no lock is held.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::policy::{Order, Policy};
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Calls the policy, then carries out what it ordered. Nothing may be locked.
+    /// Calls the policy, then carries out its orders. The caller must hold no lock.
     pub fn with_policy<R>(&self, call: impl FnOnce(&Policy) -> R) -> R {
         let result = call(&self.policy);
         for order in self.policy.take_orders() {
@@ -94,7 +94,8 @@ impl Daemon {
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
         let backend = self.pool(&disk.config().pool)?.backend.clone();
-        // Begun here and not by the job's thread, so that modes change in the order of the disks, as simulated.
+        // The change begins here, not on the job's thread, so that modes change in the order of the disks, as in the
+        // simulator.
         let change = backend.set_mode(handle, mode);
         self.jobs.start(JobKind::Change, name, move |control| control.follow(&change?))?;
         Ok(())

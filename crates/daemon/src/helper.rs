@@ -3,19 +3,19 @@
 //!
 //! Invariants
 //! - A helper ends with the daemon: the kernel asks it to exit when the thread that started it ends, and that thread
-//!   lives as long as the [`Helper`]. It is asked, not killed, so that it closes its store: a cluster believes for half
-//!   a minute that a killed client still uses its image, and holds up the next one's writes for as long.
-//! - A disk has one helper at a time, also across a restart of the daemon (see the module `lock`).
-//! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The
-//!   engine's requests wait until it is back.
-//! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then it listens under another name. After a
-//!   final refusal no other one is started.
+//!   lives as long as the [`Helper`]. The helper is asked, not killed, so that it closes its store. For half a minute,
+//!   a Ceph cluster treats a killed client as still using its image, and delays the next client's writes for as long.
+//! - A disk has one helper at a time, even across a restart of the daemon (see the module `lock`).
+//! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The engine's
+//!   requests wait until it is back.
+//! - Nobody can connect to a helper before its [`Gate`] has admitted it: until then, its socket has another name. After
+//!   a final refusal, no other helper is started.
 //! - A helper that its gate has not confirmed for half a day is stopped.
-//! - A helper that answers every request with an error that it is shutting down is replaced like one that has
-//!   died, and so only if its gate admits the next one: the store has cut its client off permanently.
-//! - In a daemon that is confined, a helper is confined further before it runs (see [`crate::sandbox`]).
-//! - What a helper opens is not in its command line, since it may have passwords (see the module `setup`).
-//! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
+//! - If a helper answers every request with an error that it is shutting down, the store has cut off its client
+//!   permanently. The helper is then replaced like one that has died: only if its gate admits the next one.
+//! - If the daemon is confined, a helper is confined further before it runs (see [`crate::sandbox`]).
+//! - What a helper opens is not in its command line, since it may contain passwords (see the module `setup`).
+//! - A flush writes all data that a helper holds to the store (see [`crate::origin`]).
 
 mod gate;
 mod lock;
@@ -152,15 +152,15 @@ pub struct HelperSpec {
     pub device: BlockDevice,
     /// Export it read-only.
     pub read_only: bool,
-    /// Let clients ask which layer of an image's chain has its data.
+    /// Let clients query which layer of an image's chain holds its data.
     pub tells_depth: bool,
     /// User and group to run as; the daemon's if not set.
     pub run_as: Option<(u32, u32)>,
-    /// What it may open, if the daemon is confined; what the daemon may, if not set.
+    /// What the helper may open if the daemon is confined. If not set, the same as the daemon.
     pub confined_to: Option<Rules>,
-    /// What decides whether it may be used; it always may if not set.
+    /// Decides whether the helper may be used. If not set, it always may.
     pub gate: Option<Arc<dyn Gate>>,
-    /// How often that is confirmed: [`CONFIRM_EVERY`].
+    /// How often the gate confirms the helper: [`CONFIRM_EVERY`].
     pub confirm_every: Duration,
 }
 
@@ -253,7 +253,7 @@ struct Shared {
     pid: Mutex<Option<u32>>,
     /// The current process answers that it is shutting down.
     is_cut_off: AtomicBool,
-    /// Why no other one is started.
+    /// Why no other helper is started.
     refusal: Mutex<Option<String>>,
 }
 
@@ -285,8 +285,8 @@ impl Helper {
         *self.shared.pid.locked()
     }
 
-    /// Has the current process replaced: it answers that it is shutting down, and goes on running. Returns false if that was
-    /// requested already.
+    /// Requests that the current process be replaced, because it answers that it is shutting down but keeps running.
+    /// Returns false if this was requested already.
     pub fn replace(&self) -> bool {
         !self.shared.is_cut_off.swap(true, Ordering::Relaxed)
     }
@@ -385,7 +385,7 @@ impl Supervisor {
         let end = loop {
             match set_up.as_ref().map(mpsc::Receiver::try_recv) {
                 Ok(Ok(Ok(()))) => is_set_up = true,
-                // It has nothing to say at present, or any more.
+                // No result: the setup has not ended yet, or its result was received before.
                 Ok(Err(_)) => {}
                 Ok(Ok(Err(why))) => {
                     stop(&mut child);
@@ -402,7 +402,7 @@ impl Supervisor {
                     stop(&mut child);
                     break End::Refused(error);
                 }
-                // What was said of an earlier process does not count.
+                // A report about an earlier process does not count.
                 self.shared.is_cut_off.store(false, Ordering::Relaxed);
                 (answers, *was_ready) = (true, true);
                 tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
@@ -578,7 +578,8 @@ mod tests {
         assert!(!spec.socket.exists());
     }
 
-    /// Admits a helper as long as it is open, and confirms it. Nobody may reach one that waits at it.
+    /// A gate that admits and confirms a helper while it is open. Checks that a helper cannot be reached before it is
+    /// admitted.
     #[derive(Debug)]
     struct Door {
         socket: PathBuf,
@@ -662,7 +663,8 @@ mod tests {
         }
     }
 
-    /// Admits every helper. While it looks at the second, it is said once more that the first is cut off.
+    /// A gate that admits every helper. While it admits the second one, a late report arrives that the first is cut
+    /// off.
     #[derive(Debug, Default)]
     struct LateWord {
         helper: Mutex<Option<Arc<Shared>>>,
@@ -703,7 +705,7 @@ mod tests {
         assert!(helper.replace());
         wait_until("it still runs", || kill(Pid::from_raw(first as i32), None).is_err());
         wait_until("no other one is admitted", || gate.admitted.load(Relaxed) == 2);
-        // At each confirmation it is looked at what was said before.
+        // The supervisor checks for reports after each confirmation.
         let confirmed = gate.confirmed.load(Relaxed);
         wait_until("it is not confirmed", || gate.confirmed.load(Relaxed) >= confirmed + 3);
         assert_eq!(gate.admitted.load(Relaxed), 2, "another one was started");

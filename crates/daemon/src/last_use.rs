@@ -1,10 +1,11 @@
-//! Whether what a pool has of a disk is current: who used its origin last ([`crate::uses`]).
+//! Whether a pool's blocks of a disk are current, judged by who used the disk's origin last ([`crate::uses`]).
 //!
 //! Invariants
-//! - Before a disk can have dirty blocks in a pool, it is on record that it may. That is only withdrawn when the disk is
-//!   detached from that pool, which cleans it, or when its blocks there are forgotten, or when the user accepts their loss.
-//! - Clean blocks are dropped when the disk is attached, unless its last use in that pool is on record, and its origin was not
-//!   modified since as far as can be known.
+//! - Before a disk can have dirty blocks in a pool, it is recorded that it may. The record is withdrawn only when the
+//!   disk is detached from that pool, which cleans it, when its blocks there are forgotten, or when the user accepts
+//!   their loss.
+//! - When a disk is attached, its clean blocks are dropped unless its last use in that pool is recorded and, as far as
+//!   can be determined, its origin was not modified since.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -51,7 +52,8 @@ impl Daemon {
     /// Returns the position of the use of a disk through a pool.
     fn own_use(&self, uses: &[Use], id: DiskId, pool: &Pool) -> Option<usize> {
         let recorded = uses.iter().position(|known| known.is_by(id, pool.id));
-        // From before uses were recorded: a pool that is no longer configured may have got another name.
+        // A use from before uses were recorded has no pool identity. If its pool's name is no longer configured, the
+        // pool may have been renamed.
         let has_name = |known: &Use| {
             let is_gone = || matches!(self.pool(&known.pool), Err(DaemonError::NoSuch { .. }));
             known.pool == pool.name || (pool.known(id).is_some() && is_gone())
@@ -66,7 +68,7 @@ impl Daemon {
     /// # Errors
     /// Some of it is dirty, or the origin cannot be looked at.
     pub(crate) fn is_outdated(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<bool> {
-        // Blocks of a disk that another host has or had are judged by their epoch.
+        // If another host has or had the disk, the epoch decides whether its blocks are current.
         if !matches!(pool.backend.recorded_move(id)?, None | Some(Moved::No)) {
             return Ok(false);
         }
@@ -78,7 +80,7 @@ impl Daemon {
             Some(own) if own.is_ended => {
                 format!("{has} from before its origin was used by another disk or pool")
             }
-            // It was attached, and was current then.
+            // The disk was attached when its blocks became dirty, so they were current.
             Some(_) if dirty_bytes > 0 => return Ok(false),
             Some(own) if own.is_outdated => format!("{has} that were out of date before"),
             Some(own) => {
@@ -99,7 +101,7 @@ impl Daemon {
                         other.pool, other.name, other.disk_id
                     ),
                     None if dirty_bytes > 0 || !self.state.uses.is_complete() => return Ok(false),
-                    None => format!("{has}, and it is not on record that they are of its origin"),
+                    None => format!("{has}, but there is no record that they belong to its origin"),
                 }
             }
         };
@@ -157,11 +159,11 @@ impl Daemon {
         Ok(replaced)
     }
 
-    /// Returns the uses that a disk ends when it uses its origin, before and after: those of that origin, if the disk may write
-    /// it, and those of which the loss of dirty blocks is accepted.
+    /// Returns the uses that end when a disk uses its origin, each before and after the change: uses of the same
+    /// origin, if the disk may write it, and uses whose dirty blocks are accepted as lost.
     fn uses_ended_by(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Vec<(Use, Use)> {
         let store = Store::without_backing(&config.origin);
-        // The origins of other disks in use are known to be others.
+        // The origins of other disks in use are known to be different.
         let disks = self.disks().into_values().filter(|disk| disk.id != id);
         let in_use: BTreeMap<String, String> = disks
             .filter_map(|disk| {
@@ -189,7 +191,7 @@ impl Daemon {
         self.state.uses.list().iter().filter_map(ends).collect()
     }
 
-    /// Takes back that a disk was about to use its origin, since it was not attached.
+    /// Reverts [`Daemon::begin_use`] for a disk that was not attached.
     pub(crate) fn undo_use(&self, id: DiskId, pool: &Pool, replaced: Vec<Use>) {
         let undone = self.state.uses.change(|uses| {
             uses.retain(|known| !known.is_by(id, pool.id));
@@ -209,15 +211,15 @@ impl Daemon {
 
     /// Notes that outdated blocks of a disk were dropped.
     pub(crate) fn note_dropped(&self, name: &str, id: DiskId, pool: &Pool) {
-        let what = format!("what pool '{}' had of it was older than its origin, and was dropped", pool.name);
+        let what = format!("its blocks in pool '{}' were older than its origin, and were dropped", pool.name);
         tracing::warn!(disk = name, "{what}");
         self.events.add("outdated-dropped", name, what);
         if let Err(error) = self.change_use(id, pool, |own| own.is_outdated = false) {
-            tracing::warn!(disk = name, "what is cached will be dropped again at the next start: {error}");
+            tracing::warn!(disk = name, "the cached blocks will be dropped again at the next start: {error}");
         }
     }
 
-    /// Notes that a disk may have dirty blocks from now on, if it may in its new write mode.
+    /// If a disk may have dirty blocks in its new write mode, records that it may have some from now on.
     pub(crate) fn note_mode(&self, new: &DiskConfig, id: DiskId) -> Result<()> {
         if !writes_back(new) {
             return Ok(());
@@ -229,7 +231,7 @@ impl Daemon {
     pub(crate) fn end_use(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<()> {
         let is_for_other =
             matches!(pool.backend.recorded_move(id)?, Some(Moved::Peer { .. } | Moved::Depends { .. }));
-        // If it cannot be looked at now, it is not known whether it is modified later.
+        // If the modification time cannot be read now, later modifications cannot be detected.
         let modified_ns = modified_ns(&config.origin).unwrap_or_default();
         self.change_use(id, pool, |own| {
             own.may_be_dirty &= is_for_other;
@@ -237,7 +239,7 @@ impl Daemon {
         })
     }
 
-    /// Notes that detached disks are clean, of which other hosts have fetched the last dirty blocks.
+    /// Records that detached disks are clean, if other hosts have fetched their last dirty blocks.
     pub(crate) fn note_drained(&self) {
         let disks = self.disks().into_values();
         let detached = disks.filter(|disk| disk.with(|inner| inner.state) == DiskState::Detached);
@@ -281,7 +283,8 @@ impl Daemon {
         })?)
     }
 
-    /// Returns whether a use may have left dirty blocks in a pool that is not open. What an open one has is known to it.
+    /// Returns whether a use may have left dirty blocks in a pool that is not open. An open pool knows its dirty blocks
+    /// itself.
     fn is_dirty_in_closed_pool(&self, known: &Use) -> bool {
         known.may_be_dirty && self.pool_of(known).is_none()
     }
@@ -292,7 +295,7 @@ impl Daemon {
             return Ok(());
         }
         let uses = self.state.uses.list();
-        // Without its identity, a pool that knows the disk counts as the one that it was in, under another name.
+        // If the use has no pool identity, a pool that knows the disk counts as the pool of that use, renamed.
         let own = self.own_use(&uses, id, self.pool(&config.pool)?);
         let store = Store::without_backing(&config.origin);
         let refused = uses.iter().enumerate().find(|(at, known)| {
@@ -312,12 +315,12 @@ impl Daemon {
     }
 }
 
-/// A use is known by its disk and its pool.
+/// A use is identified by its disk and its pool.
 fn key(known: &Use) -> (&str, Option<&str>) {
     (&known.disk_id, known.pool_id.as_deref())
 }
 
-/// Returns whether a use is by this disk, or one of its name, or is of its origin.
+/// Returns whether a use is by this disk, by a disk of the same name, or of the same origin.
 fn is_same(known: &Use, config: &DiskConfig, id: DiskId, store: &Store) -> bool {
     known.is_of(id) || known.name == config.name || is_use_of(known, &config.origin, store)
 }

@@ -1,5 +1,5 @@
-//! What the admission of each disk has learned, across restarts: one file a disk in `<state_dir>/learned/`.
-//! docs/format.md describes it.
+//! Keeps what each disk's admission has learned across restarts: one file per disk in `<state_dir>/learned/`.
+//! docs/format.md describes the file.
 //!
 //! Invariants
 //! - One file is written at a time. It is replaced as a whole, and is used only if its checksum is right and it names the disk.
@@ -44,7 +44,7 @@ fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(state_dir.join(DIRECTORY))?;
     let new = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o640).open(&new)?;
-    // Not flushed: a file that a power loss tears is found out.
+    // Not flushed: the checksum detects a file that a power loss has torn.
     file.write_all(&seal(KIND, disk, body))?;
     std::fs::rename(&new, &path)
 }

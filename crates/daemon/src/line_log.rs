@@ -101,7 +101,7 @@ impl LineLog {
     /// Returns the same lines one at a time, so that they need not all be in memory.
     ///
     /// # Errors
-    /// An existing file cannot be read: at once, or with the line at which it failed, the last one.
+    /// An existing file cannot be read. The error is returned immediately, or as the last item if it occurs later.
     pub fn newest_lines(
         &self,
         most: usize,
@@ -124,7 +124,7 @@ impl LineLog {
     }
 }
 
-/// Returns the lines of a file, if it is there; an error that it cannot be opened is the only one.
+/// Returns the lines of a file, if it exists. If it cannot be opened, the error is the only item.
 fn lines_of(path: PathBuf) -> impl Iterator<Item = Result<String, StateError>> {
     let (file, failed) = match File::open(&path) {
         Ok(file) => (Some(file), None),

@@ -21,7 +21,7 @@ struct Arguments {
     check_config: bool,
 }
 
-/// Returns a number of things, as a person would write it.
+/// Formats a number with its noun in the singular or plural.
 fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }

@@ -255,7 +255,7 @@ impl Daemon {
         })
     }
 
-    /// Forgets that another host has taken over a disk of which this one has nothing else.
+    /// Forgets a disk of which this host has only a note that another host has taken it over.
     fn forget_note(self: &Arc<Self>, name: &str) -> Result<Job> {
         let (daemon, name_too) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Forget, name, move |_| {
@@ -264,7 +264,7 @@ impl Daemon {
         })
     }
 
-    /// Returns the identity of a disk that another host has taken over, as this one was told.
+    /// Returns the identity of a disk that another host has taken over, according to this host's notes.
     fn noted(&self, name: &str) -> Option<DiskId> {
         let by_name = DiskConfig::new(name, "", "");
         let by_id = DiskConfig { id: Some(name.into()), ..by_name.clone() };
@@ -290,7 +290,7 @@ impl Daemon {
             }),
             Err(no_such) => {
                 let by_name = settings::disk_id(&DiskConfig::new(name, "", "")).ok();
-                // Of several pools that know it, that with its dirty blocks.
+                // If several pools know the disk, prefer the one with its dirty blocks.
                 let known = self.pools().filter_map(|pool| {
                     let known = pool.known.locked();
                     let is_named = |id: DiskId| id.to_string() == name || Some(id) == by_name;

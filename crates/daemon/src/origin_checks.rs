@@ -58,8 +58,9 @@ impl Daemon {
     }
 }
 
-/// Refuses an origin of which a pool has dirty blocks that the disk would not see, since it was renamed, for instance, or is
-/// attached in another pool now: the guest would read older data, and those blocks might be written over its writes later.
+/// Refuses an origin of which a pool has dirty blocks that the disk would not see, for example because the disk was
+/// renamed or is now attached in another pool. The guest would read older data, and those blocks might overwrite its
+/// writes later.
 fn refuse_dirty_in(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
     let is_own = |other: DiskId| pool.name == config.pool && other == id;
     let known = pool.known.locked().clone();

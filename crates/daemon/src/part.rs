@@ -1,4 +1,4 @@
-//! A part of a thread's work that may fail by itself: the daemon and the other parts go on if it panics.
+//! A part of a thread's work that may panic: the daemon and the thread's other parts continue.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// Makes a part. `what` is what it does, for the operator.
+    /// Makes a part. `what` describes its work for the operator.
     pub fn new(what: &'static str) -> Part {
         Part { what, rests_until: None }
     }
 
-    /// Does it, unless it has panicked a short time ago. Returns what to tell the operator if it panics.
+    /// Runs the part, unless it has panicked a short time ago. Returns a message for the operator if it panics.
     pub fn run(&mut self, now: Instant, act: &mut dyn FnMut()) -> Option<String> {
         if self.rests_until.is_some_and(|until| now < until) {
             return None;

@@ -202,7 +202,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
             ("origin-away", disk_name(*disk), format!("the origin cannot be reached, requests wait: {why}"))
         }
         EngineEvent::OriginShutsDown { disk } => {
-            // An NBD server that no helper is comes back by itself, or not.
+            // The daemon can restart only its own helpers, not other NBD servers.
             let name = disk_name(*disk);
             let helper = |inner: &mut DiskInner| inner.helper.as_ref().is_some_and(Helper::replace);
             if !daemon.disk(&name).is_ok_and(|disk| disk.with(helper)) {

@@ -68,7 +68,7 @@ pub enum ProgramError {
         /// The process.
         process: u32,
     },
-    /// It says so.
+    /// It reported a failure.
     #[error("{program}: {status}: {output}")]
     Failed {
         /// The program.
@@ -108,7 +108,7 @@ pub fn run(
         if wait(&mut child, &output, KILL_TIME).map_err(start)?.is_some() {
             return Err(ProgramError::Slow { program, time });
         }
-        // Whenever it ends, nobody waits for it.
+        // This thread waits for its exit, so that nobody else has to.
         std::thread::spawn(move || child.wait());
         return Err(ProgramError::Stuck { program, time, process });
     };
@@ -142,7 +142,7 @@ fn wait(child: &mut Child, output: &File, time: Duration) -> std::io::Result<Opt
     }
 }
 
-/// Gives back the memory of a file's start, of which this many bytes were given back before.
+/// Frees the memory of the start of the output. `dropped_bytes` counts the bytes freed so far.
 fn drop_start(output: &File, dropped_bytes: &mut u64) -> std::io::Result<()> {
     let wanted = output.metadata()?.len().saturating_sub(MOST_OUTPUT_BYTES);
     if wanted >= *dropped_bytes + SLACK_BYTES {
@@ -154,7 +154,8 @@ fn drop_start(output: &File, dropped_bytes: &mut u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns an empty file in memory. A pipe for the output would be held open by what the program leaves running.
+/// Returns an empty file in memory. If the output were a pipe, processes that the program leaves running would hold it
+/// open.
 fn tempfile() -> std::io::Result<File> {
     let name = c"haversack-program";
     let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);

@@ -1,8 +1,8 @@
 //! The log: lines on standard error, without secrets.
 //!
 //! Invariant
-//! - Secrets are removed from each line before it is written, no matter which part of the daemon logs it: errors of origins name
-//!   them with their passwords.
+//! - Secrets are removed from each line before it is written, no matter which part of the daemon logs it: messages
+//!   about origins contain their URIs, which may include passwords.
 
 use std::io::{self, Write};
 

@@ -5,7 +5,7 @@
 //! retried in the background.
 //!
 //! Invariants
-//! - The process is confined before there are threads: others would not be.
+//! - The process is confined before it starts threads: threads that already run would not be confined.
 //! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
 //! - The watchdog is fed only while every reactor responds.
 
@@ -212,18 +212,18 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     daemon.stop();
-    // Nothing is served any more: the others may know.
+    // This host serves nothing any more: tell the other hosts.
     daemon.cluster().into_iter().for_each(Cluster::leave);
     runtime.shutdown_background();
     end(&opened_pools);
     daemon.close();
-    // Nobody is served on it any more.
+    // Nothing serves the control socket any more.
     control_socket.remove();
     ended
 }
 
-/// Removes checkpoints of pools that are not configured any more: nobody would, and they are large. A file without any pool may
-/// be a slip, and costs none.
+/// Removes checkpoints of pools that are no longer configured: nothing else removes them, and they are large. Keeps all
+/// checkpoints if the file has no pool, because that may be a mistake.
 fn remove_others_checkpoints(config: &Config) {
     if config.pools.is_empty() {
         return;
@@ -246,7 +246,7 @@ fn end(opened_pools: &OpenPools) {
     pools.iter().for_each(OpenPool::end);
 }
 
-/// Connects to the other hosts, before disks are attached that may be theirs.
+/// Connects to the other hosts. Must be called before disks are attached, because they may belong to those hosts.
 fn start_hosts(config: &Config, daemon: &Arc<Daemon>) -> Result<(), RunError> {
     let Some(migration) = &config.migration else { return Ok(()) };
     let incarnation = incarnation::next(&config.daemon.state_dir)?;
@@ -280,7 +280,8 @@ fn give(
     Ok(())
 }
 
-/// Tells that no pool is configured, as after the installation. If disks were attached, the file has lost its pools.
+/// Logs that no pool is configured, as after the installation. Returns an error if disks were attached: the file has
+/// lost its pools.
 fn check_pools(config: &Config, state: &State) -> Result<(), RunError> {
     if !config.pools.is_empty() {
         return Ok(());
@@ -351,7 +352,8 @@ fn open_pool(
     let begin = Instant::now();
     let opened = OpenPool::start(&pool_settings(pool, state.dir(), void_arenas)?);
     let (opened, report) = opened.map_err(|source| {
-        // That a device has come after the start tells more than that it cannot be opened.
+        // Prefer the sandbox's error: it tells that a device has appeared after the start, not only that it cannot be
+        // opened.
         let outside = sandbox.and_then(|sandbox| sandbox.check_pool(&pool.name, &pool.devices).err());
         outside.map_or_else(|| RunError::Pool { pool: pool.name.clone(), source }, RunError::Sandbox)
     })?;
@@ -403,8 +405,8 @@ fn pool_settings(
     })
 }
 
-/// Returns the configured disks and those attached through the API; other remembered disks become known by
-/// name. So do those that may go with the last pool, see [`check_pools`].
+/// Returns the configured disks and those attached through the API. Other remembered disks are only listed by name, and
+/// so are disks that may be removed together with the last pool, see [`check_pools`].
 fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> {
     let is_given_up = |name: &String| config.pools.is_empty() && config.daemon.remove_disks.contains(name);
     let mut disks: Vec<_> = config.disks.iter().map(|disk| (disk.clone(), false)).collect();

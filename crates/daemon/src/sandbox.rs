@@ -1,13 +1,14 @@
-//! The sandbox: what the daemon and the programs that it runs may open once its configuration is read. Landlock enforces it; see the
+//! The sandbox: what the daemon and its programs may open once the configuration is read. Landlock enforces it; see the
 //! crate `haversack-sandbox`.
 //!
 //! Invariants
-//! - Without `[sandbox]`, nothing is restricted. With it, the daemon does not start unconfined, unless it says `required = false`; then
-//!   only the daemon itself refuses what is outside.
-//! - Origins, and devices that are added, come from `paths` and from configured disks only. What the daemon opens for itself (its
-//!   directories, keys, the pools' devices) is no place for them, so that nobody reads or changes it through a disk.
-//! - A helper has less than the daemon: no pool, no staging area, no state, and with an image in a local file no keys.
-//! - What does not exist at the start stays outside until the next one. Nothing is made wider instead.
+//! - Without `[sandbox]`, nothing is restricted. With it, the daemon does not start unconfined unless
+//!   `required = false` is set; then only the daemon's own checks refuse what is outside.
+//! - Origins and added devices must be in `paths` or belong to configured disks. They cannot be what the daemon opens
+//!   for itself (its directories, keys, the pools' devices), so that nobody reads or changes that through a disk.
+//! - A helper may open less than the daemon: no pool, no staging area, no state, and no keys if its image is a local
+//!   file.
+//! - What does not exist at the start stays outside until the next start. The sandbox is not made wider instead.
 
 mod system;
 
@@ -75,9 +76,9 @@ pub struct Sandbox {
     stores: Rules,
     /// What every helper needs.
     helpers: Rules,
-    /// What those need as well whose stores are elsewhere.
+    /// What helpers of remote stores need in addition.
     remote_helpers: Rules,
-    /// What the configuration names and does not exist.
+    /// What the configuration names but does not exist.
     missing: Vec<PathBuf>,
     confined: Option<Confined>,
 }
@@ -151,9 +152,9 @@ impl Sandbox {
         }
     }
 
-    /// Allows the directory of a file that may be replaced by a new one.
+    /// Allows the directory of a file, because the file may be replaced by a new one.
     fn allow_beside(&mut self, path: &Path, access: Access) {
-        // A link, as for certificates that are renewed, counts with what it leads to.
+        // If the file is a link, as for renewed certificates, the directory of its target is allowed as well.
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         for directory in [path.parent(), real.parent()].into_iter().flatten() {
             self.allow(directory, access);
@@ -498,7 +499,7 @@ origin = "PLACE/elsewhere/late.img"
         assert!(sandbox.helper_rules(&device).is_none(), "the helper could not start");
         // What the daemon checks itself holds all the same.
         assert!(sandbox.check_disk(&place.disk("PLACE/elsewhere/a")).is_err());
-        // Another failure is one.
+        // Any other failure remains an error.
         assert!(sandbox.note(Err(SandboxError::Threads { threads: 2 })).is_err());
     }
 }

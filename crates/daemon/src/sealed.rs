@@ -1,4 +1,4 @@
-//! What is known of a disk, as bytes that are used only if they are whole: a header with kind, version, checksum and the disk's
+//! Data about a disk, encoded so that damage is detected: a header with kind, version, checksum and the disk's
 //! identity, then a body. docs/format.md describes it.
 
 use crc_fast::{CrcAlgorithm, checksum};

@@ -74,13 +74,13 @@ struct TakenOver {
 #[serde(deny_unknown_fields)]
 struct Memory {
     disks: BTreeMap<String, RememberedDisk>,
-    /// The identities of disks whose ownership on record was agreed on with the other hosts.
+    /// Identities of disks whose recorded ownership was agreed with the other hosts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     agreed_disks: BTreeSet<String>,
-    /// The identities of disks whose store this host has locked together with others.
+    /// Identities of disks whose store this host has locked together with others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     locked_disks: BTreeSet<String>,
-    /// By identity, disks that other hosts have taken over by force, as this host was told.
+    /// Disks, by identity, that other hosts have taken over by force, as they have told this host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
     /// By pool, the numbers of the arenas that lost their last cache device.
@@ -159,12 +159,12 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether a disk's ownership on record was agreed on with the other hosts.
+    /// Returns whether a disk's recorded ownership was agreed with the other hosts.
     pub fn is_agreed(&self, disk: DiskId) -> bool {
         self.memory.locked().agreed_disks.contains(&disk.to_string())
     }
 
-    /// Notes whether it is.
+    /// Records whether it was agreed.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -178,13 +178,13 @@ impl State {
         })
     }
 
-    /// Returns whether this host has locked a disk's store together with others. If the lock is not there,
-    /// somebody has taken it away.
+    /// Returns whether this host has locked a disk's store together with others. If so, but the lock is missing, the
+    /// lock was taken away.
     pub fn has_locked(&self, disk: DiskId) -> bool {
         self.memory.locked().locked_disks.contains(&disk.to_string())
     }
 
-    /// Notes whether it has.
+    /// Records whether this host has locked it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -204,7 +204,8 @@ impl State {
         memory.taken_over.get(&disk.to_string()).map(|taken| (HostId(taken.by), taken.epoch))
     }
 
-    /// Notes that hosts have taken disks over: each disk, the host, and its epoch. A later take-over that is known stays.
+    /// Records that hosts have taken disks over: each disk, the host, and its epoch. A known take-over with a later
+    /// epoch stays.
     ///
     /// # Errors
     /// The file cannot be written.

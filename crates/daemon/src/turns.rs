@@ -1,8 +1,8 @@
-//! Whose turn it is to attach a disk, to give it up or to forget it.
+//! Serializes attaching a disk, giving it up and forgetting it.
 //!
 //! Invariant
-//! - One at a time per disk: an attach holds its turn from before the store is locked and its use recorded until the disk is
-//!   attached, or both are undone. So nobody undoes what another one has just found.
+//! - One operation at a time per disk: an attach holds its turn from before the store is locked and its use recorded
+//!   until the disk is attached, or both are undone. So no operation undoes what another one has just found.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -32,7 +32,7 @@ impl Turns {
         Turn { turns: self.clone(), disk }
     }
 
-    /// Takes a disk's turn unless somebody else has it for longer than a time.
+    /// Takes a disk's turn, or returns `None` if it does not become free within the time.
     pub(crate) fn take_within(&self, disk: DiskId, time: Duration) -> Option<Turn> {
         let (busy, ended) = &*self.0;
         let waited = ended.wait_timeout_while(busy.locked(), time, |busy| busy.contains(&disk));

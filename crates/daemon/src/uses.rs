@@ -1,8 +1,9 @@
 //! Which pool used which origin last, in `<state_dir>/uses.json`.
 //!
 //! Invariants
-//! - A pool's blocks of a disk are current only if a use by that pool and disk is on record that has not ended: a use that
-//!   writes the origin ends all others of it. One that has ended stays on record until the pool has nothing of the disk.
+//! - A pool's blocks of a disk are current only if a use by that pool and disk is recorded and has not ended. A use
+//!   that writes the origin ends all its other uses. A use that has ended stays recorded until the pool has none of the
+//!   disk's blocks.
 //! - The file is replaced as a whole, and a change is durable when the call returns.
 
 use std::path::{Path, PathBuf};
@@ -93,8 +94,8 @@ impl Uses {
         Ok(Uses { path, is_complete, list: Mutex::new(Arc::new(list)) })
     }
 
-    /// Returns whether all uses since the first start are on record, as far as they matter. Otherwise uses were not recorded
-    /// before this start, or the file was lost.
+    /// Returns whether the file existed at the start, so that all relevant uses are recorded. Otherwise uses were not
+    /// recorded before this start, or the file was lost.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }

@@ -1,8 +1,8 @@
-//! Carrying out what the balancer proposes, with a program of the operator's that moves a VM.
+//! Carries out the balancer's proposals with an operator's program that moves a VM.
 //!
-//! One of the hosts that have such a program does it, one VM at a time. Before the program is called, the directory has an intent for
-//! each disk of the VM. The program is called as `PROGRAM VM FROM TO`, with the same, the disks and the reason as one JSON object on
-//! its standard input. docs/cluster.md is its contract.
+//! One of the hosts with such a program does this, one VM at a time. Before the program is called, the directory has an
+//! intent for each disk of the VM. The program is called as `PROGRAM VM FROM TO`. Its standard input has the same
+//! values, the disks and the reason as one JSON object. docs/cluster.md specifies the interface.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,10 +59,10 @@ pub fn start(daemon: &Arc<Daemon>, config: &ClusterConfig) -> Result<(), Directo
     Ok(())
 }
 
-/// Moves one VM, if one is to be moved and this host is the one that balances.
+/// Moves one VM, if the balancer proposes a move and this host is the one that balances.
 fn round(mover: &mut Mover, hook: &Hook, daemon: &Daemon, cluster: &Cluster) {
     let directory = &cluster.directory;
-    // Their end removes the intents.
+    // Dropping these removes the intents.
     let mut driven: Vec<Driven> = Vec::new();
     let mut act = mover.round(cluster.is_current());
     while let Some(next) = act {

@@ -31,7 +31,7 @@ pub struct ClusterConfig {
     pub certificate: Option<PathBuf>,
     /// Its private key, PEM.
     pub key: Option<PathBuf>,
-    /// The user of etcd, if that knows hosts by users.
+    /// The user of etcd, if etcd authenticates hosts by user and password.
     pub user: Option<String>,
     /// The file with the user's password in its first line.
     pub password_file: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub struct ClusterConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmConfig {
-    /// Its name, which `vm` of its disks has; that of its disk if that names no VM.
+    /// The name of the VM, as `vm` of its disks gives it; the name of its disk if the disk has no `vm`.
     pub name: String,
     /// Its memory.
     #[serde(default)]

@@ -1,8 +1,8 @@
-//! Borrowing where the plan of the cluster says: `[borrow] from = "auto"`.
+//! Borrowing from the hosts that the cluster's plan names: `[borrow] from = "auto"`.
 //!
-//! Each host that borrows works the plan out for itself, from what the directory has, and says in its own entry from whom it
-//! borrows. So it needs no host that balances, and what a dead host had borrowed is gone from the directory with its lease. How much a
-//! host lends and to whom is for that host to say: a plan that is wrong costs speed at most.
+//! Each borrowing host computes the plan itself from the directory, and publishes in its own entry from whom it
+//! borrows. So no balancing host is needed, and the loans of a dead host disappear from the directory with its lease.
+//! Each lender decides how much it lends and to whom, so a wrong plan costs only speed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -38,8 +38,8 @@ impl Cluster {
         self.directory.view().disks.get(id).map(|seen| seen.record.name.clone())
     }
 
-    /// Borrows from the hosts that the plan names, at the end of a window. Nothing changes while the directory is away, and no plan
-    /// is made while this host is not overloaded.
+    /// Borrows from the hosts that the plan names, at the end of a window. Changes nothing while the directory is away,
+    /// and makes no plan while this host is not overloaded.
     pub(super) fn borrow(&self, daemon: &Daemon) {
         let Some(hosts) = daemon.hosts() else { return };
         let Some(before) = hosts.auto_lenders().filter(|_| self.is_current()) else { return };
@@ -48,7 +48,7 @@ impl Cluster {
         }
         let loans = match self.plan_with_loans(&self.directory.view()) {
             Ok((_, loans)) => loans,
-            Err(error) => return tracing::debug!("it is not known whom to borrow from: {error}"),
+            Err(error) => return tracing::debug!("cannot determine the hosts to borrow from: {error}"),
         };
         let mine: Vec<&FlashLoan> =
             loans.iter().filter(|loan| loan.borrower.0 == self.directory.name()).collect();
@@ -58,7 +58,7 @@ impl Cluster {
             daemon.events.add("loan-planned", "daemon", loan.to_string());
         }
         for host in before.difference(&chosen) {
-            let what = format!("nothing is borrowed from host '{host}' any more: what it had is given back");
+            let what = format!("this host no longer borrows from host '{host}': its loans are given back");
             daemon.events.add("loan-ended", "daemon", what);
         }
     }

@@ -1,8 +1,8 @@
 //! This host in a cluster: what it reports to the directory, and what is decided from what the directory has.
 //!
 //! Invariants
-//! - Nothing that serves guests, attaches disks or moves them on a guest's behalf waits for the directory, or asks it who owns a
-//!   disk: the pools' records say that (docs/ownership.md).
+//! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory, and does
+//!   not ask it who owns a disk: the pools' records say that (docs/ownership.md).
 //! - While the directory is away, everything continues except the balancer's new moves, and status answers say
 //!   how old the view is.
 
@@ -163,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// Takes note of the moves of the host that balances.
+    /// Tracks the moves of the host that balances.
     fn follow(&self) {
         self.observed.locked().follow(&self.directory.view(), Instant::now());
     }

@@ -1,4 +1,5 @@
-//! The intents of moves that this daemon drives, and the end of those that are over. `haversack-moves` decides which.
+//! Creates the intents of moves that this daemon drives, and removes intents of moves that have ended.
+//! `haversack-moves` decides which have ended.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,18 +14,19 @@ use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// For how long a proposed move must not have been in the directory before its source stops sending the disk: the VM may have come to the
-/// destination at this moment.
+/// How long a proposed move must be missing from the directory before its source stops sending the disk: the VM may
+/// have arrived at the destination just now.
 const GIVEN_UP: Duration = Duration::from_secs(5);
-/// The reason of a move that an operator has ordered, for people.
+/// The displayed reason of a move that an operator has ordered.
 const ORDERED: &str = "an operator's order";
 
-/// Disks of this host that the balancer has had moved, where to, and when that was in the directory last.
+/// Disks of this host that the balancer moves: the destination, and when the move was last in the directory.
 #[derive(Default)]
 pub struct Proposed(Mutex<HashMap<String, (String, Instant)>>);
 
 impl Proposed {
-    /// Notes that the directory has a move of a disk of this host. An operator's move ends when the operator says so.
+    /// Records that the directory has a move of a disk of this host. An operator's move is not recorded: it ends only
+    /// on the operator's request.
     fn note(&self, disk: &str, intent: &IntentRecord) {
         if intent.is_ordered {
             self.0.locked().remove(disk);
@@ -34,7 +36,7 @@ impl Proposed {
     }
 }
 
-/// A move that this daemon drives. Its end removes the intent, if it is in the directory.
+/// A move that this daemon drives. Dropping it removes the intent, if it is in the directory.
 pub struct Driven<'a> {
     cluster: &'a Cluster,
     disk: String,
@@ -132,7 +134,7 @@ impl Cluster {
     /// Puts a move of the balancer into the directory.
     ///
     /// # Errors
-    /// Somebody else has moved the disk, or moves it, or balances; or etcd cannot be reached.
+    /// Another host has moved the disk, is moving it, or is now the one that balances; or etcd cannot be reached.
     pub(super) fn begin_proposed(
         &self,
         disk: &str,
@@ -173,7 +175,7 @@ impl Cluster {
             if view.intents.contains_key(disk) || seen.elapsed() < GIVEN_UP {
                 return true;
             }
-            // The directory has what was reported last. Whether the disk is being sent is for this daemon to say.
+            // The directory shows only what was reported last. This daemon itself knows whether the disk is being sent.
             let name = view.disks.get(disk).map(|entry| entry.record.name.as_str());
             let Some(name) = name else { return false };
             let ended = report::sent_to(daemon, name).and_then(|sent_to| {

@@ -129,7 +129,7 @@ impl Reporter {
             size_bytes: disk.size_bytes,
             demand_bytes: match (&disk.policy, &disk.measured) {
                 (Some(policy), Some(_)) => policy.demand_bytes.min(disk.size_bytes),
-                // No window has ended yet: what it uses it can use.
+                // No window has ended yet: the disk can use at least what it uses now.
                 _ => usage,
             },
             usage_bytes: usage,
@@ -168,15 +168,16 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
         (Some(epoch), Some(status)) => {
             Some(Place { epoch, can_move: true, moving_to: moving_to(daemon, hosts, &disk.name, &status) })
         }
-        // Detached, and left here.
+        // The disk is detached, and this host still owns it.
         (Some(epoch), None) => Some(Place { epoch, ..stays }),
-        // It does not move.
+        // The disk does not move.
         (None, None) if disk.state == DiskState::Attached => Some(stays),
         (None, _) => None,
     }
 }
 
-/// Returns where a disk of this host is on its way to. One that is attached on another host as well, and is only waiting there, is not.
+/// Returns where a disk of this host is on its way to. A disk that is attached on another host as well, but only waits
+/// there, is not on its way.
 fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, status: &MoveStatus) -> Option<String> {
     let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, name);
     status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to))

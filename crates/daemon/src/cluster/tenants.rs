@@ -1,10 +1,10 @@
-//! What tenants have of this host's pools: computed from the view as on every other host, and handed to the policy.
+//! The tenants' parts of this host's pools: computed from the view, as on every other host, and passed to the policy.
 //!
 //! Invariants
-//! - Nothing is computed while etcd is away: the bounds that the policy was last given stay in effect, also
-//!   after a restart.
-//! - This host never has more of a tenant's limit than the others leave of it, by what they have reported. So a limit holds while
-//!   hosts change their parts one after the other.
+//! - Nothing is computed while etcd is away: the bounds that the policy was last given stay in effect, even after a
+//!   restart.
+//! - This host never takes more of a tenant's limit than the other hosts leave, according to their reports. So a limit
+//!   holds while hosts change their parts one after the other.
 //! - If operators have set no tenants, the policy gets no bounds.
 
 use std::collections::BTreeMap;
@@ -24,15 +24,15 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The unit in which caches are divided among tenants: 1 MiB.
 const CHUNK_BLOCKS: u64 = (1 << 20) / BLOCK;
 
-/// A pool, as the division knows it: hosts may have several.
+/// The name of a pool in the division, with its host: hosts may have several pools.
 fn cache_name(host: &str, pool: &str) -> HostName {
     HostName(format!("{host}/{pool}"))
 }
 
-/// Returns what each tenant has of each pool of the hosts that are there.
+/// Returns each tenant's part of each pool of the hosts that are alive.
 ///
 /// # Errors
-/// None that a view leads to.
+/// No view causes an error.
 pub fn parts_of(view: &View) -> Result<Parts, ClusterError> {
     let is_there = |host: &str| view.hosts.contains_key(host);
     let there = view.pools.iter().filter(|((host, _), _)| is_there(host));
@@ -63,7 +63,7 @@ pub fn parts_of(view: &View) -> Result<Parts, ClusterError> {
     parts(&caches, &snapshot::tenants(view), &users, &held, CHUNK_BLOCKS)
 }
 
-/// What this host's pools have, by pool and tenant.
+/// The bounds in this host's pools, by pool and tenant.
 type Here = BTreeMap<String, BTreeMap<String, Bounds>>;
 
 /// See the module.
@@ -72,10 +72,10 @@ pub struct Tenants {
     is_due: bool,
     /// What was computed last.
     computed: Here,
-    /// The settings and this host's users of pools that it was computed for.
+    /// The settings and the users of this host's pools from which `computed` was made.
     settings: BTreeMap<String, TenantRecord>,
     users: BTreeMap<(String, String), u64>,
-    /// What the policy was told last. None: this daemon has not told it anything.
+    /// What the policy was given last; `None` if this daemon has not given it anything.
     told: Option<Here>,
 }
 
@@ -181,7 +181,7 @@ fn clip(here: &mut Here, view: &View, me: &str) {
     }
 }
 
-/// Returns the tenant as hosts call it: disks without one are one without a name.
+/// Returns the tenant's name in the directory: disks without a tenant belong to one with an empty name.
 fn tenant_of(bounds: &TenantBounds) -> &str {
     if bounds.tenant == NO_TENANT { "" } else { &bounds.tenant }
 }
@@ -195,7 +195,8 @@ fn tell(daemon: &Daemon, here: &Here) {
             most_blocks: bounds.most_blocks,
         };
         let mut bounds: Vec<TenantBounds> = tenants.into_iter().flatten().map(bounds).collect();
-        // A tenant may be called as disks without one are: it has its part, and they have what is left.
+        // A tenant may have the same name as the policy's group of disks without one: the tenant gets its part, and
+        // those disks get the rest.
         bounds.sort_by(|a, b| (&a.tenant, b.most_blocks).cmp(&(&b.tenant, a.most_blocks)));
         bounds.dedup_by(|later, first| later.tenant == first.tenant);
         if let Err(error) = daemon.with_policy(|policy| policy.set_tenants(&pool.name, &bounds)) {
@@ -239,7 +240,7 @@ mod tests {
             BTreeMap::from([("shop".into(), 7 * BLOCK)]);
         view.hosts.remove("beta");
         assert_eq!(most(&view, "alpha"), Some(5));
-        // Without a word of its host: what its disk has.
+        // If its host reports no limits, the usage of its disk counts.
         view.pools.get_mut(&of_beta).unwrap().record.tenant_limits.clear();
         assert_eq!(most(&view, "alpha"), Some(12 - 8));
     }

@@ -19,8 +19,8 @@ fn subject(path: &str) -> &str {
     named.unwrap_or("daemon")
 }
 
-/// Part of a response after which the daemon stops. It is acted on when nothing is awaited any more before the response
-/// is written: the daemon ends without waiting for its connections.
+/// An extension of a response after which the daemon stops. It takes effect only when nothing is left to await before
+/// the response is written, because the daemon ends without waiting for its connections.
 #[derive(Clone)]
 pub struct Stop(pub Sender<()>);
 

@@ -1,12 +1,13 @@
-//! What browsers may ask.
+//! Which requests of browsers are accepted.
 //!
-//! A browser sends requests for any page that is open in it, with the credentials that it has. So a page from elsewhere
-//! could ask a daemon whose control socket somebody has forwarded to their desk (`ssh -L`).
+//! A browser sends requests for any page that is open in it, with the browser's own credentials. So a page of another
+//! site could send requests to a daemon whose control socket is forwarded to a user's desktop (`ssh -L`).
 //!
 //! Invariants
-//! - A request that a page from elsewhere made is refused.
+//! - A request that a page of another site made is refused.
 //! - A request that any page made changes nothing: only GET and HEAD are answered.
-//! - Without TLS, a host by a name with a dot is refused: a page from elsewhere can make such a name mean this machine.
+//! - Without TLS, a request for a host name with a dot is refused: another site can make such a name resolve to this
+//!   machine.
 
 use std::net::IpAddr;
 

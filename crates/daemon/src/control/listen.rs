@@ -57,7 +57,8 @@ pub enum ListenError {
 const MIN_TOKEN_BYTES: usize = 16;
 /// Limits on connections to the control socket, in total and per process.
 const CONTROL_PLACES: (usize, usize) = (256, 64);
-/// The same for readers and for strangers, where there are roles. Operators and admins have the rest.
+/// The same limits for readers, and for callers without a role, if roles are configured. Operators and admins have the
+/// rest.
 const READER_PLACES: (usize, usize) = (64, 16);
 const STRANGER_PLACES: (usize, usize) = (16, 4);
 /// Limits on connections to a port, in total and per address.

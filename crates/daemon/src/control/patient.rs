@@ -1,8 +1,7 @@
 //! A stream that drops peers which do not read what is written.
 //!
 //! Invariant
-//! - While something is left to write, at least `LEAST_BYTES`, or everything if it is less, leaves in each
-//!   period.
+//! - While data is left to write, at least `LEAST_BYTES`, or all of it if it is less, is sent in each period.
 
 use std::io;
 use std::pin::Pin;

@@ -101,7 +101,7 @@ function directory(status) {
   return [element("p", endpoint ? "" : "bad", text), ...(problems ?? []).map((problem) => element("p", "bad", problem))];
 }
 
-/** Shows the cluster; `known` has the answers of /v1/cluster and, once they are there, /v1/cluster/plan and tenants. */
+/** Shows the cluster from the answers of /v1/cluster and, once available, /v1/cluster/plan and /v1/cluster/tenants. */
 export function showCluster(place, { status, plan, tenants }) {
   const pools = status.hosts.flatMap((host) => host.pools.length ? host.pools.map((pool) => [host, pool]) : [[host, null]]);
   const running = status.moves.map((move) => ({ ...move, name: move.disk }));

@@ -10,7 +10,7 @@ const place = (id) => document.getElementById(id);
 const state = { overview: null, loads: new Map(), events: [], after: 0, plan: null, tenants: null };
 
 async function ask(path) {
-  // Without the credentials that the page's own address may have.
+  // `location.origin` leaves out credentials that the page's own address may contain.
   const answer = await fetch(new URL(path, location.origin));
   if (answer.ok) return answer.json();
   const { error } = await answer.json().catch(() => ({}));
@@ -61,7 +61,7 @@ async function refreshDay() {
 
 async function refreshCurves() {
   const disks = disksWithCurves(state.overview);
-  place("curves-note").textContent = disks.length ? "The disk that is chosen in the table, and those with the most in the cache. The dot is the present share."
+  place("curves-note").textContent = disks.length ? "The disk selected in the table, and the disks with the most cached data. The dot marks the current share."
     : "No disk is attached.";
   const curves = await Promise.all(disks.map((disk) => ask(`/v1/disks/${encodeURIComponent(disk.name)}/curve`).catch(() => null)));
   place("curves").replaceChildren(...disks.map((disk, at) => curveOf(disk, curves[at])));
@@ -80,7 +80,7 @@ async function refreshCluster() {
   showCluster(place("cluster"), { status: await ask("/v1/cluster"), plan, tenants });
 }
 
-/** What a large cluster needs time for. */
+/** Refreshes what takes time to compute in a large cluster. */
 async function refreshPlan() {
   if (!state.overview.is_in_cluster) return;
   [state.plan, state.tenants] = await Promise.all([ask("/v1/cluster/plan").catch(() => null), ask("/v1/cluster/tenants")]);
@@ -107,7 +107,7 @@ function fail(error) {
   place("trouble").textContent = `The daemon does not answer, the figures are old: ${error.message}`;
 }
 
-/** Does something now and then every few seconds, however long it takes. */
+/** Does some work now, and again `ms` after each time that it has finished. */
 async function forever(work, ms) {
   await work().catch(fail);
   setTimeout(() => forever(work, ms), ms);

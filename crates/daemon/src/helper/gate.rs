@@ -1,12 +1,12 @@
-//! What decides whether a helper may be used: when it is started, and now and then while it runs.
+//! Decides whether a helper may be used: when it is started, and periodically while it runs.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 /// How often a gate confirms a helper.
 pub const CONFIRM_EVERY: Duration = Duration::from_secs(3600);
-/// A helper that its gate could not confirm this often is stopped, and must be admitted again: half of the day for which
-/// `fence-rbd` blocklists a client.
+/// A helper that its gate has not confirmed for this many intervals is stopped, and must be admitted again. With
+/// intervals of [`CONFIRM_EVERY`], this is half of the day for which `fence-rbd` blocklists a client.
 const MOST_UNCONFIRMED: u32 = 12;
 
 /// Decides at each start of a helper whether it may be used.
@@ -14,19 +14,20 @@ pub trait Gate: std::fmt::Debug + Send + Sync {
     /// Called before the helper is started.
     ///
     /// # Errors
-    /// It must not be.
+    /// The helper must not be started.
     fn prepare(&self) -> Result<(), Refusal>;
 
     /// Called when the helper has opened its store, before anybody can connect to it.
     ///
     /// # Errors
-    /// It must not be used.
+    /// The helper must not be used.
     fn admit(&self) -> Result<(), Refusal>;
 
-    /// Called now and then while the helper is used.
+    /// Called periodically while the helper is used.
     ///
     /// # Errors
-    /// It must not be used any more, if that is final. Otherwise this cannot be told now.
+    /// If the refusal is final, the helper must not be used any more. Otherwise it is not known at present whether it
+    /// may be.
     fn confirm(&self) -> Result<(), Refusal>;
 }
 
@@ -35,11 +36,11 @@ pub trait Gate: std::fmt::Debug + Send + Sync {
 pub struct Refusal {
     /// For the operator.
     pub why: String,
-    /// No other one is started.
+    /// No other helper is started.
     pub is_final: bool,
 }
 
-/// When a helper was last confirmed by its gate, and will be next.
+/// When the gate last confirmed a helper, and when it will do so next.
 pub(super) struct Confirmation {
     every: Duration,
     last: Instant,
@@ -47,7 +48,8 @@ pub(super) struct Confirmation {
 }
 
 impl Confirmation {
-    /// The first time comes somewhere within the interval, so that not all helpers of a host are confirmed at once.
+    /// The first confirmation is due at a time within the interval that depends on the disk, so that not all helpers of
+    /// a host are confirmed at the same time.
     pub fn new(disk: &str, every: Duration) -> Confirmation {
         let mut hasher = DefaultHasher::new();
         disk.hash(&mut hasher);

@@ -1,11 +1,12 @@
-//! One helper a disk, also after the daemon was killed: the helper that it leaves behind closes its store and exits, and the
-//! next one starts when it is gone.
+//! One helper per disk, even after the daemon was killed: the helper left behind closes its store and exits, and the
+//! next one starts only when it is gone.
 //!
 //! Invariants
-//! - The lock of a file beside the socket belongs to the helper process, which has it as its standard input. It ends with
-//!   the process, however that ends.
-//! - The process id in the file is that of the lock's holder, or there is none.
-//! - A helper has the file open for reading only, and the daemon kills what the file names only if it runs as the helper's user.
+//! - The lock of a file beside the socket belongs to the helper process, which has the file as its standard input. The
+//!   lock ends with the process, however the process ends.
+//! - The process ID in the file is that of the lock's holder, or there is none.
+//! - A helper has the file open for reading only, and the daemon kills the process that the file names only if it runs
+//!   as the helper's user.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -19,8 +20,9 @@ use nix::unistd::Pid;
 
 use super::{HelperError, LOOK_EVERY};
 
-/// How long the helper of a daemon that died may take to close its store before it is killed. One whose RBD image a killed
-/// client had open gets it only after 10 s, and killing this one as well would cost its successor the same again.
+/// How long the helper of a dead daemon may take to close its store before it is killed. If a killed client had its RBD
+/// image open, the helper gets the image only after 10 s; killing the helper as well would delay its successor by the
+/// same time again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(15);
 /// How long a helper that was killed may take to be gone.
 const TIME_TO_END: Duration = Duration::from_secs(3);

@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - The file never grows beyond its header and its records.
-//! - A record counts only if its checksum holds and its place is that of its number; a torn or damaged one is skipped.
-//! - The oldest records make room.
+//! - A record is valid only if its checksum matches and its position is that of its number; a torn or damaged record is
+//!   skipped.
+//! - New records overwrite the oldest ones.
 
 use std::fs::File;
 use std::io;

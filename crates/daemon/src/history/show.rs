@@ -15,7 +15,7 @@ use crate::locked::Locked;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The most points of a curve.
 const POINTS: u64 = 288;
-/// The disks of a pool that are shown one by one: those that had the most.
+/// The most disks of a pool that are shown individually: those with the most cached data.
 const DISKS: usize = 8;
 
 /// The records of a pool in one point of the curves.

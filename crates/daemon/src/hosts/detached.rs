@@ -1,9 +1,10 @@
-//! Disks that are detached here and that another host may have: they *stand by*, and leave when that host asks for them.
+//! Detached disks that another host may take: they *stand by*, and leave when that host asks for them.
 //!
 //! Invariants
-//! - Only a disk whose ownership on record was agreed on with the other hosts stands by, and after a start only when the hosts
-//!   that can be reached have said that it was not taken over.
-//! - A disk that is attached, being attached or waiting for that does not: it is used here, or about to be.
+//! - A disk stands by only if its recorded ownership was agreed with the other hosts and, after a start, only once the
+//!   hosts that can be reached have said that it was not taken over.
+//! - A disk that is attached, is being attached or waits to be attached does not stand by: this host uses it, or is
+//!   about to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,11 @@ use crate::pool::Pool;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Has a disk that a pool has on record as this host's leave for whichever host asks for it, if it is detached.
+    /// Makes a detached disk that a pool records as this host's own stand by, so that it leaves for any host that asks
+    /// for it.
     ///
     /// # Errors
-    /// It cannot leave. The error says why, as another host tells it of this one.
+    /// The disk cannot leave. The error is worded as another host reports it about this host.
     pub(super) fn stand_by(&self, pool: &Pool, id: DiskId) -> std::result::Result<(), String> {
         let check_unused = || match self.by_id(id) {
             Ok((_, disk)) if disk.with(|inner| inner.state) == DiskState::Detached => Ok(()),
@@ -30,7 +32,7 @@ impl Daemon {
                 Err("is attaching it, or it waits there: wait until it is attached there, or detach it there"
                     .to_owned())
             }
-            // It is listed soon after a start, before it is known whether it is to be attached.
+            // Disks are listed soon after a start. Until then it is not known whether this one is to be attached.
             Err(_) => Err("has blocks of it, and does not list it: try again, or attach it there".to_owned()),
         };
         if !self.state.is_agreed(id) {
@@ -80,7 +82,7 @@ impl Daemon {
     }
 }
 
-/// Has disks that are detached stand by after a start, and when that could not be done at once, until the daemon ends.
+/// Makes detached disks stand by after a start. Retries, until the daemon ends, those that cannot yet.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -1,12 +1,13 @@
-//! Take-overs by force that this host must hear of: what it owns may be another host's by now.
+//! Take-overs by force that concern this host: another host may by now own a disk that this host has recorded as its
+//! own.
 //!
 //! Invariants
-//! - A disk that this host has on record as its own is served after a start only when the hosts that can be reached were
-//!   asked for it, and have answered. Those that cannot are asked when they are connected, until they answer. Until then the
-//!   record counts: otherwise a cluster in which one host is dead could not start again.
-//! - Only the host that takes a disk over can confirm that it has: its take-over may have failed after others
-//!   noted it. Until it answers, this host does not begin to serve the disk.
-//! - A host that is told of a take-over remembers it, also if it does not know the disk.
+//! - After a start, a disk that this host has recorded as its own is served only once the hosts that can be reached
+//!   were asked about it and have answered. The other hosts are asked once they are connected, until they answer. Until
+//!   then, the record counts: otherwise a cluster with one dead host could not start again.
+//! - Only the host that takes a disk over can confirm that it has: its take-over may have failed after others had noted
+//!   it. Until it answers, this host does not begin to serve the disk.
+//! - A host that is told of a take-over remembers it, even if it does not know the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,15 +56,16 @@ fn is_concerned(disk: &RecordedDisk) -> bool {
 /// What other hosts say of a disk that this one has on record as its own.
 #[derive(PartialEq, Eq, Debug)]
 enum Heard {
-    /// None of them has taken it over.
+    /// No host has taken it over.
     Nothing,
-    /// This one has, under this epoch.
+    /// The named host has taken it over, under this epoch.
     TakenOver(HostId, u64),
-    /// This one was about to, and does not answer.
+    /// The named host was about to take it over, and does not answer.
     Unclear(HostId),
 }
 
-/// Judges what hosts have on record of a disk that this one has under `epoch`, and what it has noted itself.
+/// Evaluates the other hosts' records of a disk and this host's own note. This host has recorded the disk under
+/// `epoch`.
 fn judge(
     (me, epoch, is_void_under_any): (HostId, u64, bool),
     records: &[(HostId, HostRecord)],
@@ -104,7 +106,7 @@ impl Daemon {
     /// # Errors
     /// That cannot be known: a pool is not open.
     pub(super) fn record_of(&self, id: DiskId) -> Result<HostRecord> {
-        // Before the record is looked at: when the disk is no longer being taken over, the end of that is on record.
+        // Read this before the record: once the disk is no longer being taken over, the record shows the outcome.
         let is_taking = self.hosts().is_some_and(|hosts| hosts.taking.locked().contains(&id));
         let disk = self.on_record(id)?.map(|(_, disk)| disk);
         let noted = self.state.taken_over(id);
@@ -130,10 +132,10 @@ impl Daemon {
         }
     }
 
-    /// Notes that another host takes a disk over, and returns when that is on record.
+    /// Notes that another host takes a disk over. Returns when the take-over is recorded.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;
-        // Noted first: whoever attaches the disk in the meantime looks at the note when the pool knows the disk.
+        // The note is made first: an attach at the same time reads it once the pool knows the disk.
         self.state.note_taken_over([(id, host, epoch)])?;
         self.pools().try_for_each(|pool| {
             self.until_recorded(|| {
@@ -244,7 +246,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Makes what was noted of a take-over known to a pool that has just attached the disk.
+    /// Applies a noted take-over in a pool that has just attached the disk.
     pub(crate) fn apply_taken_over(&self, pool: &Pool, id: DiskId) -> Result<()> {
         match self.state.taken_over(id) {
             Some((by, epoch)) if self.hosts().is_some_and(|hosts| hosts.me != by) => {
@@ -327,7 +329,7 @@ struct Watch {
     connected: HashMap<HostId, SystemTime>,
     questions: Questions,
     owners_asked: Option<Instant>,
-    /// Disks that were taken over, with the host and the epoch, until that is on record.
+    /// Take-overs that are not recorded yet: the disk, the host and the epoch.
     overtaken: Vec<(DiskId, HostId, u64)>,
 }
 

@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(50);
 const MOST_PATH_BYTES: usize = 107;
 
 impl Daemon {
-    /// Has a disk attached and sent here by the host that has it. One that is attached here is only asked for.
+    /// Attaches a disk here through the host that has it, and requests its cache. If the disk is attached here already,
+    /// only its cache is requested.
     ///
     /// # Errors
     /// The request does not name exactly one place, no host has such a disk, or it cannot be attached here.
@@ -79,7 +80,7 @@ impl Daemon {
         disks.filter(|(_, disk)| disk.attached().is_ok()).find(|(name, disk)| is_it(name, disk))
     }
 
-    /// Has the host that expects a disk attach it, if it is here. It asks for the cache then.
+    /// If the disk is here, makes the host that expects it attach it. That host then requests the cache.
     pub(super) fn bring(&self, hosts: &Hosts, to: HostId, wanted: &ExpectDisk) -> Result<Answer> {
         let Some((_, disk)) = self.wanted(wanted) else { return Ok(Answer::Unknown) };
         let status = self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;

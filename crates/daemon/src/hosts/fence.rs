@@ -1,7 +1,8 @@
-//! Fencing: a program of the operator's makes sure that a dead host cannot write a disk's origin any more.
+//! Fencing: an operator's program ensures that a dead host can no longer write to a disk's origin.
 //!
-//! The program is called as `PROGRAM HOST ADDRESS DISK-ID ORIGIN`, with the same, the disk's name and this host's as one JSON
-//! object on its standard input. Only the exit code 0 says that the host is fenced. docs/migration.md is its contract.
+//! The program is called as `PROGRAM HOST ADDRESS DISK-ID ORIGIN`. Its standard input has the same values, the disk's
+//! name and this host's name as one JSON object. Only exit code 0 means that the host is fenced. docs/migration.md
+//! specifies the interface.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::{self, ProgramError};
 
-/// Which program fences.
+/// The programs that fence.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum FencePrograms {
-    /// This one.
+    /// One program for all origins.
     All(PathBuf),
-    /// By the kind of the origin.
+    /// One program for each kind of origin.
     ByOrigin(BTreeMap<OriginKind, PathBuf>),
 }
 
@@ -138,7 +139,7 @@ mod tests {
         assert!(matches!(slow, ProgramError::Slow { .. }), "{slow}");
         let missing = fence(Path::new("/nowhere/fence"), &target(), minute).unwrap_err().to_string();
         assert!(missing.contains("/nowhere/fence"), "{missing}");
-        // What it leaves running does not hold it up.
+        // Processes that the program leaves running do not delay it.
         run("sleep 1000 & exit 0", minute).unwrap();
     }
 

@@ -73,7 +73,7 @@ impl Daemon {
         let recorded = pool.backend.recorded_move(id)?;
         if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
         {
-            // What this host has on record is newer than what it is told.
+            // This host's own record is newer than `from`.
             return Ok(Some(Moves::default()));
         }
         if recorded.is_some() {
@@ -112,12 +112,12 @@ impl Daemon {
 
     /// Returns what this host knows of a disk.
     pub(super) fn knows(&self, id: DiskId) -> Answer {
-        // Before the record is looked at: a disk that is no longer sought then is on record.
+        // Read this before the records: a disk that is no longer sought by then is recorded.
         let is_sought = self.hosts().is_some_and(|hosts| hosts.seeking.locked().contains(&id));
         for pool in self.pools() {
             let moves = matches!(pool.backend.migration_status(id), Ok(Some(_)));
             match pool.backend.recorded_move(id) {
-                // It asks that host, and gives no answer itself.
+                // The asking host asks the new owner as well, so this host gives no answer.
                 Ok(Some(Moved::Overtaken { .. })) => {}
                 Ok(Some(_)) if moves => return Answer::Known,
                 Ok(Some(_)) => {
@@ -147,7 +147,7 @@ impl Hosts {
         let mut missing = Vec::new();
         while !asked.is_empty() {
             let answers = self.ask(&asked, id, &Question::Find);
-            // Asking waits for hosts that may just be about to connect.
+            // The time starts after asking, because asking waits for connections that are being made.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
             let mut again = Vec::new();
             while !asked.is_empty() {

@@ -1,5 +1,6 @@
-//! Guests that are about to come: a hypervisor opens a disk here while another host has it. It is a sign of a
-//! migration that was not announced, so the other host is asked to send the cache ahead, until the hypervisor closes the disk again.
+//! Guests that are about to arrive: a hypervisor opens a disk here while another host has it. This indicates a
+//! migration that was not announced, so the other host is asked to send the cache ahead until the hypervisor closes the
+//! disk again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

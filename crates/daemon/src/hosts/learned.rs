@@ -1,5 +1,5 @@
-//! What admission has learned of a disk travels with it: the host that sends the disk saves it in its file, and the host that
-//! has taken the disk over asks for that file, in parts.
+//! What admission has learned of a disk moves with the disk: the sending host saves it in the disk's file, and the host
+//! that has got the disk requests that file, in parts.
 //!
 //! Invariants
 //! - The file is used only as a whole, if its checksum is right and it is of the disk.
@@ -21,9 +21,9 @@ use crate::learned::{decode, open};
 
 /// How long the other host may take for one part.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes in one part: encoded, it fits a note.
+/// Bytes in one part; an encoded part fits into a note.
 const PART_BYTES: usize = 9 << 10;
-/// A longer file is not one of this kind.
+/// A file of this kind is never longer.
 const MOST_BYTES: usize = 8 << 20;
 
 /// Who owns a disk when this host asks for what was learned of it.
@@ -110,8 +110,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Asks the host from which a disk has come, or is about to, for something in parts. Returns that host's name, and the
-    /// whole.
+    /// Requests something in parts from the host from which a disk has come or is about to come. Returns that host's
+    /// name and the joined parts.
     pub(super) fn parts(
         &self,
         hosts: &Hosts,

@@ -3,8 +3,8 @@
 //! Invariants
 //! - Messages about loans go only to a host that has said, on the present connection, that it lends to this one. A host of an
 //!   older version does not know these messages.
-//! - Disks ask only lenders that are chosen: those of the configuration, or with `from = "auto"` those that the cluster's plan
-//!   names (`cluster/loans.rs`). What a lender has that is chosen no more is given back.
+//! - Disks ask only chosen lenders: those of the configuration or, with `from = "auto"`, those that the cluster's plan
+//!   names (`cluster/loans.rs`). When a lender is no longer chosen, its loans are given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::daemon::Daemon;
 use crate::locked::Locked;
 use crate::settings::check_name;
 
-/// The operator is told of changes each time after this many looks.
+/// Changes are reported to the operator each time after this many checks.
 const LOOKS_A_TELL: u32 = 4;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);

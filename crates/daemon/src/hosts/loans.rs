@@ -1,7 +1,8 @@
-//! What operators are told of loans of flash: the list of them, and events.
+//! Reports loans of flash to operators: a list of them, and events.
 //!
 //! Invariant
-//! - Of each lender and each pool there is at most one event of a kind in [`EVERY`], however often things change.
+//! - For each lender and each pool, there is at most one event of each kind in [`EVERY`], however often the state
+//!   changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -27,11 +28,11 @@ struct LenderNow {
     host: String,
     /// It is connected, and lends to this host.
     is_there: bool,
-    /// A disk does not ask it for a while.
+    /// Why a disk has paused asking it, if one has.
     pause: Option<Cause>,
     /// How often disks have paused asking it.
     pauses: u64,
-    /// A disk has had an answer since.
+    /// It has answered a disk since the pause.
     answers: bool,
 }
 
@@ -85,7 +86,7 @@ impl Watch {
             return None;
         }
         told.away_since = None;
-        // Disks that were detached have taken their counts with them.
+        // The count also drops when disks are detached.
         let is_new = lender.pauses > told.pauses;
         told.pauses = lender.pauses;
         let is_paused = lender.pause.is_some() || is_new;
@@ -97,7 +98,7 @@ impl Watch {
                     Some(Cause::Fails) => "does not answer in time",
                     None => "did not answer in time, or slower than the origin",
                 };
-                return news("loan-paused", format!("host '{host}' {why}: it is left alone for a while"));
+                return news("loan-paused", format!("host '{host}' {why}: it is not asked for a while"));
             }
             return None;
         }

@@ -270,7 +270,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has the cache of a disk sent here that was attached, if another host has it.
+    /// Requests the cache of a disk that was attached here, if another host has it.
     pub(crate) fn have_sent(self: &Arc<Self>, disk: &Disk) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let config = disk.config();
@@ -309,10 +309,10 @@ fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
     ))
 }
 
-/// Returns what has another host attach a disk.
+/// Returns the question that makes another host attach a disk.
 pub(super) fn preparation(hosts: &Hosts, disk: &Disk, to: HostId) -> Question {
     let config = disk.config();
-    // A disk that moves to the host of its replica is to have one where it was.
+    // If a disk moves to the host of its replica, its new replica is to be on this host.
     let is_there = config.replica_host().is_some_and(|host| hosts.find(host) == Some(to));
     let replicate = if is_there { Some(hosts.my_name()) } else { config.replicate.clone() };
     let config = DiskConfig { accept_loss: None, accept_origin_change: None, replicate, ..config };

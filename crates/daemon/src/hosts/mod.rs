@@ -1,9 +1,9 @@
 //! The other hosts between which disks move: the connections to them, and what daemons say to each other.
 //!
 //! Invariants
-//! - A disk of which this host's pool does not know the owner is attached as a new one only if every other host has said
-//!   that it does not know the disk either, or the operator has said so for those that do not answer. Of two hosts that
-//!   attach a disk as a new one at the same time, at least one is told.
+//! - If this host's pool does not know the owner of a disk, the disk is attached as a new one only if every other host
+//!   has said that it does not know the disk either, or the operator has said so for the hosts that do not answer. If
+//!   two hosts attach a disk as a new one at the same time, at least one of them is told.
 //! - No message of another host makes this daemon wait.
 
 mod arriving;
@@ -58,9 +58,9 @@ use crate::locked::Locked;
 use crate::part::Part;
 use crate::pool::Pool;
 
-/// How often the daemon looks whether it has something to ask of other hosts.
+/// How often the daemon checks whether it has questions for other hosts.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Threads that answer what is on record: nothing of that waits for an origin.
+/// Threads that answer questions about records: no such answer waits for an origin.
 const RECORD_THREADS: usize = 2;
 /// Questions for records that wait for them; more are refused.
 const MOST_RECORD_QUESTIONS: usize = 8192;
@@ -85,17 +85,17 @@ pub struct Hosts {
     /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
-    /// When migrations are cancelled unless whoever drives them keeps them alive.
+    /// When migrations are cancelled unless the programs that drive them keep them alive.
     kept: Mutex<HashMap<DiskId, Instant>>,
     /// How fast disks are being sent.
     paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
     answering: AtomicUsize,
-    /// Answer what is on record, however many other questions are being answered.
+    /// Threads that answer questions about records, however many other questions are being answered.
     records: Workers,
-    /// Ask what admission has learned elsewhere.
+    /// Threads that ask what admission has learned on other hosts.
     learners: Workers,
-    /// Disks that are being attached here, of which the owner is to be found.
+    /// Disks that are being attached here, whose owner is being looked up.
     seeking: Mutex<HashSet<DiskId>>,
     /// Disks that are being taken over by force.
     taking: Mutex<HashSet<DiskId>>,
@@ -249,7 +249,7 @@ impl Hosts {
         }
     }
 
-    /// As [`Hosts::keep`], for a migration that was started to be called off unless it is kept.
+    /// As [`Hosts::keep`], but only for a migration that is cancelled unless it is kept alive.
     fn keep_on(&self, disk: DiskId, keep: Option<Span>) {
         if self.kept.locked().contains_key(&disk) {
             self.keep(disk, keep);

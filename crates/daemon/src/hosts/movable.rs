@@ -1,10 +1,10 @@
 //! Which disks can move between hosts, by their origins.
 //!
-//! All hosts between which a disk moves have its origin open at the same time; the owner alone uses it
-//! ([`haversack_ownership`]). So nothing on the way to the origin may keep any of it: neither data, nor where the data is,
-//! nor writes that may still be carried out when another host has the disk.
+//! All hosts between which a disk moves have its origin open at the same time; only the owner uses it
+//! ([`haversack_ownership`]). So nothing between a host and the origin may keep state of it: neither data, nor where
+//! the data is, nor writes that may still be carried out after another host has got the disk.
 //!
-//! | origin | moves | since |
+//! | origin | moves | reason |
 //! |---|---|---|
 //! | file, block device, NBD server | yes | the engine accesses it itself |
 //! | `rbd:` | yes, except a snapshot | the helper keeps nothing of it, and the hosts share its lock ([`crate::rbd`]) |

@@ -1,11 +1,11 @@
 //! `haversack disk own`: taking a disk over from a permanently dead host.
 //!
 //! Invariants
-//! - A disk is taken only from hosts that are not connected. Every other host has said that it neither has the disk nor dirty
-//!   blocks of it, and has durably noted the new epoch before this one takes it: a grant of the dead host's that is still on its
-//!   way to one of them counts for nothing.
-//! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as one that is off.
-//!   A host that is not configured cannot be fenced: neither its name nor its address is known.
+//! - A disk is taken only from hosts that are not connected. Before this host takes it, every other host has said that
+//!   it has neither the disk nor dirty blocks of it, and has durably noted the new epoch. So a grant of the dead host
+//!   that is still on its way to one of them has no effect.
+//! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as powered
+//!   off. A host that is not configured cannot be fenced: neither its name nor its address is known.
 //! - A disk is taken over by one job at a time.
 
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// How often it is looked whether a take-over is on record.
+/// How often to check whether a take-over is recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// For how long hosts are not waited for again.
+/// After hosts were waited for, how long they are not waited for again.
 const WAITED_ONCE: Duration = Duration::from_secs(10);
 /// What to do about hosts that are not fenced.
 const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
@@ -57,7 +57,7 @@ struct Plan {
     replica: Option<KeptReplica>,
 }
 
-/// A disk that is being taken over. It is no longer when this is dropped.
+/// Marks a disk as being taken over until this is dropped.
 struct Taking<'a>(&'a Hosts, DiskId);
 
 impl<'a> Taking<'a> {
@@ -96,7 +96,7 @@ fn uses_replica(replica: Option<&KeptReplica>, request: &OwnDisk) -> bool {
     replica.is_some_and(|replica| replica.is_used(request.owner_stopped))
 }
 
-/// Refuses what a request has not said of the replica that this host has.
+/// Refuses a request that does not fit the replica on this host, or does not say whether to use it.
 fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let (disk, replica) = (&takeover.disk, takeover.replica.as_ref());
     match replica.filter(|replica| replica.is_usable()) {
@@ -120,7 +120,7 @@ fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
             };
             Err(DaemonError::conflict(
                 format!(
-                    "host '{}' may have gone on without the replica of disk '{disk}' that is here: {heard}",
+                    "host '{}' may have continued without the replica of disk '{disk}' that is here: {heard}",
                     replica.of
                 ),
                 hint,
@@ -231,7 +231,7 @@ impl Daemon {
     fn run_own(&self, hosts: &Hosts, disk: &Disk, request: &OwnDisk) -> Result<()> {
         let name = disk.config().name;
         let _taking = Taking::begin(hosts, disk.id)?;
-        // Other hosts may have answered since, and now they see that this one takes it.
+        // Other hosts may have answered since, and from now on they are told that this host is taking the disk.
         let plan = self.plan(hosts, disk)?;
         let takeover = self.describe_takeover(hosts, disk, &plan);
         check(&takeover, request)?;
@@ -307,7 +307,7 @@ impl Daemon {
         }
         let is_living = |host: &HostId| answers.iter().any(|(answering, _)| answering == host);
         let (living, suspects): (Vec<HostId>, Vec<HostId>) = asked.into_iter().partition(is_living);
-        // The host may have come back with nothing of the disk: then another one has it, if any has.
+        // If the host has come back with nothing of the disk, another host has the disk, if any has.
         let dead = if is_living(&dead) { suspects.first().copied().unwrap_or(dead) } else { dead };
         let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
@@ -324,8 +324,8 @@ impl Daemon {
         Ok(of.and_then(|of| kept(&status, backend.now_us(), of, epoch)))
     }
 
-    /// Fencing takes time. If the replica was certain when that began, and is not any more, only the operator can say that it is
-    /// to be used.
+    /// Fencing takes time. If the replica was certain when fencing began but no longer is, only the operator can decide
+    /// that it is to be used.
     fn check_still_used(&self, hosts: &Hosts, disk: &Disk, request: &OwnDisk) -> Result<()> {
         if uses_replica(self.kept_replica(hosts, disk, 0)?.as_ref(), request) {
             return Ok(());
@@ -442,10 +442,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has the living hosts note that this one takes the disk.
+    /// Makes the living hosts note that this host takes the disk.
     fn have_noted(&self, hosts: &Hosts, disk: &Disk, living: &[HostId], epoch: u64) -> Result<()> {
         let answers = hosts.ask_now(living, disk.id, &Question::Yield { epoch });
-        // Each of them makes it durable first.
+        // Each host makes its note durable before it answers.
         let deadline = Instant::now() + RECORD_TIME + PATIENCE;
         for _ in living {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -465,7 +465,8 @@ impl Daemon {
 
     fn wait_until_taken(&self, disk: &Disk, epoch: u64) -> Result<()> {
         let backend = &self.pool(&disk.config().pool)?.backend;
-        // Until then the other hosts are told that this one is taking the disk over: it may still come to be on record.
+        // Until this returns, other hosts are told that this host is taking the disk over, because the take-over may
+        // still be recorded.
         while !self.is_stopping() {
             let status = backend.migration_status(disk.id)?;
             let Some(status) = status else { break };
@@ -560,7 +561,7 @@ mod tests {
         assert_eq!(outcome(kept(true, false, false), true, false), Ok(true));
         assert_eq!(outcome(kept(true, false, false), false, true), Ok(false), "the loss of it is accepted");
         let refused = outcome(kept(true, false, false), false, false).unwrap_err();
-        assert!(refused.contains("may have gone on without") && refused.contains("9.0 s ago"), "{refused}");
+        assert!(refused.contains("may have continued without") && refused.contains("9.0 s ago"), "{refused}");
         let not_heard = KeptReplica { heard_s: None, ..kept(true, false, false) };
         let refused = outcome(not_heard, false, false).unwrap_err();
         assert!(refused.contains("not known when that was last heard"), "{refused}");

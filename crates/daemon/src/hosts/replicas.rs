@@ -28,7 +28,7 @@ use crate::locked::Locked;
 use crate::origin::Origin;
 use asked::Asked;
 
-/// So many questions may wait for an answer at a time: a host answers 64 of all hosts together.
+/// The most questions that may wait for an answer: a host answers at most 64 questions of all hosts at a time.
 const MOST_ASKED: usize = 16;
 /// How long a host may be unable to have a replica before `auto` takes another one.
 const AWAY: Duration = Duration::from_secs(15);
@@ -42,11 +42,11 @@ const HAS_LOSSES: &str = "dirty blocks of the disk are lost on this host; a repl
 #[derive(Clone)]
 struct Seen {
     status: MoveStatus,
-    /// The pool's time then.
+    /// The pool's time at that moment.
     at_us: Micros,
     /// Since when it has been in this state at this place.
     since: Instant,
-    /// Where it is to be, and why it is not there.
+    /// Where the replica is to be; `error` says why it is not there.
     at: Option<HostId>,
     place: Option<String>,
     of: Option<String>,
@@ -57,7 +57,7 @@ struct Seen {
 #[derive(Default)]
 pub(crate) struct Replicas {
     places: Mutex<HashMap<DiskId, HostId>>,
-    /// Disks that another host owns: their replicas will be where `places` says when they are here.
+    /// Disks that another host owns: `places` says where their replicas will be once this host owns them.
     elsewhere: Mutex<HashSet<DiskId>>,
     seen: Mutex<HashMap<DiskId, Seen>>,
 }
@@ -170,9 +170,9 @@ impl Daemon {
         Ok(Some(ReplicaPolicy { at, on_loss }))
     }
 
-    /// Chooses a host for a disk's replica, apart from some: one that is connected, and not drained if another one is there; of
-    /// these the one with the most free cache for each replica of this host, if that is known; then the one with the fewest. Disks
-    /// and hosts that are equal in this are spread.
+    /// Chooses a host for a disk's replica, except those in `without`. Prefers a connected host, then one that is not
+    /// being drained, then the one with the most free cache per replica of this host, if known, then the one with the
+    /// fewest replicas. A hash decides between equal hosts, so that disks are spread.
     fn choose(&self, hosts: &Hosts, id: DiskId, without: &HashSet<HostId>) -> Option<HostId> {
         let free = self.cluster().map(|cluster| cluster.free_bytes()).unwrap_or_default();
         let draining = self.draining(hosts);
@@ -257,7 +257,7 @@ impl Daemon {
         ))
     }
 
-    /// Starts a disk's replica again that was ended for something that is over, or that has failed.
+    /// Restarts a disk's replica after the operation for which it was ended has completed or failed.
     pub(crate) fn renew_replica(&self, disk: &Disk, handle: DiskHandle) {
         let config = disk.config();
         let renewed = self.replica_policy(&config, disk.id).and_then(|policy| match policy {
@@ -312,7 +312,7 @@ impl Watch {
             let Ok(statuses) = pool.backend.replicas() else { continue };
             let at_us = pool.backend.now_us();
             for (id, mut status) in statuses {
-                // A host that waits for the disk will have a replica of it elsewhere, once it owns it.
+                // This host waits for the disk. The disk will have a replica elsewhere once this host owns it.
                 if !status.record.is_owner() {
                     status.replication = None;
                     elsewhere.insert(id);
@@ -431,14 +431,14 @@ fn is_kept_for_losses(status: &MoveStatus) -> bool {
     status.replication == Some(ReplicationState::Ending) && status.no_replica == Some(NoReplica::Losses)
 }
 
-/// Why a disk has no replica that is being sent to another host.
+/// Why a disk that is being sent to another host has no replica.
 fn is_on_its_way(disk: &str, to: &str) -> String {
     format!(
         "the disk is being sent to host '{to}', and flushes are not replicated meanwhile; 'haversack migrate abort {disk}' ends that"
     )
 }
 
-/// Whether the disk is served here, and its replica is not there although nothing stands in its way here.
+/// Whether the disk is served here and its replica is missing although nothing on this host prevents it.
 fn is_missing(status: &MoveStatus) -> bool {
     let is_owner = matches!(&status.record, Record::Owner { peers, .. } if peers.is_empty());
     is_owner && status.to.is_none() && status.replication == Some(ReplicationState::Missing)
@@ -457,7 +457,7 @@ fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, without: &HashSet<HostId
             let what = format!("to host '{}', since {why}", hosts.name_of(at));
             daemon.events.add("replica-moved", &config.name, what);
         }
-        Err(error) => tracing::error!(disk = config.name, "another host for the replica: {error}"),
+        Err(error) => tracing::error!(disk = config.name, "cannot move the replica: {error}"),
     }
 }
 

@@ -44,7 +44,7 @@ pub enum Question {
     },
     /// Send its cache to the host that asks.
     Send,
-    /// Do not, if only that host has asked for it.
+    /// Stop sending it, if only the asking host has requested that.
     Stop,
     /// What has admission learned of it?
     Learned {
@@ -56,9 +56,9 @@ pub enum Question {
         /// From this byte on.
         from: u64,
     },
-    /// Have the host that asks attach such a disk, and send it. The disk that the question names says nothing.
+    /// Make the asking host attach such a disk, and send it. The question's disk identity has no meaning.
     Bring(ExpectDisk),
-    /// Do you lend flash to the host that asks? The disk that the question names says nothing.
+    /// Do you lend flash to the host that asks? The question's disk identity has no meaning.
     Lend,
     /// What do you have on record of it?
     Record,

@@ -29,7 +29,7 @@ impl Workers {
         Workers(sender)
     }
 
-    /// Has a task done, without waiting. Returns false if too many wait already.
+    /// Queues a task without waiting. Returns false if too many tasks wait already.
     pub fn give(&self, task: impl FnOnce() + Send + 'static) -> bool {
         self.0.try_send(Box::new(task)).is_ok()
     }

@@ -126,7 +126,7 @@ struct Listener {
     messages: Arc<MessageLimit>,
 }
 
-/// What a connection holds: as long as it lives, and until it was handed over.
+/// What a connection holds: `connection` as long as it lives, `negotiation` until it is handed over.
 struct Held {
     connection: (Place, Place),
     negotiation: Place,

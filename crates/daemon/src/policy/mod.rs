@@ -120,7 +120,7 @@ impl Policy {
         self.inner.locked().balance_window_us.is_some()
     }
 
-    /// Sets what tenants have on a pool of their parts of the cluster, and decides if that is a change.
+    /// Sets the tenants' bounds on a pool, and decides again if they have changed.
     ///
     /// # Errors
     /// There is no such pool.
@@ -131,7 +131,7 @@ impl Policy {
         })
     }
 
-    /// Returns what tenants have on a pool, as the policy was told last, which may have been before a restart.
+    /// Returns the tenants' bounds on a pool that the policy was given last, possibly before a restart.
     ///
     /// # Errors
     /// There is no such pool.
@@ -184,7 +184,7 @@ impl Policy {
         resumed
     }
 
-    /// Takes what the daemon is to do. It tells of each order when it has done that.
+    /// Takes the orders for the daemon. The daemon calls [`Policy::carried_out`] after each one.
     pub fn take_orders(&self) -> Vec<Order> {
         let mut inner = self.inner.locked();
         let orders: Vec<Order> = inner.pools.values_mut().flat_map(PoolLoop::take_orders).collect();
@@ -207,7 +207,7 @@ impl Policy {
             let Some(config) = config else { return Ok(()) };
             looped.resume(config)?;
             if is_alone {
-                // What it had as one of a cluster is over.
+                // The bounds from a time when this host was in a cluster no longer apply.
                 looped.set_tenants(&[]);
             }
             Ok(())

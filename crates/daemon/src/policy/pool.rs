@@ -4,7 +4,7 @@
 //! - Without a policy and without a request for figures, nothing is recorded and the loop has nothing to do.
 //! - A disk that has ended, is suspended or is on another host is not recorded for the policy. A disk that has
 //!   ended stays so until it is new again, whatever else happens.
-//! - It changes shares and admission itself. What concerns the daemon's other parts is ordered ([`Order`]).
+//! - The loop itself changes shares and admission. Changes of the daemon's other parts are issued as an [`Order`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct PoolLoop {
     backend: Arc<dyn Backend>,
     /// The settings of the attached disks that are not being detached.
     disks: BTreeMap<String, DiskConfig>,
-    /// What the daemon has not been told to do yet.
+    /// Orders that the daemon has not taken yet.
     orders: Vec<Order>,
     control: Option<Control>,
     monitors: Monitors,
@@ -190,8 +190,8 @@ impl PoolLoop {
         self.watch(disk)
     }
 
-    /// Starts or stops recording a disk, depending on its state. One that waits for its guest to come from another host is recorded once it
-    /// is served here.
+    /// Starts or stops recording a disk, depending on its state. A disk that waits for its guest to come from another
+    /// host is recorded once it is served here.
     fn watch(&mut self, disk: &DiskSnapshot) -> Result<()> {
         let state = self.control.as_ref().and_then(|control| control.state(&disk.name));
         let wanted = self.measures() && disk.is_served && state.is_some_and(|state| !state.gone());
@@ -260,12 +260,12 @@ impl PoolLoop {
         }
     }
 
-    /// Returns what tenants have on this pool.
+    /// Returns the tenants' bounds on this pool.
     pub fn tenants(&self) -> &[TenantBounds] {
         self.control.as_ref().map_or(&[], Control::tenants)
     }
 
-    /// Sets what tenants have on this pool, and decides if that is a change.
+    /// Sets the tenants' bounds on this pool, and decides again if they have changed.
     pub fn set_tenants(&mut self, tenants: &[TenantBounds]) {
         if self.control.as_mut().is_some_and(|control| control.set_tenants(tenants)) {
             self.decide(self.now_us(), "tenants");
@@ -348,7 +348,7 @@ impl PoolLoop {
         self.write_log();
         told?;
         self.watch(disk)?;
-        // What was set before may have been reset when the disk was expected, or has come.
+        // The disk's settings may have been reset when it was expected or arrived, so all are set again.
         self.applied.remove(name);
         self.decide(now_us, &format!("arriving {name}"));
         Ok(())
@@ -529,7 +529,7 @@ impl PoolLoop {
             None => {
                 let admission = if learned.is_some() { " Admission: learned." } else { "" };
                 format!(
-                    "No policy: {name} has what it is configured with. See 'haversack disk show {name}'.{admission}\n"
+                    "No policy: {name} uses its configured settings. See 'haversack disk show {name}'.{admission}\n"
                 )
             }
         };

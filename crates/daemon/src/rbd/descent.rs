@@ -4,9 +4,9 @@
 //! objects it has is in its *object map*, which RBD updates before it writes the first data of an object: two bits for each
 //! object, 0 if it does not exist.
 //!
-//! The map is an object of the pool of its own (`ceph::BitVector<2>` in Ceph's sources): its length in bytes before the
-//! data and a head of fixed size, then the bits, four objects a byte, the first in the highest bits; then checksums, which
-//! the cluster checks by itself.
+//! The map is a separate object in the pool (`ceph::BitVector<2>` in Ceph's sources): a head of fixed size, preceded by
+//! its length, then the bits, four objects per byte, the first in the highest bits; then checksums, which the cluster
+//! verifies itself.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ struct Parent {
     snapshot: String,
     #[serde(rename = "overlap")]
     overlap_bytes: u64,
-    /// Its name may be another image's by now.
+    /// If the parent is in the trash, another image may have its name by now.
     #[serde(default)]
     trash: Value,
 }

@@ -1,13 +1,14 @@
-//! Marks at an image that say which hosts were fenced.
+//! Marks on an image that say which hosts were fenced.
 //!
-//! A host that has detached a disk cleanly has neither a lock of its image nor a client: there is nothing to take away from it,
-//! and it could lock the image again. So whoever fences a host marks it first (`packaging/fence/fence-rbd`): it takes the shared
-//! lock `haversack.fenced`, with the host's name in its description, and leaves it.
+//! A host that has detached a disk cleanly has neither a lock of its image nor a client: nothing can be taken away from
+//! it, and it could lock the image again. So a fencing program marks the host first (`packaging/fence/fence-rbd`): it
+//! takes the shared lock `haversack.fenced`, with the host's name in its description, and leaves it in place.
 //!
 //! Invariants
 //! - A marked host neither locks the image nor uses a helper for it.
-//! - A mark is removed only on request, when every other host is connected and so can say whether it has taken the disk over;
-//!   and only if it was there before that was looked at: whoever fences the host again leaves another one.
+//! - A mark is removed only on request, and only while every other host is connected and so can say whether it has
+//!   taken the disk over. Only marks that existed before that check are removed: fencing the host again leaves another
+//!   one.
 
 use super::Image;
 use super::lock::{self, Holder, LockError};

@@ -1,14 +1,16 @@
-//! What decides whether the helper of a disk on RBD images may be used: its pool must have the locks.
+//! Decides whether the helper of a disk on RBD images may be used: its pool must have the locks.
 //!
-//! A helper that ends is started again, and is a new Ceph client, which nobody has blocklisted. So whoever takes an image away
-//! from a pool takes its lock away first, and then keeps out the clients that it finds.
+//! A helper that ends is started again, and is then a new Ceph client, which nobody has blocklisted. So to take an
+//! image away from a pool, first take the pool's lock away, and then keep out the clients that are found.
 //!
 //! Invariants
 //! - No request is sent through a helper that has opened an image after the pool's lock of it was taken away.
-//! - If the disk moves between hosts, the helper's client is in the image's register before that is looked at
-//!   ([`super::register`]). If it does not, whoever takes the lock away finds the client among those that have the image open.
-//! - If the disk does not move, no other client has an image open when a helper is admitted that replaces another one: whoever
-//!   blocklists a helper by hand, and opens the image, is not disturbed by its successor ([`super::own`]).
+//! - If the disk moves between hosts, the helper's client is entered in the image's register before anyone who has
+//!   taken the lock away reads the register ([`super::register`]). If the disk does not move, the client is found among
+//!   those that have the image open.
+//! - If the disk does not move, a helper that replaces another one is admitted only while no other client has an image
+//!   open. So if an operator blocklists a helper by hand and opens the image, the helper's successor does not interfere
+//!   ([`super::own`]).
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -40,16 +42,17 @@ struct RbdGate {
 /// Who may have the images open.
 #[derive(Debug)]
 enum Clients {
-    /// The disk moves: clients of all its hosts, in the register, which had these before the helper was started.
+    /// The disk moves: clients of all its hosts, which are in the register; and the clients that had the image open
+    /// before the helper was started.
     Registered(Box<Register>, Mutex<Vec<String>>),
-    /// The disk's helpers, by image.
+    /// The disk does not move: the disk's helpers, by image.
     Own(Mutex<Vec<(Image, Helpers)>>),
 }
 
-/// What came of the last helper's start, if the disk does not move.
+/// The result of the last helper's start, if the disk does not move.
 #[derive(PartialEq, Eq, Debug)]
 enum Admission {
-    /// None has been admitted yet. Who attaches the disk is told why.
+    /// None has been admitted yet. The attach returns the reason.
     NotYet,
     /// It was admitted.
     Done,
@@ -58,8 +61,9 @@ enum Admission {
 }
 
 impl Admission {
-    /// Notes what was found when a helper had opened the images. Returns why it is kept out, if that is to be told: another
-    /// one is started every few seconds, and meets the same clients.
+    /// Records the result of the check made after a helper has opened the images. Returns why the helper is kept out if
+    /// that is to be reported: not each time, because another helper is started every few seconds and finds the same
+    /// clients.
     fn found(&mut self, found: &std::result::Result<(), WatchError>) -> Option<String> {
         let now = match found {
             Ok(()) => Admission::Done,

@@ -1,22 +1,23 @@
-//! The lock of an RBD image: whose blocks of it are cached.
+//! The lock of an RBD image, which shows which pool caches its blocks.
 //!
-//! librbd's own exclusive lock moves to any client that writes. So this is a lock of another name on the image's header
-//! object ([`super::rados`]), which the cluster gives out for all hosts. A holder is a pool that has the disk's blocks, or
-//! may get some: the lock stays while the daemon or its host is down, because dirty blocks may be on its cache devices, and
-//! goes when the disk is detached or forgotten. Clients that are not Haversack do not ask for it.
+//! librbd's own exclusive lock moves to any client that writes. So Haversack uses a lock of another name on the image's
+//! header object ([`super::rados`]), which the cluster grants across all hosts. A holder is a pool that has blocks of
+//! the disk or may get some. The lock stays while the daemon or its host is down, because dirty blocks may be on its
+//! cache devices, and is released when the disk is detached or forgotten. Clients other than Haversack do not ask for
+//! it.
 //!
 //! - A disk that does not move is locked exclusively: one pool of one host caches it.
 //! - A disk that moves between hosts is locked shared, with the disk's identity as the tag, by each host that has it
-//!   attached. Which of them may write is agreed on by the hosts (docs/ownership.md). Everything else is kept out: an
-//!   exclusive lock, and a shared one with another tag.
+//!   attached. The hosts agree which of them may write (docs/ownership.md). The shared lock keeps out exclusive locks
+//!   and shared locks with another tag.
 //!
 //! Invariants
-//! - A lock with this pool's cookie is this pool's, whoever took it: the cluster names a holder by its connection, and
-//!   the daemon's connection of today is another one than that of yesterday.
-//! - A lock that was taken away is not taken again unless the caller says so: whoever fences a host takes its lock
-//!   away first ([`super::register`]).
-//! - A lock of the other kind is released before the one of this kind is taken, as the cluster has it. If another pool comes
-//!   in between, or the daemon ends, this one is left without a lock and refuses to use the image.
+//! - A lock with this pool's cookie belongs to this pool, whichever client took it: the cluster identifies a holder by
+//!   its connection, and the daemon's connection changes over time.
+//! - A lock that was taken away is not taken again unless the caller allows it: fencing a host takes its lock away
+//!   first ([`super::register`]).
+//! - A lock of the other kind is released before the one of this kind is taken, as the cluster requires. If another
+//!   pool takes the lock in between, or the daemon ends, this pool is left without a lock and refuses to use the image.
 
 use std::time::Duration;
 
@@ -97,8 +98,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Returns the holder for a disk of a pool. `host` is this host's name among those between which the disk moves, if it
-    /// does.
+    /// Returns the holder for a disk of a pool. If the disk moves between hosts, `host` is this host's name among them.
     pub fn new(pool_id: Uuid, pool: &str, id: DiskId, disk: &str, host: Option<String>) -> Holder {
         let place = match &host {
             Some(host) => format!("{ON_HOST}{host}"),
@@ -145,24 +145,24 @@ impl Holder {
     }
 }
 
-/// What is to be done about a lock.
+/// What to do about a lock.
 #[derive(PartialEq, Eq, Debug)]
 enum Step {
-    /// It is this pool's.
+    /// The pool has the lock.
     Keep,
-    /// It is this pool's, under another name of the host.
+    /// The pool has the lock under another name of the host.
     Rename,
-    /// It is to be taken.
+    /// The pool is to take the lock.
     Take,
-    /// It is this pool's, of the other kind.
+    /// The pool has a lock of the other kind.
     Convert,
-    /// It was this pool's.
+    /// The pool had the lock and has lost it.
     Lost,
-    /// Others have it.
+    /// Others have the lock.
     Refuse,
 }
 
-/// Decides what is to be done. `may_take`: a lock that this pool does not have may be taken.
+/// Decides what to do. `may_take`: a lock that this pool does not have may be taken.
 fn decide(info: &LockInfo, holder: &Holder, may_take: bool) -> Step {
     let (own, others) = info.split(&holder.cookie);
     let is_right = holder.is_of_this_kind(info);
@@ -187,11 +187,12 @@ fn decide(info: &LockInfo, holder: &Holder, may_take: bool) -> Step {
     }
 }
 
-/// Locks the RBD images of a device for a pool. `may_take`: locks that it does not have may be taken. Returns whether there is
-/// one that the pool did not have before.
+/// Locks the RBD images of a device for a pool. `may_take`: locks that the pool does not have may be taken. Returns
+/// whether the pool has got a lock that it did not have before.
 ///
 /// # Errors
-/// Another pool has one, this one has lost one, or the cluster does not answer. Then none is locked that was not before.
+/// Another pool has a lock, this pool has lost one, or the cluster does not answer. Then all locks taken by this call
+/// are released again.
 pub fn acquire(device: &BlockDevice, holder: &Holder, may_take: bool) -> Result<bool, LockError> {
     let images = Image::all_of(device);
     let mut taken = Vec::new();
@@ -263,7 +264,7 @@ pub fn other_hosts(device: &BlockDevice, holder: &Holder) -> Result<Vec<String>,
     Ok(hosts)
 }
 
-/// Returns whether a pool has the lock of an image, under the present name of its host: whoever fences the host looks for that.
+/// Returns whether a pool has the lock of an image under the present name of its host, which is what fencing looks for.
 pub(super) fn is_held_of(header: &Header<'_>, holder: &Holder) -> Result<bool, String> {
     let info = header.lock_info(LOCK)?;
     let (own, _) = info.split(&holder.cookie);

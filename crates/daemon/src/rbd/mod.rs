@@ -1,9 +1,9 @@
 //! RBD images, as their own tools see them.
 //!
 //! QEMU's driver opens an image so that any other client may open it, too. So an image is locked for the pool that
-//! caches it, or for the hosts between which its disk moves ([`lock`]), and refused if a client of others has it open
-//! ([`watchers`]). Whoever fences a host finds its clients in a register ([`register`]), and marks the host ([`fenced`]). A helper
-//! is used only while its pool has the lock ([`gate`]).
+//! caches it, or for the hosts between which its disk moves ([`lock`]), and refused if another client has it open
+//! ([`watchers`]). A fencing program finds a host's clients in a register ([`register`]), and marks the host
+//! ([`fenced`]). A helper is used only while its pool has the lock ([`gate`]).
 
 pub mod descent;
 mod fenced;

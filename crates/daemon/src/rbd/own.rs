@@ -1,13 +1,13 @@
 //! Which of an image's clients are the helpers of a disk that does not move.
 //!
-//! The cluster lists a client by the address of its host, and a helper that was killed for half a minute longer. So a helper
-//! that replaces another one finds clients on this host that must not keep it out. A program on this host that has opened
-//! the image since must.
+//! The cluster lists a client by the address of its host, and keeps listing a killed helper for half a minute. So a
+//! helper that replaces another one finds clients on this host that must not keep it out. But a program on this host
+//! that has opened the image in the meantime must keep it out.
 //!
 //! Invariant
-//! - Once the first helper is admitted, a client counts as a helper only if it was the only one that came while a helper was
-//!   started. Before that, all on this host do: an earlier daemon may have left them ([`super::watchers`] looks for others when
-//!   the disk is attached).
+//! - Once the first helper is admitted, a client counts as a helper only if it was the only new client while a helper
+//!   was started. Before that, all clients on this host count as helpers: an earlier daemon may have left them
+//!   ([`super::watchers`] looks for others when the disk is attached).
 
 use std::collections::HashSet;
 use std::net::IpAddr;

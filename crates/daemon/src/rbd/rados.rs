@@ -1,8 +1,8 @@
-//! Advisory locks on an image's header object: the OSD's class `lock`, as `rados lock` has it.
+//! Advisory locks on an image's header object: the OSD's class `lock`, as `rados lock` uses it.
 //!
 //! Invariant
-//! - The cluster knows a holder by its connection and a cookie. Each command has a connection of its own, so a cookie may
-//!   have several locks of one name if they are shared.
+//! - The cluster identifies a holder by its connection and a cookie. Each command has its own connection, so one cookie
+//!   may hold a shared lock several times.
 
 use serde_json::Value;
 
@@ -24,9 +24,9 @@ pub struct LockInfo {
 pub struct Locker {
     /// The Ceph client that took it, as `client.4114`.
     pub name: String,
-    /// The holder's own mark.
+    /// The cookie that the holder has chosen.
     pub cookie: String,
-    /// What the holder says of itself.
+    /// The holder's description of itself.
     pub description: String,
     /// The address of that client.
     pub address: String,

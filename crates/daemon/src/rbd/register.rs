@@ -1,25 +1,25 @@
-//! The register of the Ceph clients that may write an image whose disk moves between hosts, for whoever fences a host.
+//! The register of the Ceph clients that may write an image whose disk moves between hosts, for fencing programs.
 //!
-//! A host that does not answer may live, and its supervisor starts a helper again that has ended. That is a new Ceph client,
-//! which nobody has blocklisted. So a helper is used only after two steps, and a host is fenced by two steps
-//! (`packaging/fence/fence-rbd`):
+//! A host that does not answer may be alive, and its supervisor restarts a helper that has ended. The new helper is a
+//! new Ceph client, which nobody has blocklisted. So a helper is used only after two steps, and a host is fenced in two
+//! steps (`packaging/fence/fence-rbd`):
 //!
-//! | when a helper has opened the image | whoever fences |
+//! | after a helper has opened the image | to fence a host |
 //! |---|---|
-//! | 1. its client is entered in the register | 1. marks the host ([`super::fenced`]) and takes its lock ([`super::lock`]) away |
-//! | 2. the pool's lock is still there and no mark is, or the helper is stopped permanently | 2. blocklists the clients of the host that are in the register |
+//! | 1. its client is entered in the register | 1. mark the host ([`super::fenced`]) and take its lock ([`super::lock`]) away |
+//! | 2. check that the pool's lock is still there and no mark is; otherwise stop the helper permanently | 2. blocklist the host's clients that are in the register |
 //!
-//! If the lock was still there at step 2, it had not been taken away yet; so the entry of step 1 was there before, and
-//! whoever fences reads it. Otherwise no request has been sent through the helper. The list of those that have the image open
-//! would not do in place of the register: a client that cannot reach the cluster for half a minute is no longer on it, and is
-//! back later.
+//! If the lock was still there at step 2, it had not been taken away yet. So the entry of step 1 existed before, and
+//! the fencing program reads it. Otherwise no request has been sent through the helper. The list of clients that have
+//! the image open cannot replace the register: a client that cannot reach the cluster for half a minute is no longer on
+//! that list, but may come back later.
 //!
 //! Invariants
-//! - No request is sent through a helper whose client is not in the register, or was entered after the host was marked or its
-//!   lock taken away.
-//! - A client stays in the register until it has ended and the cluster does not list it any more, or the pool releases its
-//!   lock, with no helper running.
-//! - Entries say nothing about who may write: without its lock, a host may not.
+//! - No request is sent through a helper whose client is not in the register, or was entered after the host was marked
+//!   or its lock taken away.
+//! - A client stays in the register until it has ended and the cluster no longer lists it, or until the pool releases
+//!   its lock while none of its helpers runs.
+//! - Entries do not say who may write: without its lock, a host may not.
 
 use super::lock::{self, Holder, LockError};
 use super::rados::{Header, LockInfo, Wish};
@@ -53,11 +53,11 @@ impl Register {
         watchers::clients_of(&self.image).map_err(lock::failed(&self.image))
     }
 
-    /// Enters the client of a helper that has opened the image since its `earlier` clients were listed, and checks that the
-    /// pool's lock is still there and its host not marked.
+    /// Enters the client of a helper that has opened the image since its `earlier` clients were listed, and checks that
+    /// the pool's lock is still there and its host not marked.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if that is not so; or the cluster does not answer.
+    /// [`LockError::Lost`] if the lock is gone or the host is marked; or the cluster does not answer.
     pub fn admit(&self, earlier: &[String]) -> Result<(), LockError> {
         let failed = lock::failed(&self.image);
         let now = self.clients()?;

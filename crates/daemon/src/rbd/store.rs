@@ -1,12 +1,14 @@
-//! The locks of disks whose store has some: taken before a disk is attached, released when the pool has nothing of it any more.
+//! The locks of disks whose store supports locks: taken before a disk is attached, released after it is detached or
+//! forgotten, once the pool has no dirty blocks of it.
 //!
 //! Invariants
 //! - A pool that has dirty blocks of a disk keeps the lock of its store, unless somebody takes it away.
-//! - A lock that was shared between hosts is noted, from when it was taken or found until it is released. If it is not there, or this
-//!   host is marked as fenced, it is taken only on request of an operator or another host, and only if every other host is
-//!   connected and so can say whether it has taken the disk over. That holds also if the disk does not move any more.
-//! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this lock
-//!   protects. What was noted stays so.
+//! - A lock that was shared between hosts is noted in the state, from when it was taken or found until it is released.
+//!   If the lock is missing, or this host is marked as fenced, the lock is taken only on request of an operator or
+//!   another host, and only if every other host is connected and so can say whether it has taken the disk over. This
+//!   holds even if the disk does not move any more.
+//! - A failed attach releases only a lock that it has taken itself, and not if the pool has dirty blocks that only this
+//!   lock protects. An earlier note of the lock stays.
 
 use haversack_api::DiskConfig;
 use haversack_model::DiskId;
@@ -21,9 +23,9 @@ use crate::pool::Pool;
 /// What an attach has done to the lock of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct StoreLock {
-    /// It has taken it.
+    /// The attach has taken the lock.
     is_new: bool,
-    /// This host had noted it before.
+    /// The lock was noted before the attach.
     was_noted: bool,
 }
 
@@ -58,7 +60,7 @@ impl Daemon {
             return Ok(StoreLock::default());
         }
         let holder = self.holder(pool, config, id, device);
-        // Also if the disk does not move any more: it may have been taken over when it did.
+        // Checked even if the disk does not move any more: it may have been taken over when it did.
         let mut was_noted = self.state.has_locked(id);
         let marks = Marks::of(device, &holder)?;
         if let Some(marks) = marks.as_ref().filter(|_| !is_requested) {
@@ -68,14 +70,14 @@ impl Daemon {
             self.check_connected(config, lock::other_hosts(device, &holder)?)?;
         }
         if let Some(marks) = marks {
-            // Stays so if this attach fails.
+            // This note stays even if the attach fails.
             self.state.note_locked(id, true)?;
             was_noted = true;
             marks.remove()?;
         }
         let is_new = lock::acquire(device, &holder, is_requested || !was_noted)?;
         let locked = StoreLock { is_new, was_noted };
-        // Only a lock that is there, or was, is noted: one that has never been there was not taken away.
+        // Only a lock that exists now or did before is noted: a lock that never existed was not taken away.
         if holder.is_shared()
             && let Err(error) = self.state.note_locked(id, true)
         {
@@ -85,8 +87,8 @@ impl Daemon {
         Ok(locked)
     }
 
-    /// Refuses a disk whose lock was taken away if a host cannot say whether it has taken it over: one that is configured, or
-    /// one of those that have its store locked.
+    /// Refuses a disk whose lock was taken away if a host cannot say whether it has taken the disk over. The hosts in
+    /// question are those that are configured, and those that have locked the disk's store.
     fn check_connected(&self, config: &DiskConfig, lockers: Vec<String>) -> Result<()> {
         let Some(known) = self.hosts() else { return Ok(()) };
         let configured = known.others().into_iter().map(|host| known.name_of(host));
@@ -103,15 +105,15 @@ impl Daemon {
         ))
     }
 
-    /// Undoes what an attach that has failed has done to the lock of a store. If it has taken it for blocks that were not known
-    /// to be locked, it stays; one that was taken away before is so again.
+    /// Undoes what a failed attach has done to the lock of a store. A new lock stays if the pool has dirty blocks that
+    /// no lock was known to protect. A lock that had been taken away before is released again.
     pub(crate) fn undo_lock(&self, pool: &Pool, config: &DiskConfig, id: DiskId, lock: StoreLock) {
         let recorded = pool.backend.recorded_disk(id);
         let is_clean = matches!(recorded, Ok(recorded) if recorded.is_none_or(|disk| disk.dirty_blocks == 0));
         if !lock.is_new || !lock.was_noted && !is_clean {
             return;
         }
-        // Before the lock: a crash in between leaves a lock that is found again.
+        // The note is removed before the lock: after a crash in between, the lock is found again.
         if !lock.was_noted
             && let Err(error) = self.state.note_locked(id, false)
         {
@@ -144,7 +146,7 @@ impl Daemon {
             Ok(false) => return,
             Err(error) => return self.tell_still_locked(config, &error),
         }
-        // Before the lock: a crash in between leaves a lock that is found again.
+        // The note is removed before the lock: after a crash in between, the lock is found again.
         if let Err(error) = self.state.note_locked(id, false) {
             tracing::warn!(disk = config.name, "cannot release the lock of the origin: {error}");
             return;

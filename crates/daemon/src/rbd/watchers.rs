@@ -117,8 +117,8 @@ pub(super) fn is_local(watcher: &str, local: &[IpAddr]) -> bool {
     address(watcher).is_some_and(|ip| local.contains(&ip))
 }
 
-/// Returns the watchers that are neither in the register nor the daemon's own helper. That one is in the register, or on this
-/// host if the image has none.
+/// Returns the watchers that are neither in the register nor this daemon's own helper. If the image has a register, the
+/// helper is in it; otherwise the helper is one of the clients on this host.
 fn others(
     watchers: &[String],
     local: &[IpAddr],

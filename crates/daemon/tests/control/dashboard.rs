@@ -1,4 +1,4 @@
-//! The dashboard in a real browser, over a data path that is not there.
+//! The dashboard in a real browser, with a fake data path.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +39,7 @@ const TELEPHONE: (u32, u32) = (390, 844);
 /// The narrowest window of some versions of Chromium.
 const NARROWEST: f64 = 500.0;
 
-/// A daemon with many attached disks. The name of the first is what nobody should call a disk, and that of the second is long.
+/// A daemon with many attached disks. The name of the first is HTML, and that of the second is long.
 fn many_disks() -> Api {
     let api = Api::new();
     for number in 0..DISKS {

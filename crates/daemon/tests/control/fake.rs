@@ -1,4 +1,4 @@
-//! A daemon over a data path that is not there.
+//! A daemon with a fake data path.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,7 @@ use tower::ServiceExt;
 pub const POLL_EVERY: Duration = Duration::from_millis(5);
 pub const POLLS: u32 = 12_000;
 
-/// Does what is asked at once, except cleaning, which goes on until it is cancelled.
+/// A fake data path. Its jobs end immediately, except cleaning, which continues until it is cancelled.
 #[derive(Default)]
 pub struct Fake {
     pub disks: AtomicU16,

@@ -1,4 +1,4 @@
-//! What `/metrics` says, against the documentation and what is shipped for Prometheus and Grafana.
+//! Compares `/metrics` with the documentation and with the files shipped for Prometheus and Grafana.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

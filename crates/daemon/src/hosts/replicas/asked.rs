@@ -1,5 +1,5 @@
-//! The host that should have the replica of a disk and has none: when it is asked to attach the disk, and which hosts could not
-//! have one.
+//! The questions to the host that should have a disk's replica and has none: when it is asked to attach the disk, and
+//! which hosts could not have the replica.
 //!
 //! Invariants
 //! - A host is asked again when its answer has come, or when it has connected again: a question is lost with its connection.
@@ -19,7 +19,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 /// The same for a host that has the disk attached, or has just been busy.
 const AT_LEAST_EVERY_IF_WILLING: Duration = Duration::from_secs(30);
-/// A question that has waited for longer does not keep others from being asked: attaching may take as long as an origin does.
+/// A question that has waited for longer does not count towards the limit of waiting questions: attaching may take as
+/// long as an origin does.
 const COUNTS_FOR: Duration = Duration::from_secs(30);
 /// How long a host that could not have the replica is not chosen again by `auto`.
 const REFUSED_FOR: Duration = Duration::from_secs(300);

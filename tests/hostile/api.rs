@@ -15,7 +15,7 @@ use crate::nbd::{SLACK, is_closed_by, threads};
 
 /// The time for a request, here.
 const REQUEST: Duration = Duration::from_secs(2);
-/// The CLI must not notice anything.
+/// How long a command of the CLI may take during an attack.
 const PROMPT: Duration = Duration::from_secs(10);
 const TOKEN: &str = "a-token-that-nobody-guesses";
 const HALF: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n";
@@ -65,7 +65,7 @@ fn asked(mut stream: impl Read + Write, pieces: &[&[u8]], pause: Duration) -> St
         std::thread::sleep(pause);
     }
     let mut answer = Vec::new();
-    // What came before an error counts.
+    // Whatever was received before an error is returned.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -103,7 +103,7 @@ fn half_requests_keep_nobody_from_the_control_socket() {
     });
 }
 
-/// Each byte in time, the whole too late: heads, bodies, and a TLS hello.
+/// Each byte arrives in time, but the whole takes too long: heads, bodies, and a TLS hello.
 #[test]
 fn a_trickle_has_one_deadline() {
     test("requests byte by byte", |place| {
@@ -225,7 +225,8 @@ fn answers_that_nobody_reads_end() {
     });
 }
 
-/// Connections of one process to the control socket: the CLI is another, and gets through; one too many is told why.
+/// One process uses up its connections to the control socket. The CLI, another process, gets through; one connection
+/// too many is refused with a reason.
 #[test]
 fn idle_connections_to_the_control_socket_leave_places() {
     test("idle control connections", |place| {
@@ -242,7 +243,7 @@ fn idle_connections_to_the_control_socket_leave_places() {
     });
 }
 
-/// The daemon is stopped where it is: the command says so in time.
+/// The daemon is paused (SIGSTOP): the command reports in time that it does not answer.
 #[test]
 fn the_cli_does_not_wait_for_ever() {
     test("a daemon that does not answer", |place| {

@@ -124,7 +124,7 @@ fn headers_reserve_no_memory() {
         let (daemon, _) = attacked(place, "")?;
         let bystander = Bystander::begin(&daemon.socket("nbd.sock"), "quiet")?;
         let before = daemon.process()?.memory_bytes()?;
-        // The reply to what goes ahead shows that the daemon has the header, too.
+        // The reply to the request before it shows that the daemon has received the header, too.
         let mut begun = [header(Command::Read, 1, 0, 512), header(Command::Write, 2, 0, 32 << 20)].concat();
         begun.push(7);
         let mut greedy = greedy_clients(&daemon, &begun)?;
@@ -138,7 +138,7 @@ fn headers_reserve_no_memory() {
         let mut other = Connection::open(&daemon.socket("nbd.sock"), "hostile")?;
         other.ask(Command::Write, 0, 4096, &mut [9; 4096])?;
         drop(greedy);
-        // What they held is there again.
+        // The memory that they held is free again.
         other.ask(Command::Read, 0, 32 << 20, &mut vec![0; 32 << 20])?;
         bystander.end().map(|_| ())
     });
@@ -177,7 +177,8 @@ const HOSTILE_CLIENTS: usize = 8;
 /// more. Writes are only printed: the quiet client's own ones wait with them for room in the staging area.
 const MOST_BESIDE: u64 = 4 * MIB;
 
-/// Requests of 4 KiB at depth 1, alone and beside. Their latency is printed; how much others get meanwhile is checked.
+/// Requests of 4 KiB at depth 1, alone and beside hostile clients. Their latency is printed; the amount that the
+/// hostile clients read meanwhile is checked.
 #[test]
 fn a_quiet_disk_is_served_beside_hostile_ones() {
     test("fairness", |place| {

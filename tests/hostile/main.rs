@@ -1,5 +1,5 @@
-//! Attacks on a daemon and slips of its operator: what safety.md and security.md promise, held against hostile guests,
-//! clients, origins, files and configurations.
+//! Attacks on a daemon and mistakes of its operator: tests the promises of safety.md and security.md with hostile
+//! guests, clients, origins, files and configurations.
 //!
 //! Each attack takes the seconds of `HAVERSACK_HOSTILE_SECONDS` (3 by default; `make hostile` gives more) and draws what
 //! it does from `HAVERSACK_HOSTILE_SEED`, which it prints.
@@ -29,7 +29,7 @@ pub fn seconds() -> Duration {
     Duration::from_secs(number_of("HAVERSACK_HOSTILE_SECONDS").unwrap_or(3))
 }
 
-/// The seed of a random attack; printed, so that a failure can be had again.
+/// The seed of a random attack; printed, so that a failure can be reproduced.
 pub fn seed(attack: &str) -> u64 {
     let seed = number_of("HAVERSACK_HOSTILE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("{attack}: HAVERSACK_HOSTILE_SEED={seed}");

@@ -156,7 +156,7 @@ fn a_redundant_pool_starts_without_one_of_its_devices() {
             read_back(&daemon, 10)?;
             let status = pool_status(&daemon)?;
             check(status.contains("degraded"), &status)?;
-            // Without it once, the pool goes on without it: it is not missed any more.
+            // Once the pool was opened without the device, the device no longer counts as missing.
             let missed = status.contains("missing: device 0")
                 && status.contains("one.img when the pool was opened on 2");
             check(missed == (what == "nothing"), status)?;

@@ -89,7 +89,7 @@ fn silent_negotiations_end_and_block_no_other_listener_or_peer() {
     });
 }
 
-/// Options without an end, each in time, with replies that nobody reads.
+/// An endless series of options, each sent in time, whose replies nobody reads.
 #[test]
 fn a_negotiation_that_never_ends_has_one_deadline() {
     test("an endless negotiation", |place| {
@@ -147,7 +147,7 @@ fn daemon_is_reached(daemon: &Haversack, disk: &str) -> Result<()> {
     check(told["exports"][0]["export-size"] == 256 << 20, format!("nbdinfo says {told}"))
 }
 
-/// More connections than descriptors: those there are go on, and the rest is closed instead of waiting.
+/// More connections than descriptors: existing connections continue, and the others are closed instead of waiting.
 #[test]
 fn descriptors_that_run_out_stop_no_client() {
     test("no descriptors", |place| {
@@ -172,7 +172,7 @@ fn descriptors_that_run_out_stop_no_client() {
     });
 }
 
-/// Connections that come and fail by the hundred: the log names the first, not all.
+/// Hundreds of connections that fail: the log names only the first ones.
 #[test]
 fn a_flood_of_connections_does_not_fill_the_log() {
     test("a flood of connections", |place| {
@@ -180,8 +180,8 @@ fn a_flood_of_connections_does_not_fill_the_log() {
         let lines = || daemon.log().lines().count();
         let before = lines();
         for _ in 0..300 {
-            // One that says nothing it could understand, one that hangs up at once, one that is served, and one that is
-            // served and breaks the protocol.
+            // One client sends nothing that the daemon understands, one disconnects immediately, one is served, and one
+            // is served and breaks the protocol.
             let mut stranger = connect(port)?;
             stranger.write_all(&[0xff; 64]).map_err(Error::io("write"))?;
             is_closed_by(&mut stranger, Instant::now() + SLACK);

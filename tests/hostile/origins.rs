@@ -1,4 +1,4 @@
-//! Slips with origins: a store that is a pool's, or another disk's, by whatever name.
+//! Mistakes with origins: a store that belongs to a pool or to another disk, whatever its name.
 
 use std::path::Path;
 

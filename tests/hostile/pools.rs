@@ -1,4 +1,4 @@
-//! Slips with pools: devices that hold something, are the wrong ones, are not there any more.
+//! Mistakes with pools: devices that contain data, are the wrong ones, or no longer exist.
 
 use std::path::Path;
 use std::process::Command;

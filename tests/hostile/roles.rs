@@ -49,7 +49,7 @@ fn start(place: &Place, more: String) -> Result<Haversack<'_>> {
     Ok(daemon)
 }
 
-/// Runs work as "nobody" with one more group: of this thread alone, and of what it connects.
+/// Runs work in a thread that is "nobody" with one more group. This applies only to that thread and to its connections.
 fn as_nobody<T: Send>(group: Option<u32>, work: impl FnOnce() -> T + Send) -> Result<T> {
     let change = move || -> rustix::io::Result<()> {
         let groups: Vec<Gid> = group.into_iter().map(Gid::from_raw).collect();

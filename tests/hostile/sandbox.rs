@@ -56,7 +56,7 @@ fn qcow2(place: &Place, name: &str, backing: Option<(&Path, &str)>) -> Result<St
     let mut create = tools::tool("qemu-img")?;
     create.args(["create", "-q", "-f", "qcow2"]);
     if let Some((backing, format)) = backing {
-        // Its size is not looked up: it may be anything.
+        // With -u, the backing file is not opened for its size, so it may be anything.
         create.arg("-u").arg("-b").arg(backing).args(["-F", format]);
     }
     tools::run({

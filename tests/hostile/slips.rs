@@ -93,7 +93,8 @@ fn a_disk_shrinks_only_by_name_and_without_clients() {
     });
 }
 
-/// Waits until no client is connected any more: who has closed a connection is not waited for.
+/// Waits until no client is connected: the daemon may notice the end of a connection a moment after the client has
+/// closed it.
 fn wait_until_unused(daemon: &Haversack<'_>, disk: &str) -> Result<()> {
     tools::wait_until("the last client's end", PATIENCE, || {
         Ok(daemon.json(&["disk", "show", disk])?["clients"] == 0)
@@ -201,7 +202,7 @@ fn an_empty_or_shortened_file_takes_no_disk() {
         event(&daemon, "reload-refused", &["vm2"])?;
         place.say("no disk was taken");
 
-        // On purpose, and still not under a client.
+        // Removing the disk on purpose is refused, too, while a client is connected.
         daemon.settings().daemon = "remove_disks = [\"vm2\"]\n".to_owned();
         daemon.settings().disks.truncate(1);
         let on_purpose = daemon.configuration();
@@ -249,7 +250,8 @@ fn a_file_that_is_cut_short_changes_nothing() {
             &["disk 'vm2', has no nbd any more", "in the middle of a line"],
         )?;
 
-        // Nor does a daemon start with it, unless a line's end is where it was cut; then it says what is different.
+        // A daemon does not start with such a file either, unless the cut is at the end of a line; then it reports what
+        // is different.
         daemon.stop()?;
         let start = |text: &str| -> Result<tools::Output> {
             let path = place.path("cut.toml");
@@ -357,7 +359,8 @@ fn is_precious(path: &Path) -> Result<()> {
     check(found == b"precious", format!("{} was written", path.display()))
 }
 
-/// A start that makes no socket of this name, and says why: a disk's waits, the others' end it.
+/// A start that cannot create the socket of this name must say why. For a disk's socket, the disk waits; for others,
+/// the daemon exits.
 fn fails_to_serve(daemon: &mut Haversack<'_>, name: &str, words: &[&str]) -> Result<()> {
     daemon.settings().disks[0].attachable = false;
     let is_disk = name.starts_with("vm");
@@ -394,7 +397,7 @@ fn a_failed_attach_leaves_nothing_behind() {
         disks(1)?;
         refused(&daemon, &["disk", "forget", "vm2"], &["no disk 'vm2'"])?;
 
-        // One that was there before is as it was.
+        // A disk that existed before is unchanged.
         daemon.command(&attach)?;
         clients::qemu_io(&daemon.uri("vm2"), &["write -P 0x42 4M 8M", "flush"])?;
         daemon.detach("vm2")?;

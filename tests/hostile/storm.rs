@@ -49,7 +49,7 @@ fn no_byte_is_wrong_whatever_happens_at_once() {
     });
 }
 
-/// Something that an operator, an attacker or fate does.
+/// Something that an operator or an attacker does, or an accident.
 fn happen(daemon: &mut Haversack, random: &mut Random, incident: u64) -> Result<()> {
     match incident {
         0 => daemon.kill_and_restart(Duration::from_millis(random.below(200)))?,
@@ -82,7 +82,7 @@ fn happen(daemon: &mut Haversack, random: &mut Random, incident: u64) -> Result<
     Ok(())
 }
 
-/// Some random bytes for whoever listens. That nobody does, or hangs up, is fine.
+/// Sends random bytes to a socket. It does not matter whether anyone listens there or disconnects.
 fn talk_nonsense(socket: &Path, random: &mut Random) {
     for _ in 0..5 {
         let Ok(mut stranger) = UnixStream::connect(socket) else { return };

@@ -1,4 +1,4 @@
-//! TLS clients that take their time, or none at all.
+//! TLS clients that are slow, or do not speak TLS at all.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

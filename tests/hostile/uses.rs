@@ -120,7 +120,7 @@ fn create(place: &Place, pool: &str, file: &str) -> Result<PathBuf> {
     Ok(device)
 }
 
-/// Nor does one that the configuration has in another pool now, whether its former pool is open or not.
+/// A disk that the configuration now has in another pool does not either, whether its former pool is open or not.
 #[test]
 fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
     test("a disk in another pool", |place| {
@@ -257,7 +257,7 @@ fn blocks_from_before_another_use_of_the_origin_are_not_read() {
     });
 }
 
-/// Nor after the image was modified while the disk was detached, such as by restoring a backup.
+/// The same if the image was modified while the disk was detached, for example by restoring a backup.
 #[test]
 fn blocks_from_before_an_image_was_modified_are_not_read() {
     test("an image modified while its disk was detached", |place| {

@@ -1,5 +1,5 @@
-//! Front ends that take their memory away while requests are under way: the daemon and everybody else go on, the
-//! connection ends, and nothing but what was written is ever on a disk.
+//! Front ends that truncate their shared memory while requests are in flight: their connection ends, the daemon and all
+//! other clients continue, and a disk never contains anything but written data.
 
 #[path = "../../crates/vhost-user/tests/support/mod.rs"]
 mod support;
@@ -51,7 +51,8 @@ impl Victim {
         Self { name, may_be: vec![vec![0]; BLOCKS as usize] }
     }
 
-    /// Reads all blocks: each is full of a number that it may be full of, and which is what counts from now on.
+    /// Reads all blocks: each must be filled with one of its allowed numbers, which is the only allowed one from then
+    /// on.
     fn verify(&mut self, daemon: &Haversack) -> Result<()> {
         let mut connection = Connection::open(&daemon.socket("nbd.sock"), self.name)?;
         for (block, may_be) in self.may_be.iter_mut().enumerate() {
@@ -204,7 +205,8 @@ fn a_front_end_that_unmaps_its_memory_ends_only_its_own_connection() {
     });
 }
 
-/// What the figures say must not be less than what the guest has waited for, nor more than that and a little.
+/// The reported mean latency must not exceed the time for which the guest has waited and, where writes go to the
+/// origin, must not be less than the origin's delay.
 #[test]
 fn latencies_are_what_the_guest_waits_for() {
     test("latencies over vhost-user", |place| {
@@ -235,8 +237,8 @@ fn latencies_are_what_the_guest_waits_for() {
     });
 }
 
-/// A kick that is a blocking eventfd, and that somebody else reads as well: the pool's thread, told that it is rung, must
-/// not wait for the next.
+/// A kick that is a blocking eventfd, which the front end reads as well: the pool's thread is notified of a kick, and
+/// must not block until the next one.
 #[test]
 fn a_front_end_that_reads_its_own_kicks_delays_no_other() {
     test("a front end that steals its kicks", |place| {
@@ -306,15 +308,15 @@ fn a_front_end_with_a_full_call_keeps_nobody_waiting() {
     });
 }
 
-/// Tables of memory that are replaced while requests use them stay mapped: as many as the disk's front ends may have, and
-/// another disk's have theirs.
+/// Memory tables that are replaced while requests use them stay mapped, up to the limit of the disk's front ends. The
+/// front ends of another disk are not affected.
 #[test]
 fn a_front_end_that_keeps_replacing_its_memory_takes_no_mappings_of_others() {
     test("a front end with many tables of memory", |place| {
         const QUEUES: u16 = 16;
         const QUEUE_SIZE: u16 = 256;
         const BUFFER: u64 = RAM_BYTES - BLOCK;
-        /// More than a process may have in all, and a fourth of what it may.
+        /// More tables than a process can have mapped, and a quarter of the mappings that it may have.
         const TABLES: usize = 3000;
         const A_FOURTH: usize = 4096;
         let origin = Nbdkit::file(place, "origin", &image::zeroes(place, "pt.img", 16)?)?;

@@ -141,10 +141,11 @@ impl Ceph {
         self.lock_command(name, "get", LOCK, &[], &options).map(|_| ())
     }
 
-    /// Takes Haversack's lock of an image as another host does between which and others its disk moves. Somebody must have it.
+    /// Takes Haversack's shared lock of an image, as another host does to which the disk can move. The lock must have a
+    /// holder.
     ///
     /// # Errors
-    /// Somebody has it for himself.
+    /// The lock is exclusive.
     pub fn lock_with_others(&self, name: &str, cookie: &str, host: &str) -> Result<()> {
         let tag = self.lock_info(name, LOCK)?["tag"].as_str().unwrap_or_default().to_owned();
         let description = format!("disk {name} of pool {cookie} on host {host}");
@@ -220,7 +221,7 @@ impl Ceph {
         Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
     }
 
-    /// Keeps out the clients that have an image open for writing now. Until the OSD knows of that, it lists them.
+    /// Blocklists the clients that have an image open for writing now. The OSD lists them until it learns of that.
     ///
     /// # Errors
     /// What `rbd` or `ceph` complained of.

@@ -1,5 +1,5 @@
-//! A plain NBD client for one request at a time: what it asks is what the server is asked, nothing joined, split or
-//! read ahead.
+//! A plain NBD client for one request at a time. The server gets exactly the requests that the test makes: none is
+//! merged, split or read ahead.
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
@@ -23,15 +23,15 @@ const BLOCK: u64 = 4096;
 /// What can be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Bytes, please.
+    /// Read bytes.
     Read = 0,
-    /// Here are bytes.
+    /// Write bytes.
     Write = 1,
-    /// Make everything durable.
+    /// Make all completed writes durable.
     Flush = 3,
-    /// Nobody needs these bytes.
+    /// Discard bytes.
     Trim = 4,
-    /// These bytes are zeroes from now on.
+    /// Write zeroes.
     Zeroes = 6,
 }
 
@@ -79,7 +79,7 @@ impl Connection {
         Ok(Self { socket, cookie: 0, size_bytes })
     }
 
-    /// The connection itself, for who asks without waiting for answers.
+    /// Returns the socket, for tests that send requests without waiting for replies.
     pub fn socket(&mut self) -> &mut UnixStream {
         &mut self.socket
     }

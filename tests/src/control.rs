@@ -1,4 +1,4 @@
-//! The control API over one connection: for who asks thousands of times.
+//! The control API over one connection, for tests that make thousands of calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -227,7 +227,8 @@ impl Guest {
 }
 
 impl Qemu {
-    /// Starts a QEMU that waits for a guest, and until it is told where from (`-incoming defer`). `more` are further arguments.
+    /// Starts a QEMU that waits for an incoming guest (`-incoming defer`: it is told the channel later).
+    /// `more` are further arguments.
     ///
     /// # Errors
     /// If it does not start.
@@ -258,7 +259,7 @@ impl Qemu {
         for (number, disk) in disks.iter().enumerate() {
             attach(&mut command, number, disk)?;
         }
-        // QEMU holds the line until somebody connects; the guest says it is ready in its own time.
+        // QEMU waits for a connection to the serial port. The guest reports later that it is ready.
         let mut process = Process::start(place, name, &command)?;
         let mut connected = None;
         process.wait_for(PATIENCE, || {
@@ -322,7 +323,7 @@ impl Answer {
     /// A field of the answer that is a number.
     ///
     /// # Errors
-    /// If it is not there or none.
+    /// If it is missing or not a number.
     pub fn number(&self, field: &str) -> Result<u64> {
         let text = self.text(field)?;
         text.parse().map_err(|_| Error::Check(format!("the guest's {field} is no number: {text}")))

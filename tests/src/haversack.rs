@@ -209,7 +209,8 @@ impl<'a> Haversack<'a> {
     }
 
     /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started without disks and
-    /// given its own later. It must be running when the first one attaches: otherwise that waits until its question times out.
+    /// given its own later. It must be running when the first one attaches a disk; otherwise the attach waits until its
+    /// question times out.
     ///
     /// # Errors
     /// If any of it fails.
@@ -248,7 +249,7 @@ impl<'a> Haversack<'a> {
             command = tools::in_network(&command, network)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
-        // Its disks say that it answers; without any it must be asked.
+        // The sockets of its disks show that the daemon answers; without disks, a command has to.
         let answers = || !self.settings.disks.is_empty() || self.command(&["disk", "list"]).is_ok();
         process.wait_for(PATIENCE, || Ok(answers() && self.disks_are_there()))?;
         self.process = Some(process);
@@ -291,7 +292,7 @@ impl<'a> Haversack<'a> {
     /// Waits until the daemon has ended by itself.
     ///
     /// # Errors
-    /// If it goes on.
+    /// If it does not end.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         self.take()?.wait(PATIENCE)
     }
@@ -344,7 +345,7 @@ impl<'a> Haversack<'a> {
         self.process()?.hang_up()
     }
 
-    /// The configuration file of the daemon's settings, changed as one likes.
+    /// Returns the daemon's settings, to change them.
     pub fn settings(&mut self) -> &mut Settings {
         &mut self.settings
     }
@@ -362,7 +363,7 @@ impl<'a> Haversack<'a> {
         self.process.as_ref().ok_or_else(not_running)
     }
 
-    /// All that the daemon has logged, those before it included.
+    /// Returns the log of this daemon and of those before it.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.place.path("haversackd.log")).unwrap_or_default()
     }
@@ -393,8 +394,8 @@ impl<'a> Haversack<'a> {
         std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))
     }
 
-    /// Detaches a disk whose clients are gone or about to be: its dirty blocks are written back, and it is gone when this
-    /// returns.
+    /// Detaches a disk as soon as its last client has disconnected. When this returns, its dirty blocks are written
+    /// back, and the disk is detached.
     ///
     /// # Errors
     /// What the daemon complained of.

@@ -7,13 +7,13 @@
 //! | [`guest`], [`qmp`] | Linux in QEMU, its commands and answers; QEMU's monitor |
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`], [`connection`] | NBD clients |
-//! | [`control`] | the control API, for who asks often |
+//! | [`control`] | the control API, for tests that make many calls |
 //! | [`verify`], [`traveller`] | NBD clients that know what they must read; one that moves between hosts as a VM does |
 //! | [`written`] | one that knows what was flushed |
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
 //! | [`etcd`] | the directory of a cluster |
-//! | [`manager`] | a manager of VMs, which the balancer of a cluster has move them |
+//! | [`manager`] | a VM manager, which moves VMs for the balancer of a cluster |
 //! | [`network`] | hosts on a network of their own, whose links are slow or cut |
 //! | [`documents`] | the commands that the documents show |
 //! | [`certificates`] | authorities and certificates for TLS |

@@ -1,9 +1,9 @@
-//! A manager of virtual machines, as libvirt is one: it knows which QEMU each VM runs in, and starts one that waits for a VM when
-//! the program asks for it that the balancer of a cluster calls.
+//! A VM manager, like libvirt: it knows which QEMU each VM runs in. The balancer of a cluster calls a program to move a
+//! VM, and the program asks the manager to start a QEMU that waits for the VM.
 //!
-//! The program ([`Manager::program`]) is a shell script. It has the disk attached at the destination, asks the manager by means of files,
-//! and becomes `haversack migrate --qmp`: whoever kills it kills what moves the VM. The manager answers when it is asked to
-//! ([`Manager::attend`]), in the thread of the test.
+//! The program ([`Manager::program`]) is a shell script. It attaches the disk at the destination, sends its question to
+//! the manager through files, and then becomes `haversack migrate --qmp`: so killing the program kills the process that
+//! moves the VM. The manager answers only while [`Manager::attend`] runs, in the thread of the test.
 //!
 //! A VM whose QEMU is killed is gone. One that was moved runs where its QEMU runs, whatever became of the program.
 
@@ -345,7 +345,7 @@ impl<'a> Manager<'a> {
             }
             "runs"
         } else if state.as_deref() == Some("running") {
-            // What was to move it is gone, so it cannot go any more.
+            // The program that was to move it has ended, so it stays.
             "stays"
         } else if vm.was_hit && (here.is_none() || has_gone && !there.is_some_and(is_alive)) {
             vm.guest = None;

@@ -22,7 +22,7 @@ impl Nbdkit {
     pub fn start(place: &Place, name: &str, arguments: &[&str]) -> Result<Self> {
         let (socket, ready) = (place.path(format!("{name}.sock")), place.path(format!("{name}.pid")));
         for leftover in [&socket, &ready] {
-            // Of an earlier one that was killed.
+            // Left by an earlier server that was killed.
             let _ = std::fs::remove_file(leftover);
         }
         let mut nbdkit = tools::tool("nbdkit")?;

@@ -35,7 +35,7 @@ pub struct Place {
 struct Turn(usize);
 
 impl Turn {
-    /// Waits until few others run.
+    /// Waits until this test can run: at most [`MOST_TURNS`] turns are taken, including its own `count`.
     fn take(count: usize) -> Turn {
         let must_wait = |turns: &mut usize| *turns + count > MOST_TURNS;
         let mut turns = ENDED.wait_while(turns(), must_wait).unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
     in_turn(name, 1, body);
 }
 
-/// As [`test()`], but no other one runs at the same time: for servers that take clients which are late for dead.
+/// As [`test()`], but no other test runs at the same time: for servers that consider slow clients dead.
 ///
 /// # Panics
 /// As [`test()`].
@@ -83,7 +83,7 @@ fn in_turn(name: &str, turns: usize, body: impl FnOnce(&Place) -> Result<()>) {
 }
 
 impl Place {
-    /// A place for what is no test. It is removed whatever happens.
+    /// A place for a program that is not a test. It is always removed.
     ///
     /// # Errors
     /// If it cannot be made.

@@ -1,10 +1,10 @@
-//! A trace played to a daemon in the trace's own time: one request at a time, and the time goes on only when
-//! everything that the last step brought about has ended. What the daemon does then follows from the trace alone.
+//! Replays a trace to a daemon in the trace's own time: one request at a time, and the clock advances only when
+//! everything that the last step has caused is complete. So what the daemon does depends on the trace alone.
 //!
-//! The daemon's pool has a clock that is a file (`clock_file`). Its reactor looks at its timers once a millisecond, so
-//! time goes on by a millisecond. If I/Os take time by a model (`io_times`), the pool tells when something happens next,
-//! and time goes on to that, in the order in which the simulator does things: first I/Os that end, one by one, then
-//! timers, then orders and the ends of windows, then requests. No request waits for another one's answer.
+//! The daemon's pool has a clock that is a file (`clock_file`). Its reactor checks its timers once a millisecond, so
+//! the clock advances by a millisecond. If I/Os take time by a model (`io_times`), the pool reports when its next event
+//! is due, and the clock advances to that time, in the same order as in the simulator: first I/Os that end, one by one,
+//! then timers, then orders and the ends of windows, then requests. No request waits for the answer to another one.
 
 mod timed;
 
@@ -30,7 +30,7 @@ pub const STEP_US: u64 = 1000;
 /// How often it is looked whether a window has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// A clock that stands until it is told to go on.
+/// A clock that advances only when it is told to.
 #[derive(Debug)]
 pub struct SteppedClock {
     path: PathBuf,
@@ -118,15 +118,15 @@ impl Replay {
         Self { timed: Some(Timed::new(self.disks.len())), ..self }
     }
 
-    /// The replay with orders on the way, in order of time. What a disk contains must not follow from them.
+    /// Adds orders, sorted by time, to the replay. They must not change what a disk contains.
     #[must_use]
     pub fn with_orders(self, orders: Vec<Order>) -> Self {
         Self { orders: orders.into(), ..self }
     }
 
-    /// The replay to a daemon whose policy, set at time 0, decides so often: the clock stops at the end of every window
-    /// until that is done. Windows that end on whole milliseconds end while the reactor looks at its timers, now before
-    /// it and now after it.
+    /// The replay to a daemon whose policy, set at time 0, decides at this interval: the clock stops at the end of
+    /// every window until the decision is made. A window must not end on a whole millisecond: the reactor checks its
+    /// timers at that time, sometimes before the decision and sometimes after it.
     #[must_use]
     pub fn in_windows(self, window_us: u64) -> Self {
         Self { window_us: Some(window_us), ..self }
@@ -159,7 +159,7 @@ impl Replay {
         self.window_us.map(|window_us| (self.clock.now_us / window_us + 1) * window_us)
     }
 
-    /// Stops for what is due before this time: orders, and the end of a window.
+    /// Stops the clock for orders and for the end of a window, if they are due before this time.
     fn stop_before(&mut self, step_us: u64) -> Result<()> {
         loop {
             let end_us = self.window_end_us().unwrap_or(u64::MAX);
@@ -204,7 +204,8 @@ impl Replay {
         Ok((count("decisions") + count("refusals"), policy["orders"].as_u64().unwrap_or(0)))
     }
 
-    /// Whether a job, or if I/Os take no time any job, is still running. Otherwise a job may take as long as its I/Os.
+    /// Returns whether the job is still running. If I/Os take no time, any running job counts; otherwise other jobs may
+    /// still wait for their I/Os.
     fn jobs_run(&mut self, job: &Value) -> Result<bool> {
         let jobs = self.control.get("/v1/jobs")?;
         let counts = |other: &&Value| self.timed.is_none() || other["id"] == *job;

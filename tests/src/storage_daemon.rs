@@ -35,7 +35,7 @@ impl StorageDaemon {
             (place.path(format!("{name}-vhost.sock")), place.path(format!("{name}-nbd.sock")));
         let ready = place.path(format!("{name}.pid"));
         for leftover in [&vhost_user, &nbd, &ready] {
-            // Of an earlier one that was killed.
+            // Left by an earlier server that was killed.
             let _ = std::fs::remove_file(leftover);
         }
         node["node-name"] = json!("disk");

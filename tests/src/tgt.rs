@@ -25,7 +25,7 @@ impl Tgt {
     pub fn start(place: &Place, name: &str, file: &Path, port: Option<u16>) -> Result<Self> {
         let port = port.map_or_else(tools::free_port, Ok)?;
         let control = place.path(format!("{name}-control"));
-        // Of an earlier one that was killed.
+        // Left by an earlier server that was killed.
         let _ = std::fs::remove_file(&control);
         let mut tgtd = tools::tool("tgtd")?;
         tgtd.args(["--foreground", "--iscsi", &format!("portal=127.0.0.1:{port}")]);

@@ -41,7 +41,7 @@ impl Shared {
         while !self.ends.load(Ordering::Acquire) {
             let wanted = self.at().clone();
             match wanted {
-                // A hypervisor repeats what was not answered until it is, and only then has its VM stopped.
+                // A hypervisor repeats unanswered requests; its VM has stopped only when all are answered.
                 None if here.is_none() || verifier.is_answered() => {
                     verifier.disconnect();
                     here = None;

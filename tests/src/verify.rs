@@ -1,4 +1,4 @@
-//! A client that knows what each read may return: whatever else happens to the daemon, its bytes are right.
+//! A client that knows what each read may return, and checks it, whatever else happens to the daemon.
 //!
 //! A block that was written and acknowledged reads as its last version, a daemon that was killed between included. A write
 //! or zeroing that was not answered may have happened or not, until a read has shown which.
@@ -118,7 +118,7 @@ impl Verifier {
     /// One returns other bytes than it may, or the disk cannot be reached.
     pub fn verify_all(&mut self) -> Result<()> {
         for block in 0..self.blocks.len() {
-            // The first time may find a connection of before, which was lost.
+            // The first attempt may use an earlier connection, which was lost.
             let answered = self.read(block)? || self.read(block)?;
             check(answered, format!("disk '{}' does not answer", self.disk))?;
         }

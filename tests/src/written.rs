@@ -1,4 +1,5 @@
-//! An NBD client that flushes, and knows what was flushed: that must outlive the host, what was written after it may.
+//! An NBD client that knows what it has flushed. Flushed data must survive the loss of the host; data written later may
+//! survive.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,10 +66,10 @@ impl Written {
         Ok(())
     }
 
-    /// Goes on while something happens, which it survives.
+    /// Runs the load while `act` is carried out. The load must survive that.
     ///
     /// # Errors
-    /// As [`Written::go_on`], or what happens fails.
+    /// As [`Written::go_on`], or `act` fails.
     pub fn during<T>(&mut self, socket: &Path, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -81,10 +82,10 @@ impl Written {
         })
     }
 
-    /// Goes on until its server dies of something.
+    /// Runs the load until `kill` has ended its server.
     ///
     /// # Errors
-    /// It outlives that, or what happens fails.
+    /// The load survives that, or `kill` fails.
     pub fn until_death(&mut self, socket: &Path, kill: impl FnOnce() -> Result<()>) -> Result<()> {
         std::thread::scope(|scope| {
             let load = scope.spawn(|| self.go_on(socket, &AtomicBool::new(false)));

@@ -83,7 +83,8 @@ fn a_support_bundle_has_what_is_needed_with_and_without_a_daemon() {
         let names = unpack(place, &file)?;
         check(names.iter().any(|name| name.ends_with("missing.txt")), format!("{names:?}"))?;
 
-        // Somebody who accepts connections and never answers is not waited for eight times.
+        // The command waits only once for a daemon that accepts connections and never answers, not for each of its
+        // eight requests.
         let (socket, file) = (place.path("silent.sock"), place.path("silent.tar.gz").display().to_string());
         let _silent = UnixListener::bind(&socket).map_err(Error::io("a socket"))?;
         let mut ask = tools::own("haversack")?;
@@ -349,7 +350,7 @@ fn the_window_is_at_the_knee() {
     });
 }
 
-/// A pool that need not be named, paths as they are typed in a directory, and what is said of it all.
+/// Commands that do not name the pool, relative paths, and the messages.
 #[test]
 fn what_is_done_is_said() {
     test("success", |place| {
@@ -475,7 +476,7 @@ fn shells_complete_the_names_that_the_daemon_has() {
                 let found = offered(place, shell, &socket, words)?;
                 check(found == expected, format!("{}: {words:?}: {found:?}", shell.0))?;
             }
-            // The command line has the last word about the socket.
+            // The socket on the command line takes precedence.
             let elsewhere = offered(place, shell, &nowhere, &["--socket", &named, "disk", "show", ""])?;
             check(elsewhere == ["vm1", "web"], format!("{}: --socket: {elsewhere:?}", shell.0))?;
             let alone = offered(place, shell, &nowhere, &["disk", "show", ""])?;

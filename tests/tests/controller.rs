@@ -148,7 +148,8 @@ fn a_vm_moves_by_one_command_and_back() {
         let mut pair = Pair::start(place, &places, &origins, "")?;
         let mut guest = pair.boot()?;
         let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
-        // One after the other, at once, and a QEMU that is to be told to run its guest.
+        // Cache and memory one after the other, with a QEMU that has to be told to run its guest; then both at the same
+        // time.
         for (started, more) in [(&["-S"][..], &[][..]), (&[], &["--at-once"])] {
             load.advance(200)?;
             let there = pair.expect(started)?;
@@ -238,7 +239,8 @@ fn killed_while_the_vm_stops(
     load.advance(100)
 }
 
-/// It lacks a disk that the VM has. The source may notice that while it sends, or take the VM for sent; that is to be seen once.
+/// The destination lacks a disk of the VM. The source may notice this while it sends, or consider the VM sent. The
+/// latter must happen once.
 fn refused_by_the_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     wait_until("a VM that is refused when it has been sent", PATIENCE, || {
         pair.count += 1;
@@ -304,7 +306,7 @@ fn dying_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     load.advance(100)
 }
 
-/// By the user, and when a time limit is reached.
+/// The user cancels the move, or a time limit is reached.
 fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
@@ -322,7 +324,7 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     }
     check(state(pair.here(), "vm1")? == "here", "the disk is still being sent")?;
 
-    // What somebody else has begun is taken up, and can be given up as well.
+    // The command continues a migration that another program has begun, and can cancel it as well.
     let there = pair.expect(&[])?;
     let uri = json!({ "uri": format!("unix:{}", pair.place.path("memory.sock").display()) });
     there.watch()?.execute("migrate-incoming", &uri)?;
@@ -330,7 +332,7 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     source.watch()?.set(Capability::PauseBeforeSwitchover, true)?;
     source.watch()?.execute("migrate", &uri)?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
-    // Not while it is not known whether the destination lives.
+    // It leaves the migration alone while it is not known whether the destination is alive.
     there.process().pause()?;
     ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "was left as it is")?;
     check(source.watch()?.migration()?.phase == Phase::PreSwitchover, "the migration was touched")?;
@@ -383,7 +385,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     wait_until("the guard", PATIENCE, || {
         Ok(std::fs::read_to_string(&log).is_ok_and(|text| text.contains(silent)))
     })?;
-    // Nor does another run of the command take it for a VM that was not moved.
+    // Another run of the command does not report that the VM was not moved.
     ended(&tools::output(pair.command(source, &there, &[])?)?, 8, "where the VM is running")?;
     source.process().resume()?;
     wait_for_status(&mut watch, "running", PATIENCE)?;
@@ -394,7 +396,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     load.advance(100)?;
     drop(there);
 
-    // The command gives up: so it does then.
+    // The command gives up (Ctrl-C): its guard does the same.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
     let mut process = pair.start_command("silent", source, &there, &["--at-once", "--hold", "15s"])?;
@@ -426,7 +428,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
 
 /// A daemon that does not answer does not keep the VM stopped; one that has died does not make a move fail that is done.
 fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
-    // Ctrl-C is heard while the daemon is asked. QEMU needs the daemon to go on.
+    // Ctrl-C works while the command waits for the daemon. QEMU needs the daemon to continue.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
     let patient = ["--timeout", "1h"];
@@ -450,7 +452,7 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     load.advance(100)?;
     drop(there);
 
-    // So is the end of the time that the VM may wait. The VM moves, and its disks cannot.
+    // The time limit of the stopped VM works as well. The VM moves, but its disks cannot.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
     let more = [&patient[..], &["--at-once", "--hold", "6s", "--wait"]].concat();

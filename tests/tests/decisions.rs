@@ -395,8 +395,8 @@ fn play_both(place: &Place, scenario: &Scenario) -> Result<(Outcome, Outcome)> {
     Ok((live, simulated))
 }
 
-/// Both decide the same. What of the plans must differ from window to window before anything happens to the disks, lest
-/// nothing worth comparing is decided, is told by `decided`.
+/// Checks that both decide the same. `decided` selects the part of a plan that must differ between windows before
+/// anything happens to the disks; otherwise there would be nothing worth comparing.
 fn decide_the_same<T: PartialEq>(policy: &str, decided: impl Fn(&DiskPlan) -> T) {
     follow(policy, DISKS, |log| {
         let windows = decisions(log);
@@ -408,7 +408,7 @@ fn decide_the_same<T: PartialEq>(policy: &str, decided: impl Fn(&DiskPlan) -> T)
 /// Allocators that assume the configured latencies where none are measured: they decide in I/Os that take no time as well.
 const ASSUME_LATENCIES: [&str; 6] = ["centaur", "eci-cache", "trd", "urd", "utility", "vcacheshare"];
 
-/// Both decide the same, with nothing to tell apart before something happens to the disks.
+/// The same for a policy whose plans do not change before something happens to the disks.
 fn follow_the_same(policy: &str) {
     follow(policy, DISKS, |_| Ok(()));
 }
@@ -492,7 +492,7 @@ fn intensity_between_windows() {
     });
 }
 
-/// Sizes of its own at first and at least, and no hysteresis.
+/// The system's own initial and minimum sizes, and no hysteresis.
 #[test]
 fn eci_cache() {
     let policy = "eci-cache\nfirst = \"2MiB\"\nleast = \"512KiB\"\nwrite_threshold = 0.3";
@@ -511,7 +511,8 @@ fn liu() {
     decide_the_same("liu\nhistory = 3\nchunk = \"256KiB\"", |plan| (plan.demand_blocks, plan.target));
 }
 
-/// Disks with windows of their own beside the pool's: of three, and of less than two, which makes two.
+/// Disks with their own windows: one of three windows of the pool, and one of less than two, which is rounded up to
+/// two.
 #[test]
 fn own_windows() {
     let disks = [

@@ -120,7 +120,7 @@ fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
         let origin = Nbdkit::file(place, "origin1", &file)?;
         let error = refused(attach(&beta, &origin, &[]))?;
         check(error.contains("32768 bytes of it that its origin does not have"), format!("dirty: {error}"))?;
-        // It is as the error says.
+        // Doing what the error says works.
         attach(&alpha, &origin, &[])?;
         alpha.detach("vm1")?;
         attach(&beta, &origin, &[])?;

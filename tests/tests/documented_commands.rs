@@ -1,6 +1,7 @@
 //! The commands that the documents show do what is shown: each page's are run as they are printed, in order, on a host of their
-//! own, in which everything is private (`tests/documented/enter.sh`). What a page presumes, such as images and a running daemon, makes
-//! `tests/documented/PAGE.sh`. What cannot be run there is in the table [`ELSEWHERE`], with what runs it.
+//! own, in which everything is private (`tests/documented/enter.sh`). `tests/documented/PAGE.sh`
+//! prepares what a page presumes, such as images and a running daemon. Commands that cannot be run there are in
+//! the table [`ELSEWHERE`], with what runs them.
 
 mod elsewhere;
 

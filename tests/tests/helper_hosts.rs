@@ -10,7 +10,7 @@ fn client(host: &Haversack<'_>) -> Result<Connection> {
     Connection::open(&host.socket("nbd.sock"), "vm1")
 }
 
-/// Its tables are in QEMU's memory, so no two helpers may have it open.
+/// QEMU keeps the tables of a qcow2 image in memory, so no two helpers may have the image open.
 #[test]
 fn a_disk_on_a_qcow2_image_stays() {
     test("a qcow2 image", |place| {

@@ -80,7 +80,8 @@ fn a_guest_moves_between_hosts_with_its_cache() {
     });
 }
 
-/// Starts a host that has a disk, and one that has attached it as well. That has it sent there, too, which is called off.
+/// Starts a host that has a disk, and a second one that has attached it as well. This makes the first one send the
+/// disk, which is cancelled.
 fn start_apart<'a>(
     place: &Place,
     places: &'a [Place; 2],
@@ -147,7 +148,8 @@ fn a_destination_that_was_killed_is_told_again() {
     });
 }
 
-/// Whoever drives a migration and has said that it is to be kept is gone: the disk stays where it is.
+/// The program that drives a migration with a `keep` time is gone: the migration is cancelled, and the disk stays where
+/// it is.
 #[test]
 fn a_migration_that_nobody_keeps_is_called_off() {
     test("a migration that nobody keeps", |place| {
@@ -217,7 +219,7 @@ fn a_disk_has_one_owner() {
             .command(&["migrate", "vm1", "--to", "gamma"])
             .map_or_else(|e| e.to_string(), |_| String::new());
         check(refused.contains("no host 'gamma'"), format!("a host that is not configured: {refused}"))?;
-        // A record from a time when the disk did not move counts for nothing against a host that has it.
+        // A record from a time when the disk did not move does not override the record of the host that has it.
         let (owner, other) = if owner_is_beta { (&beta, &alpha) } else { (&alpha, &beta) };
         let attach = |host: &Haversack<'_>, more: &[&str]| {
             let (pool, uri) = (host.pool(), origin.uri());

@@ -137,7 +137,7 @@ fn disks_of_a_domain_that_comes_are_attached() {
         settings(&alpha, &hooks[0], &directory, "")?;
         settings(&beta, &hooks[1], &directory, "")?;
 
-        // What says nothing of a domain that comes does nothing to disks that others have attached.
+        // Operations that do not announce an incoming domain do not change disks that others have attached.
         for operation in [["start", "begin"], ["started", "begin"], ["stopped", "end"], RELEASE] {
             for hook in &hooks {
                 ended(&call(hook, operation, &xml)?, 0, "")?;
@@ -160,7 +160,7 @@ fn disks_of_a_domain_that_comes_are_attached() {
         ended(&call(&hooks[0], PREPARE, &xml)?, 0, "")?;
         check(state(&alpha, "vm1")? == "sending", "the disk has moved")?;
 
-        // What is on its way is not detached on either host, although a rule says its origin.
+        // A disk that is being moved is not detached on either host, although a rule names its origin.
         let rules = rule("vm1", &origins[0].uri(), &pool) + &rule("vm2", &origins[1].uri(), &pool);
         settings(&alpha, &hooks[0], &directory, &rules)?;
         settings(&beta, &hooks[1], &directory, &rules)?;
@@ -247,7 +247,7 @@ fn disks_are_attached_before_a_domain_starts_and_detached_when_it_has_ended() {
         check_listed(&host, &[("vm1", "attached"), ("vm2", "detached")])?;
         host.detach("vm1")?;
 
-        // What cannot be understood does not start, and keeps nothing from ending.
+        // A domain or settings that cannot be parsed prevent a start, but not the end of a domain.
         let (broken, wide) = (place.path("broken.toml"), place.path("wide.toml"));
         settings(&host, &broken, &sockets, &rule("vm?", "/srv/{nothing}.img", &pool))?;
         settings(&host, &wide, &sockets, &rule("*", &template, &pool))?;
@@ -300,13 +300,13 @@ fn disks_of_the_metadata_are_attached() {
         check(one["mode"] == "wt" && one["config"]["vhost_user"] == socket, format!("attached as {one}"))?;
         let two = host.json(&["disk", "show", "vm2"])?;
         check(two["config"]["read_only"] == true, format!("attached as {two}"))?;
-        // Attached as it is not wanted.
+        // The disk is attached with settings that differ from the metadata.
         let writable = with("").replace(" read-only='yes'", "");
         ended(&call(&hook, PREPARE, &writable)?, 1, "is attached read-only")?;
         ended(&call(&hook, RELEASE, &with(""))?, 0, "")?;
         check_listed(&host, &[("one", "detached"), ("vm2", "detached")])?;
 
-        // What a person has to say is not an option, and neither is a mistake.
+        // Confirmations that a person must give are not accepted as attributes, nor are misspelled ones.
         for (more, why) in [
             (" accept-loss='one'", "accept-loss is not known"),
             (" accept-origin-change='one'", "accept-origin-change is not known"),

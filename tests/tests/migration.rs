@@ -33,7 +33,7 @@ fn a_guest_under_load_moves_to_another_qemu() {
             load.guest().migrate(place, &format!("guest{number}"), &attachments)?;
         }
         load.advance(200)?;
-        // What a guest takes along is as good as what it booted with.
+        // After its moves, the guest survives a kill of the daemon as it does after a boot.
         daemon.kill_and_restart(Duration::from_millis(100))?;
         load.advance(200)?;
         load.stop()?;

@@ -1,4 +1,4 @@
-//! The harness's networks: their limits hold, a cut is one, and nothing is left of them.
+//! Tests of the harness's networks: limits and cuts work, and nothing is left of a network when it ends.
 
 use std::time::{Duration, Instant};
 

@@ -56,7 +56,7 @@ fn a_qcow2_origin() {
         let (image, raw) = (place.path("origin.qcow2"), place.path("origin.img"));
         qemu_img(&["create", "-q", "-f", "qcow2"], &image, &["64M"])?;
         let digest = load_with_kills(place, format!("qcow2:{}", image.display()))?;
-        // The helper that was killed may have left clusters that nothing refers to. Worse is no more forgiven.
+        // The helper that was killed may have left clusters that nothing refers to. Anything worse is an error.
         qemu_img(&["check", "-q", "-r", "leaks"], &image, &[])?;
         qemu_img(&["convert", "-f", "qcow2", "-O", "raw"], &image, &[&raw.display().to_string()])?;
         scenario::same_digest(&raw, &digest)

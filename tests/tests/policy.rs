@@ -66,7 +66,8 @@ fn target_mib(daemon: &Haversack<'_>, disk: &str) -> Result<u64> {
     bytes.map(|bytes| bytes / MIB).ok_or_else(|| Error::Check(format!("{disk} has no target")))
 }
 
-/// What a system makes of a scan beside local reads, and that its log leads to the same decisions.
+/// Checks how a system divides the cache between a scan and local reads, and that a replay of its log gives the same
+/// decisions.
 fn keeps_the_local_disk(
     place: &Place,
     daemon: &Haversack<'_>,
@@ -125,7 +126,7 @@ fn a_scan_does_not_push_out_local_reads() {
         check(raw.contains("wss_bytes=") && raw.contains("intensity_per_s="), &raw)?;
 
         daemon.command(&["policy", "set", "utility", "window=2s"])?;
-        // Spare space has nobody who demands it: it is shared.
+        // No disk demands the spare space, so it is shared.
         keeps_the_local_disk(place, &daemon, "read-only", CACHE_MIB / 2)
     });
 }
@@ -295,7 +296,7 @@ fn a_recorded_trace_has_every_request() {
         let answer = asked.join().map_err(|_| Error::Check("the question panicked".into()))??;
         let answer: Value = serde_json::from_str(&answer).map_err(|e| Error::Check(e.to_string()))?;
         check(answer["measured"].is_object(), format!("nothing is measured: {answer}"))?;
-        // Still open to questions for a minute; a slow machine reads after the four seconds.
+        // The curve stays available for a minute; on a slow machine, reads may come after the four seconds.
         tools::wait_until("all reads", PATIENCE, || Ok(curve()?["measured"]["reads"].as_u64() >= Some(640)))?;
         let curve = curve()?;
         let measured = &curve["measured"];
@@ -329,7 +330,7 @@ fn a_policy_that_makes_no_sense_is_refused() {
             let refused = daemon.command(arguments).map(drop);
             check(refused.is_err(), format!("{arguments:?} is taken"))?;
         }
-        // More is promised than there is: the plan before goes on holding, and the reason is told.
+        // The reservations exceed the pool: the previous plan stays in effect, and the reason is reported.
         let before = target_mib(&daemon, "local")?;
         daemon.command(&["disk", "set", "scan", "--reservation", &format!("{}MiB", 2 * CACHE_MIB)])?;
         check(target_mib(&daemon, "local")? == before, "a refused decision changes a target")?;
@@ -355,8 +356,8 @@ fn decided(daemon: &Haversack<'_>, disk: &str) -> Result<(String, u64)> {
     Ok((text("state"), found.and_then(|shown| shown["demand_bytes"].as_u64()).unwrap_or(0)))
 }
 
-/// What was measured where a disk comes from decides what it has where it comes to, before its VM is there, and long before the
-/// first window ends there.
+/// The measurements of the source decide the disk's share at the destination, before its VM arrives, and long before
+/// the first window ends there.
 #[test]
 fn what_was_measured_of_a_disk_moves_with_it() {
     test("measurements move", |place| {

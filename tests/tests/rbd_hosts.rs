@@ -110,7 +110,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
         let mut guest = client(&beta)?;
         guest.fill_durably(0..BLOCKS / 2, 2)?;
         place.say("moved");
-        // Either daemon dies, and has its image again.
+        // Each daemon is killed, and has its image again when it is restarted.
         alpha.kill_and_restart(MOMENT)?;
         guest.check_filled(BLOCKS / 2..BLOCKS, 1)?;
         wait_until_moved(&alpha, &beta, "vm1")?;
@@ -140,7 +140,7 @@ fn a_disk_on_an_rbd_image_moves_there_and_back() {
     });
 }
 
-/// A daemon that is told of other hosts, or no longer, has the other kind of lock then.
+/// A daemon that is restarted with other hosts in its configuration, or without them, changes the kind of its lock.
 #[test]
 fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
     test_alone("two kinds of lock", |place| {
@@ -158,7 +158,7 @@ fn the_lock_of_an_rbd_image_is_of_the_kind_that_is_configured() {
         check(ceph.is_shared("vm1")? && lockers(&ceph)? == ["alpha"], "the lock of a host is not shared")?;
         client(&daemon)?.check_filled(0..8, 1)?;
         daemon.kill()?;
-        // Whoever takes the lock away has fenced the host, as far as it can know.
+        // A host whose lock was taken away must assume that it was fenced.
         ceph.lock_with_others("vm1", "other", "beta")?;
         *daemon.settings() = Settings { disks: vec![disk.clone().unattachable()], ..alone.clone() };
         daemon.start_again()?;
@@ -219,7 +219,7 @@ fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock
     });
 }
 
-/// An operator keeps the helper out to use the image with a program of this host. Its lock says nothing of that.
+/// An operator keeps the helper out to use the image with a program of this host. The host's lock does not show this.
 #[test]
 fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the_image_open() {
     test_alone("a blocklisted client and a program", |place| {
@@ -288,7 +288,7 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         guest.check_filled(0..BLOCKS, 1)?;
         guest.fill_durably(0..8, 3)?;
         beta.command(&["disk", "flush", "vm1"])?;
-        // It does not let itself in.
+        // The fenced host does not readmit itself.
         alpha.settings().disks[0].attachable = false;
         alpha.start_again()?;
         wait_until("the refusal", PATIENCE, || {

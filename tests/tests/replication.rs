@@ -23,7 +23,7 @@ const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
 const MBITS: u32 = 1000;
 /// How long a flush may wait for a replica that is lost: the lease, an eighth more, and what this machine takes.
 const MOST_WAIT: Duration = Duration::from_secs(15);
-/// What may pass between the order to take a disk over and its being served.
+/// The longest time from the command that takes a disk over until the disk is served.
 const MOST_TO_SERVE: Duration = Duration::from_secs(5);
 
 struct Pair<'a> {
@@ -89,7 +89,7 @@ fn replica(host: &Haversack<'_>) -> Result<Value> {
 }
 
 fn wait_for(host: &Haversack<'_>, wanted: &str) -> Result<()> {
-    // It begins when a client is there.
+    // Replication begins when a client connects.
     let _guest = client(host)?;
     let mut last = Value::Null;
     let waited = wait_until(&format!("a replica that is {wanted}"), PATIENCE, || {
@@ -172,7 +172,7 @@ fn a_replica_that_is_cut_off_is_given_up_and_filled_again() {
             let shown = replica(&pair.alpha)?;
             check(shown["writes_through"] == true, format!("{shown}"))?;
             std::thread::sleep(Duration::from_secs(2));
-            // Beta has an old replica, which alone takes nobody's disk.
+            // Beta has an old replica, which alone does not allow it to take the disk over.
             let words = ["disk", "own", "vm1", "--confirm", "vm1", "--without-fence", "alpha"];
             let error = pair.beta.refused(&words)?;
             check(error.contains("may have continued without the replica"), format!("used: {error}"))?;
@@ -247,7 +247,7 @@ fn a_replica_is_set_ended_and_moved_under_load() {
         check(dirty.as_u64() > Some(0), "the disk does not write through any more")?;
         pair.alpha.command(&["disk", "set", "vm1", "--replicate", "beta"])?;
         wait_for(&pair.alpha, "complete")?;
-        // A disk with a replica moves to where that is, and has one at the other host then.
+        // A disk moves to the host of its replica. Its new replica is on the host that it came from.
         pair.alpha.command(&["migrate", "--to", "beta", "vm1"])?;
         written.during(&pair.beta.socket("nbd.sock"), || {
             wait_until("the move", PATIENCE, || Ok(state(&pair.beta, "vm1")? == "here"))

@@ -131,7 +131,7 @@ fn a_support_bundle_has_no_secrets() {
             tools::wait_until("a disk that waits", PATIENCE, || {
                 Ok(daemon.command(&["events", disk])?.contains("attach-failed"))
             })?;
-            // What is not in the daemon cannot be in the bundle.
+            // Without a secret in the daemon, the check of the bundle would prove nothing.
             let shown = daemon.json(&["disk", "show", disk])?.to_string();
             check(shown.contains(PLANTED), format!("{disk} has no secret: {shown}"))?;
         }
@@ -148,7 +148,7 @@ fn a_support_bundle_has_no_secrets() {
             ("status.json", [HIDDEN, "web"]),
             ("events.json", [HIDDEN, "attach-failed"]),
             ("haversackd.toml", [HIDDEN, "token_file"]),
-            // A daemon that is not ready is one of which a bundle is made.
+            // Bundles are often made of a daemon that is not ready.
             ("ready.txt", ["disk server is waiting", "disk web is waiting"]),
         ] {
             let found = files.iter().find(|(path, _)| path.ends_with(name));
@@ -199,7 +199,7 @@ fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
             ["rbd:pool/image:id=user:key=planted-key", "iscsi://user%planted-word@127.0.0.1/target/0"]
         {
             let said = daemon.refused(&["disk", "attach", "refused", origin, "--pool", &pool])?;
-            // Before that is the command as the test gave it.
+            // The text before that is the command line of the test.
             let error = said.split_once("\nhaversack: ").map(|(_, error)| error);
             let error = error.ok_or_else(|| Error::Check(format!("no error of the command: {said}")))?;
             check(!error.contains(PLANTED), format!("an error has a secret: {error}"))?;

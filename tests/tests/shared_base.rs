@@ -50,7 +50,8 @@ fn guests_on_clones_share_one_cached_copy() {
             load.advance(100)?;
             load.stop()?;
         }
-        // Written back and evicted, what a guest has written is its own; after a new start the origin says so.
+        // What a guest has written stays its own when it is written back and evicted; after a restart the origin
+        // reports it.
         for name in CLONES {
             daemon.command(&["disk", "flush", name])?;
         }

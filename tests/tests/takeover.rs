@@ -103,13 +103,13 @@ fn origin_block(file: &Path, block: u64) -> Result<u8> {
     Ok(image::take(file, block * BLOCK, 1)?[0])
 }
 
-/// The guest has come to beta, most of its dirty blocks have not, and alpha dies.
+/// The guest runs at beta, most of its dirty blocks are still at alpha, and alpha dies.
 #[test]
 fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
     test("taking over what has not arrived", |place| {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::new(place, &places, "method = \"on-demand\"")?;
-        // Attaching it at beta has it sent; that is called off.
+        // Attaching the disk at beta makes alpha send it; that is cancelled.
         wait_until("the beginning", PATIENCE, || Ok(state(&pair.alpha)? == "sending"))?;
         pair.alpha.command(&["migrate", "abort", "vm1"])?;
         let mut guest = client(&pair.alpha)?;
@@ -146,7 +146,7 @@ fn what_only_a_dead_host_had_is_lost_and_nothing_else() {
         }
         let lost = pair.beta.json(&["disk", "lost", "vm1"])?;
         check(lost["bytes"] == shown["lost_bytes"], format!("foretold {shown}, lost {lost}"))?;
-        // What is written is whole again, and the dead host has no say.
+        // Blocks that are written again are valid, whatever the dead host has.
         guest.fill(0..BLOCKS, 3)?;
         guest.ask(Command::Flush, 0, 0, &mut [])?;
         pair.start_alpha()?;
@@ -270,7 +270,7 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
         }
         let error = beta.refused(&OWN)?;
         check(error.contains("'alpha' answers, and has it"), format!("taken from its owner: {error}"))?;
-        // Nor does gamma, which has noted the take-over, stand in the way of the disk.
+        // Gamma, which has recorded the take-over, does not keep the disk from moving there.
         drop(guest);
         gamma.kill()?;
         gamma.settings().disks = disk("from = \"alpha\"");
@@ -300,7 +300,7 @@ fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
         let why = "'gamma' is connected and has not answered: it has a pool that is not open";
         let error = beta.refused(&[&OWN[..], &["--without-fence", "alpha"]].concat())?;
         check(error.contains(why), format!("taken over although gamma may have it: {error}"))?;
-        // Nor does a host that was away serve the disk before it knows.
+        // A host that was away does not serve the disk before all connected hosts have answered.
         let disks = std::mem::take(&mut alpha.settings().disks);
         alpha.settings().disks = disks.into_iter().map(Disk::unattachable).collect();
         alpha.start_again()?;
@@ -353,7 +353,7 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         let copy = place.path("copy.img");
         ceph.export("vm1", &copy)?;
         check(image::take(&copy, 0, 1)? == [1], "the origin was written after the fencing")?;
-        // Nobody has an image open: nobody knows whom to blocklist.
+        // No client has the image open, so the program does not know which client to blocklist.
         ceph.image("vm2", 16)?;
         let said = run("127.0.0.1:1", "/dev/rbd/vms/vm2");
         check(said.contains("no client of host alpha"), format!("it says: {said}"))

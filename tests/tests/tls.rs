@@ -71,7 +71,7 @@ fn nbd_clients_show_a_certificate_where_that_is_wanted() {
         let _daemon = Haversack::start(place, settings)?;
         clients::nbdinfo(&uri(port, ours.directory()))?;
 
-        // They trust the server; what they show is nothing, or a stranger's.
+        // These clients trust the server, but show no certificate, or one of another authority.
         let (nothing, strange) = (place.path("nothing"), place.path("strange"));
         for directory in [&nothing, &strange] {
             std::fs::create_dir(directory).map_err(Error::io("a directory"))?;

@@ -80,7 +80,7 @@ pub struct ClusterHost {
     pub name: String,
     /// Whether it is there.
     pub state: HostState,
-    /// It is marked as draining, in either state.
+    /// Whether it is marked as draining, whatever its state.
     pub is_drained: bool,
     /// Seconds since its last report, or since its lease ended; missing if it ended before this daemon looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,7 @@ pub struct StartMigration {
     pub keep: Option<Span>,
 }
 
-/// Keeps a migration alive that would be cancelled if whoever drives it were gone.
+/// Keeps a migration alive that is cancelled when the program that drives it is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeepMigration {
@@ -168,7 +168,7 @@ pub struct OwnDisk {
     /// blocks they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
-    /// Do not fence these hosts: they are off, and stay off. They must be all that are to be fenced ([`Takeover::fenced_first`]).
+    /// Do not fence these hosts of [`Takeover::fenced_first`]: they are off, and stay off. The others are fenced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_fence: Vec<String>,
     /// The owner stopped before it could continue without the replica that this host has: it died, or was fenced, within five
@@ -184,7 +184,7 @@ pub struct Takeover {
     pub disk: String,
     /// The host that the disk, or what this host needs of it, would come from.
     pub host: String,
-    /// It answers, and has neither the disk nor dirty blocks of it: it has lost them. Otherwise it does not answer.
+    /// Whether that host answers, and has lost the disk and its dirty blocks. If not, the host does not answer.
     #[serde(default)]
     pub has_nothing: bool,
     /// This host has the disk already, and needs blocks of the other one.

@@ -27,7 +27,7 @@ const SECRET: [&str; 12] = [
     "signature",
     "sig",
 ];
-/// What the JSON of a QEMU block device follows.
+/// The prefix of the JSON of a QEMU block device.
 const QEMU: &str = "qemu:";
 
 fn is_secret(name: &str) -> bool {
@@ -147,7 +147,7 @@ fn opening_bytes(value: &str) -> usize {
     if is_triple { 3 * quote.len() } else { quote.len() }
 }
 
-/// Returns the length of a value. Only one in three quotes goes on after the end of its line.
+/// Returns the length of a value. Only a value in triple quotes may continue after the end of its line.
 fn length_bytes(content: &str, opening: &str) -> usize {
     let quotes = opening.matches(['"', '\'']).count();
     let line = if quotes == 3 { content } else { content.lines().next().unwrap_or_default() };

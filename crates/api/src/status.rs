@@ -412,7 +412,7 @@ pub struct ErrorCounters {
     pub corrupt_blocks: u64,
     /// Dirty blocks among them without a valid second copy.
     pub lost_blocks: u64,
-    /// Clean blocks from before a crash that failed their checksum: writes to the cache that it cut short explain it.
+    /// Clean blocks from before a crash that failed their checksum, probably because it interrupted their writes.
     #[serde(default)]
     pub crash_dropped_blocks: u64,
 }

@@ -331,7 +331,7 @@ pub struct Own {
     /// Without this, reads of those blocks fail until they are written again. Required if it is not known which they are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
-    /// Do not fence these hosts, because they are off and stay off. Name every host that would be fenced.
+    /// Do not fence these hosts, because they are off and stay off. Hosts that are not named are still fenced.
     #[arg(long, value_name = "HOST", value_delimiter = ',', add = Names::Hosts)]
     pub without_fence: Vec<String>,
     /// Use this host's replica even though it is not certain to have everything that was flushed. Only valid if

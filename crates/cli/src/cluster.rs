@@ -173,17 +173,17 @@ fn what_is_forgotten(status: &ClusterStatus, host: &str) -> String {
     text
 }
 
-/// Describes how current the data shown after this is.
+/// Describes the state of the directory, and the age of the data that is printed below it.
 pub fn directory(directory: &DirectoryStatus) -> String {
     let mut text = match (&directory.endpoint, directory.age_s) {
         (Some(endpoint), _) => format!("directory: etcd at {endpoint}, this host is '{}'\n", directory.name),
         (None, Some(age)) => format!(
-            "directory: etcd has been away for {}; what is shown is {} old. Guests and disks continue, nothing is balanced\n",
+            "directory: etcd has been away for {}; the data below is {} old. Guests and disks continue, nothing is balanced\n",
             seconds(directory.since_s),
             seconds(age)
         ),
         (None, None) => {
-            format!("directory: etcd could not be reached yet, for {}\n", seconds(directory.since_s))
+            format!("directory: etcd has not been reached for {} so far\n", seconds(directory.since_s))
         }
     };
     for problem in &directory.problems {

@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! - Only matches are written, and the command always succeeds, whatever happens.
-//! - Options are offered only once '-' is typed: among them, a disk that is the only one would not be completed at once.
+//! - Options are offered only after '-': otherwise the name of the only disk would be one of many matches, and not
+//!   completed.
 
 mod names;
 

@@ -115,7 +115,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     let new = PathBuf::from(name);
     let written = write_new(&new, text, &old).and_then(|()| fs::rename(&new, file));
     if let Err(error) = written {
-        // If it was there before, it is somebody else's.
+        // If the file already existed, another process has created it, so it is not removed.
         if error.kind() != io::ErrorKind::AlreadyExists {
             let _ = fs::remove_file(&new);
         }

@@ -1,4 +1,4 @@
-//! A mix as `haversack sim` simulates it: what it says itself, and what the options say in its place.
+//! A mix as `haversack sim` simulates it: the settings of the mix's file, with the options that override them.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{CliError, Result};
 use crate::sim::{AdmissionArgument, Common, Survives};
 
 impl Common {
-    /// Reads a mix, with what the options say in place of what it says. An option that concerns disks is for all of them.
+    /// Reads a mix, and applies the options that override its settings. An option for disks applies to all disks.
     pub(crate) fn mix(&self, path: &Path) -> Result<Mix> {
         self.check_for_mix()?;
         let mut mix = crate::compare::read_mix(path)?.with_seed(self.seed);

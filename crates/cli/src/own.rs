@@ -64,7 +64,7 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
             }
             text += match own.accept_loss {
                 Some(_) => "  Reads will return the origin's data.\n",
-                None => "  Reads of them will fail until they are written again.\n",
+                None => "  Reads of these ranges will fail until they are written again.\n",
             };
         }
         None if takeover.replica.as_ref().is_some_and(|replica| replica.is_used(own.owner_stopped)) => {
@@ -81,8 +81,8 @@ fn describe(takeover: &Takeover, own: &Own) -> String {
     text += &takeover.replica.as_ref().map_or_else(String::new, |replica| describe_replica(replica, own));
     if let Some(host) = &takeover.replica_elsewhere {
         text += &format!(
-            "  As the directory has it, host '{host}' had a complete replica. It does not answer: if it can be repaired, take the disk \
-             over there.\n"
+            "  According to the directory, host '{host}' had a complete replica. It does not answer: if it can be repaired, take the disk \
+             over on that host.\n"
         );
     }
     if takeover.kept_bytes > 0 {

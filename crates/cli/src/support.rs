@@ -92,7 +92,7 @@ pub fn run(client: &Client, arguments: &SupportBundle, as_json: bool) -> Result<
     let archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     let mut bundle = Bundle { directory, archive, time, files: 0, missing: Vec::new(), is_silent: false };
     let written = bundle.fill(client, arguments).and_then(|()| bundle.end()).map_err(|error| {
-        // Half a bundle helps nobody.
+        // An incomplete bundle is useless.
         let _ = std::fs::remove_file(&path);
         failed(&path, &error)
     });

@@ -54,7 +54,8 @@ impl Move {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Starts the command, and waits until the memory is being sent. Then the queues have stopped, as QEMU has the VM.
+    /// Starts the command, and waits until the memory is being sent. The fake daemon then reports that the queues have
+    /// stopped.
     fn start_to_stop(&self, more: &[&str]) -> Child {
         let child = self.start("destination", more);
         until("the migration", || self.source.has_heard("migrate"));

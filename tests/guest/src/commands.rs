@@ -3,8 +3,9 @@
 //! | command | what |
 //! |---|---|
 //! | `disks` | names, sizes and smallest requests of the disks |
-//! | `open DISK NAME zeroes\|pattern\|unknown` | knows the disk's content from now on; its bytes are made for NAME |
-//! | `grow DISK` | knows the sectors by which the disk has grown: zeroes; tells how many there are now |
+//! | `open DISK NAME zeroes\|pattern\|unknown` | opens the disk, and tracks its content from now on; NAME is the key of
+//! its pattern |
+//! | `grow DISK` | adds the sectors by which the disk has grown, which are zeroes; returns the new number of sectors |
 //! | `write DISK SEED COUNT`, `read`, `zeroes`, `discard` | COUNT random requests of that kind |
 //! | `flush DISK` | one flush |
 //! | `verify DISK` | reads everything; tells the digest of all bytes |

@@ -53,7 +53,7 @@ impl Disk {
         })
     }
 
-    /// Takes in the sectors by which `/dev/NAME`, this disk, has grown: zeroes.
+    /// Adds the sectors by which this disk, `/dev/NAME`, has grown. They are zeroes.
     ///
     /// # Errors
     /// The kernel's.
@@ -62,7 +62,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The disk's name is forgotten, its size is not: sectors from and to.
+    /// Returns the range of sectors that this disk, or part of a disk, covers.
     pub fn range(&self) -> std::ops::Range<u64> {
         self.oracle.range()
     }
@@ -137,7 +137,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Zeroes with leave to unmap, which the kernel does not replace by writes.
+    /// Writes zeroes, with permission to unmap. The kernel does not replace such a request by writes.
     fn zero(&mut self, sector: u64, sectors: usize) -> io::Result<()> {
         let (start, length) = (sector * SECTOR_BYTES as u64, (sectors * SECTOR_BYTES) as u64);
         self.oracle.forget(sector, sectors);
@@ -180,9 +180,9 @@ impl Disk {
         (range.start + first * block as u64, count as usize * block)
     }
 
-    /// Reads everything; returns how many requests were wrong beside the digest of all bytes.
+    /// Reads everything. Returns the digest of all bytes.
     ///
-    /// `judge` is told of each request's result.
+    /// `judge` is called with the length and the result of each request.
     pub fn verify(&mut self, buffer: &mut Buffer, mut judge: impl FnMut(usize, Result<(), Trouble>)) -> u64 {
         let mut digest = pattern::DIGEST_START;
         for sector in self.range().step_by(LONGEST_SECTORS) {

@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_millis(10);
 pub enum Mix {
     /// Every kind, reads and writes most of all.
     Mixed,
-    /// Writes alone: nothing that must wait for what the disk does not have at hand.
+    /// Only writes: no request has to wait for data that is not in the cache.
     Writes,
     /// Nine reads for each write, of a few blocks each, everywhere on the disk: all of it is the working set.
     Reads,
@@ -87,7 +87,7 @@ impl Load {
     /// Waits for the requests in flight and gives the disk back.
     ///
     /// # Panics
-    /// If a thread did.
+    /// If a thread has panicked.
     pub fn stop(self) -> (Disk, Tally) {
         self.stop.store(true, Ordering::Relaxed);
         let parts = self.threads.into_iter().map(|thread| thread.join().expect("a load thread")).collect();

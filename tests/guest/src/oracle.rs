@@ -133,8 +133,8 @@ impl Oracle {
         }
     }
 
-    /// Compares what was read from sector `first` on. A sector of which several things could be true is
-    /// known from then on: a disk may not change its mind.
+    /// Compares what was read from sector `first` on. If a sector could have several contents, the one
+    /// that was read is the only valid one from then on.
     ///
     /// # Errors
     /// The first sector that is wrong.

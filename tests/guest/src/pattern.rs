@@ -1,5 +1,5 @@
-//! The content of a sector. It follows from the disk's key, the sector's number and the version, so that a sector
-//! tells by itself whose it is and how old.
+//! The content of a sector. It follows from the disk's key, the sector's number and the version, so that the content
+//! shows to which disk and sector it belongs, and how old it is.
 //!
 //! A written sector is four words of header (magic, key, sector, version) and random words that follow from
 //! them. Version 0 is not written: it is the sector full of zeroes.
@@ -84,8 +84,8 @@ pub fn identify(bytes: &[u8], key: u64, sector: u64) -> Found {
 /// The digest of no bytes at all.
 pub const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The digest (FNV-1a, words instead of bytes where there are eight) after more bytes. Split a disk at sector
-/// boundaries and it does not matter where.
+/// The digest (FNV-1a, words instead of bytes where there are eight) after more bytes. If a disk is split
+/// at sector boundaries, the digest does not depend on where.
 pub fn digest_more(digest: u64, bytes: &[u8]) -> u64 {
     let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x0100_0000_01b3);
     let words = bytes.chunks_exact(8);

@@ -50,7 +50,7 @@ impl Unanswered {
 }
 
 impl Timed {
-    /// Nothing was sent to any of this number of disks.
+    /// The state for this number of disks before any request was sent.
     pub fn new(disks: usize) -> Timed {
         Timed { next_us: 0, ios: 0, sent: 0, unanswered: (0..disks).map(|_| Vec::new()).collect() }
     }
@@ -134,7 +134,7 @@ impl Replay {
         at.map_or(Ok(()), |at| of_disk.remove(at).check(&read))
     }
 
-    /// Passes the time up to a request, with the orders and ends of windows on the way.
+    /// Advances the clock to a request, and stops for the orders and ends of windows before it.
     fn pass_to(&mut self, to_us: u64) -> Result<()> {
         loop {
             let end_us = self.window_end_us().unwrap_or(u64::MAX);
@@ -158,7 +158,7 @@ impl Replay {
         }
     }
 
-    /// Passes the time while the pool does what comes by then.
+    /// Advances the clock step by step, while the pool handles the events that are due by then.
     fn advance(&mut self, to_us: u64) -> Result<()> {
         while self.comes_next().next_us <= to_us {
             let next_us = self.comes_next().next_us;

@@ -1,4 +1,4 @@
-//! Daemons in a cluster: what an operator sees on each of them, and that guests do not notice what becomes of etcd.
+//! Daemons in a cluster: what an operator sees on each of them, and that failures of etcd do not affect guests.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -164,7 +164,7 @@ fn three_daemons_and_an_etcd_that_dies() {
         place.say("a host is forgotten");
         let alive = daemons[0].refused(&["host", "forget", "gamma", "--confirm", "gamma"])?;
         check(alive.contains("host 'gamma' is alive"), alive)?;
-        // Nobody has to type a name before that is said.
+        // The command reports the reason before it asks for the name.
         for (host, why) in [("gamma", "host 'gamma' is alive"), ("delta", "no host 'delta'")] {
             let asked = daemons[0].refused(&["host", "forget", host])?;
             check(asked.contains(why) && !asked.contains("type '"), asked)?;
@@ -184,7 +184,7 @@ fn three_daemons_and_an_etcd_that_dies() {
             })?;
         }
         check(has_event(&daemons[0], "host-forgotten")?, "there is no event")?;
-        // It is not dead: it reports again what it has.
+        // The host is not dead: when it starts again, it reports its state.
         daemons[2].start_again()?;
         until_host(&daemons[0], "gamma", "alive")?;
         wait_until("its disk", PATIENCE, || {
@@ -217,7 +217,8 @@ fn a_drained_host_is_planned_empty_and_a_move_is_an_intent() {
         })?;
         place.say(&gamma.command(&["cluster", "plan"])?);
 
-        // An operator follows it. That the disk is attached at alpha has it sent already, which is called off.
+        // An operator moves the VM as planned. Attaching the disk at alpha already makes beta send it; that is
+        // cancelled.
         let pool = alpha.pool();
         alpha.command(&[
             "disk",
@@ -274,7 +275,7 @@ fn a_drained_host_is_planned_empty_and_a_move_is_an_intent() {
     });
 }
 
-/// The program is as short as one can be: it has the cache sent, and a client of the disk comes to the other host.
+/// The program is minimal: it has the cache sent, and a client of the disk connects to the other host.
 #[test]
 fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
     test("a hook", |place| {
@@ -332,7 +333,7 @@ fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
             has_event(&daemons[leader], "balance-failed")
         })?;
         wait_until("no intent", PATIENCE, || Ok(status(alpha)?["moves"] == serde_json::json!([])))?;
-        // It has begun to send the disk, and nobody else ends that.
+        // The program has begun to send the disk and does not end that; the source does.
         wait_until("the end of the sending", Duration::from_secs(30), || {
             Ok(state(&daemons[1], "vm2")? == "here")
         })?;
@@ -343,7 +344,7 @@ fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
             serde_json::from_str(&input).map_err(|error| Error::Check(format!("{input}: {error}")))?;
         check(input["disks"][0]["name"] == "vm2", format!("{input}"))?;
 
-        // A VM whose move has failed is left alone for a while, but not by the host that balances next.
+        // A leader does not move a VM again for a while after a failed move, but the next leader does.
         std::fs::remove_file(&refuses).map_err(Error::io("the hook"))?;
         let mut daemons = daemons;
         let first =
@@ -365,7 +366,8 @@ fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
     });
 }
 
-/// The host that balances dies while its program has a disk sent. Nobody drives the move any more, and its source ends it.
+/// The host that balances dies while its program has a disk sent. Nothing drives the move any more, and the source
+/// cancels it.
 #[test]
 fn a_disk_that_was_on_its_way_when_the_host_that_balances_died_stays_where_it_is() {
     test("a driver that dies", |place| {

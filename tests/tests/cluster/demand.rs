@@ -153,7 +153,7 @@ fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
         let hosts = Hosts::new(place, &NAMES)?;
         let places = [place.host("a")?, place.host("b")?];
         let origins = [origin(place, "vm1", 512)?, origin(place, "vm2", 512)?, origin(place, "vm3", 256)?];
-        // A filter may keep out what would have the disk give up blocks.
+        // A filter could keep out the new blocks that make a disk give up old ones.
         let shop = "tenant = \"shop\"\nadmission = \"always\"";
         let all = [
             (
@@ -170,7 +170,7 @@ fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
         guests.iter_mut().try_for_each(|guest| read(guest, 0..64))?;
         check(together(&daemons)? > MOST_BYTES, "there is no need of a limit")?;
 
-        // What a disk has beyond its part it gives up when it gets new blocks: one more MiB in each round.
+        // A disk gives up its surplus only when it gets new blocks, so each round reads one more MiB.
         let mut rounds = 0;
         let mut work = |guests: &mut [Connection; 2]| -> Result<()> {
             rounds += 1;
@@ -186,7 +186,7 @@ fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
             work(&mut guests)?;
             Ok(together(&daemons)? <= MOST_BYTES)
         })?;
-        // The first parts are of demands that nobody has measured yet: the hosts exchange space once more.
+        // The first shares are computed before any demand is measured, so the hosts exchange space once more.
         let begin = Instant::now();
         while begin.elapsed() < WINDOW * 3 || together(&daemons)? > MOST_BYTES {
             work(&mut guests)?;

@@ -330,7 +330,7 @@ fn a_lost_quorum_is_noticed_and_its_return_too() {
         alpha.report(report(&alpha, 1, &[("vm1", 1)]));
         until_seen(&beta, "alpha", 1)?;
         until_connected(&beta)?;
-        // One member less is nothing to those that can use others.
+        // The loss of one member does not affect hosts that can use another one.
         members[2].kill()?;
         alpha.report(report(&alpha, 2, &[("vm1", 1)]));
         until_seen(&beta, "alpha", 2)?;
@@ -378,7 +378,7 @@ fn of_two_that_begin_a_move_one_does() {
             check(progress == expected, format!("{progress:?}"))?;
             winner.end_move("id-vm1", &view.intents["id-vm1"].record).map_err(failed)?;
         }
-        // Whoever tries again what it has begun has begun it; to another host it would be another move.
+        // A host may begin its own move again, which replaces the intent; a move to a different host is refused.
         for reason in ["first", "again"] {
             let begun = IntentRecord { reason: reason.into(), ..intent("alpha", 4, "beta", &alpha) };
             alpha.begin_move("id-vm1", &begun, None).map_err(failed)?;
@@ -407,7 +407,7 @@ fn of_two_that_begin_a_move_one_does() {
                 beta.end_move("id-vm1", &begun).map_err(failed)
             })
         })?;
-        // Whoever was refused does not remove what the other one has begun.
+        // The host that was refused does not remove the intent of the other one.
         let begun = intent("alpha", 4, "beta", &beta);
         beta.begin_move("id-vm1", &begun, None).map_err(failed)?;
         let refused = intent("alpha", 4, "beta", &alpha);
@@ -441,7 +441,7 @@ fn one_host_leads_and_an_old_leader_begins_nothing() {
         let late = alpha.begin_move("id-vm1", &intent("alpha", 4, "beta", &alpha), Some(first));
         check(matches!(late, Err(DirectoryError::Changed { key: Key::Leader })), format!("{late:?}"))?;
         beta.begin_move("id-vm1", &intent("alpha", 4, "beta", &beta), Some(second)).map_err(failed)?;
-        // It goes with its lease.
+        // The leader's key is removed with its lease.
         drop(beta);
         until("no leader", || alpha.view().leader.is_none())?;
         check(leads(&alpha)?.is_some(), "no host leads")
@@ -623,7 +623,7 @@ fn etcd_may_ask_for_a_user_and_a_password() {
             check(!why().contains("wrong") && !why().contains("secret"), why())?;
             place.say(&why());
         }
-        // It lasts: etcd forgets whoever was not heard of for a time.
+        // The login stays valid: etcd forgets a client that it has not heard from for some time.
         alpha.report(report(&alpha, 2, &[("vm1", 1), ("vm2", 1)]));
         until("the second report", || alpha.view().disks.len() == 2)
     });

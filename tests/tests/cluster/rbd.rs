@@ -1,5 +1,5 @@
-//! A disk on an RBD image in a cluster: a drained host, a dead one that is fenced, and its return. The client of the disk works all the
-//! time but while no host has it.
+//! A disk on an RBD image in a cluster: a drained host, a dead one that is fenced, and its return. A client uses the
+//! disk all the time, except while no host has it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl<'a> Scene<'a> {
         self.daemons[host].socket("nbd.sock")
     }
 
-    /// The client works at a host until something is so.
+    /// Runs the client at a host until a condition holds.
     fn work_until(&mut self, host: usize, what: &str, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
         let socket = self.socket(host);
         let mut written = self.written.clone();
@@ -82,7 +82,7 @@ impl<'a> Scene<'a> {
         Ok(self.daemons[host].json(&["disk", "show", "vm1"])?["replica"].clone())
     }
 
-    /// Drains a host, follows the program with the client, and returns where that is then.
+    /// Drains a host, moves the client when the program asks for it, and returns the client's new host.
     fn drain(&mut self, from: usize) -> Result<usize> {
         let other = (from + 1) % NAMES.len();
         self.daemons[other].command(&["host", "drain", NAMES[from]])?;
@@ -209,7 +209,7 @@ fn take_over(scene: &mut Scene<'_>, dead: usize, heir: usize) -> Result<()> {
 
 /// The host that was fenced is back, and keeps out until an operator lets it in.
 fn come_back(scene: &mut Scene<'_>, dead: usize, heir: usize) -> Result<()> {
-    // What it wrote now nobody would write again.
+    // After this flush nothing overwrites the image, so the check would find a write of the fenced host.
     scene.daemons[heir].command(&["disk", "flush", "vm1"])?;
     scene.daemons[0].command(&["host", "drain", NAMES[dead]])?;
     let back = &mut scene.daemons[dead];

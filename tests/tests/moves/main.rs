@@ -62,7 +62,7 @@ fn move_clients(scene: &mut Scene<'_>, vms: &[Traveller], plan: &Plan) -> Result
     scene.end_move(plan)
 }
 
-/// Or the suite would not test them.
+/// Otherwise the suite would not test every fault and step.
 #[test]
 fn the_seed_of_the_suite_draws_every_fault_and_every_step() {
     let mut random = Random::new(SEED);

@@ -10,9 +10,9 @@ use haversack_model::random::Random;
 pub enum Fault {
     /// `kill -9` of the daemon that has the disks.
     SourceKilled,
-    /// Of the other one.
+    /// `kill -9` of the other daemon.
     DestinationKilled,
-    /// Of both.
+    /// `kill -9` of both daemons.
     BothKilled,
     /// Nothing gets through between the hosts.
     LinkCut,
@@ -79,11 +79,11 @@ pub struct Plan {
     pub after: Duration,
     /// How long it lasts.
     pub lasts: Duration,
-    /// Whether `haversack migrate` is told.
+    /// Whether the move is announced with `haversack migrate`.
     pub announced: bool,
     /// Whether the VM runs at the source once more after it was stopped for the move.
     pub turns_back: bool,
-    /// Whether the next move begins before nothing is left at the source.
+    /// Whether the next move begins while the source still has blocks.
     pub hastens: bool,
 }
 

@@ -134,7 +134,7 @@ impl<'a> Scene<'a> {
         if sending.wait(PATIENCE)?.success() {
             return Ok(());
         }
-        // It was called off by what failed.
+        // The fault has cancelled the sending.
         let mut last = None;
         let sent = wait_until("the cache's being sent", PATIENCE, || {
             last = self.daemons[plan.from].command(&words).err();
@@ -145,7 +145,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Waits until nothing is left at the source, unless the plan is not to.
+    /// Waits until nothing is left at the source, unless the next move is planned to begin earlier.
     pub fn end_move(&self, plan: &Plan) -> Result<()> {
         if plan.hastens {
             return Ok(());

@@ -106,7 +106,8 @@ struct Controller<'a> {
     destination: Monitor,
     interrupts: Signal,
     bar: ProgressBar,
-    /// Nothing is said. (The bar is hidden as well if stderr is a file, where messages are wanted.)
+    /// No messages are printed. (The hidden bar does not tell: it is also hidden if stderr is a file, where messages
+    /// are wanted.)
     is_quiet: bool,
     held: Duration,
 }
@@ -185,7 +186,7 @@ fn unknown(error: &QmpError) -> CliError {
     CliError::Attention(format!("cannot determine where the VM is running: {error}"))
 }
 
-/// Ends or leaves an earlier run's move to a QEMU that does not answer. Returns the outcome.
+/// The destination's QEMU does not answer: cancels an earlier run's move, or leaves it as it is. Returns the outcome.
 fn without_destination(mut source: Monitor, error: &QmpError) -> CliError {
     let is_sent = if error.is_gone() && !may_be_mistyped(error) {
         source::end(&mut source)
@@ -271,7 +272,8 @@ impl<'a> Controller<'a> {
         arrived.map(|()| migration)
     }
 
-    /// Waits until a VM that was sent runs at the destination. If that refuses it, it continues where it was.
+    /// Waits until a VM that was sent runs at the destination. If the destination refuses the VM, the VM continues
+    /// where it was.
     fn arrive(&mut self, is_running: bool, may_be_elsewhere: bool) -> Result<()> {
         match destination::arrive(&mut self.destination, is_running)? {
             Arrival::Arrived => Ok(()),
@@ -294,7 +296,8 @@ impl<'a> Controller<'a> {
         moved.inspect_err(|error| self.stop_filling(error))
     }
 
-    /// Stops sending the caches if the VM stays here. A guard has taken over if that is not known, and waits for the monitor.
+    /// Stops sending the caches if the VM stays here. If it is not known whether it stays, a guard has taken over and
+    /// waits for the monitor.
     fn stop_filling(&self, error: &CliError) {
         if !matches!(error, CliError::Attention(_)) {
             self.filling.abort();
@@ -326,8 +329,8 @@ impl<'a> Controller<'a> {
         })
     }
 
-    /// Does something during which QEMU may stop the VM. If this process ends before that is over, a guard
-    /// takes over. Returns the guard if the VM has been sent: it may be stopped until it has arrived.
+    /// Runs `work`, during which QEMU may stop the VM. If this process ends before `work` does, a guard takes
+    /// over. Returns the guard if the VM has been sent: it may be stopped until it has arrived.
     fn guarded(&mut self, is_running: bool, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Guard> {
         let guard = Guard::start(self.addresses[0], self.addresses[1], is_running)?;
         let outcome = work(self);
@@ -455,7 +458,7 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Keeps the stopped VM waiting until its cache has been sent. An error says why it is not to be continued.
+    /// Keeps the stopped VM waiting until its cache has been sent. The error says why the migration must not continue.
     fn hold(&mut self) -> Result<()> {
         let start = Instant::now();
         let limit = self.vm.hold.0;
@@ -467,9 +470,10 @@ impl<'a> Controller<'a> {
 
     /// As [`Controller::hold`], while time is `left`.
     ///
-    /// It is not continued either if a daemon was restarted since the VM ran. If the connection breaks while QEMU stops a vhost-user
-    /// queue, QEMU takes the requests that were not completed for those at the end of the queue, which need not be so; and when it
-    /// has connected again, it starts the queue although the VM is stopped, and sends an index that is out of date.
+    /// The migration does not continue either if a daemon was restarted since the VM ran. If the connection breaks
+    /// while QEMU stops a vhost-user queue, QEMU assumes that the last requests of the queue are the uncompleted ones,
+    /// which may be wrong. When QEMU has connected again, it starts the queue although the VM is stopped, and sends an
+    /// outdated index.
     fn hold_while(&mut self, left: impl Fn() -> Duration) -> Result<()> {
         let (mut known, start): (Option<Seen>, _) = (None, Instant::now());
         loop {
@@ -532,7 +536,7 @@ impl<'a> Controller<'a> {
         })
     }
 
-    /// The QEMU that the VM was in does not answer: the VM runs at the destination, or nowhere.
+    /// Handles a source QEMU that does not answer: the VM runs at the destination, or nowhere.
     fn source_gone(&mut self, error: &CliError) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {

@@ -67,7 +67,7 @@ pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Resul
     }
 }
 
-/// Has QEMU listen, and stay if the migration fails, so that it can be asked whether the VM has run there.
+/// Tells QEMU to listen, and not to exit if the migration fails, so that it can report whether the VM has run there.
 fn accept(destination: &mut Monitor, uri: &str) -> std::result::Result<(), QmpError> {
     let told = destination.execute("migrate-incoming", &json!({ "uri": uri, "exit-on-error": false }));
     match told {

@@ -32,7 +32,7 @@ pub struct Filling<'a> {
     vhost_user: BTreeSet<&'a str>,
     /// When the daemon was told last that they are still wanted.
     kept: Option<Instant>,
-    /// They are to be sent until the disks have followed the VM, even without this process.
+    /// The daemon is to send the caches until the disks have followed the VM, even without this process.
     is_let_go: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A process that outlives the one that moves a VM. If that one is killed while the VM is being moved, or gives
-//! up, QEMU would wait for it with the VM stopped. So the guard cancels the migration, and the VM continues
-//! where it was; or, if the VM has been sent, at the destination.
+//! A process that outlives the command that moves a VM. If the command is killed while the VM is being moved, or
+//! gives up, QEMU would wait for it with the VM stopped. So the guard cancels the migration, and the VM continues
+//! where it was or, if it has been sent, at the destination.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};

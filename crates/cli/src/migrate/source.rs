@@ -33,7 +33,7 @@ pub fn stage(source: &mut Monitor) -> std::result::Result<Stage, QmpError> {
     let phase = source.migration()?.phase;
     let state = source.run_state()?;
     Ok(match state.as_str() {
-        // A QEMU that a VM has come to calls its own migration completed, too.
+        // A QEMU that has received a VM reports its incoming migration as completed, too.
         "inmigrate" => Stage::Waiting,
         _ if !phase.is_ended() => Stage::Moving(phase),
         "finish-migrate" => Stage::Moving(phase),
@@ -52,7 +52,8 @@ pub fn end(source: &mut Monitor) -> Result<bool> {
     Ok(is_sent)
 }
 
-/// Lets the next migration end without a pause: whoever starts it may not know that it has to be continued.
+/// Lets the next migration end without a pause: the program that starts it may not know that it would have to continue
+/// it.
 pub fn dont_pause(source: &mut Monitor) {
     let _ = source.set(Capability::PauseBeforeSwitchover, false);
 }

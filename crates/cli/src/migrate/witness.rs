@@ -1,4 +1,4 @@
-//! Whether the daemon that has answered still runs, although it does not answer now.
+//! Tells whether a daemon that has answered before is still running, although it does not answer now.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -6,19 +6,19 @@ use std::os::unix::net::UnixStream;
 use crate::client::Client;
 use crate::error::{CliError, Result};
 
-/// A connection to the daemon on which nothing is sent. It ends with the daemon's process, and stays while that only does not
-/// answer; one that is not accepted yet ends with the socket.
+/// A connection to the daemon on which nothing is sent. It ends when the daemon's process ends, and stays open while
+/// the daemon merely does not answer. A connection that was not accepted yet ends when the listening socket is closed.
 pub struct Witness(UnixStream);
 
 impl Witness {
-    /// Connects. What the daemon answers from then on is from the process that this is a witness of, as long as it
-    /// [lives](Witness::is_alive). For use within [`Client::block_on`].
+    /// Connects. As long as the witness [is alive](Witness::is_alive), all later answers of the daemon come from the
+    /// process that it watches. For use within [`Client::block_on`].
     pub async fn connect(client: &Client) -> Result<Witness> {
         let stream = client.connect().await?.into_std();
         stream.map(Witness).map_err(|e| CliError::Failed(format!("cannot watch the daemon: {e}")))
     }
 
-    /// Returns whether the process is known to run. A daemon that has not been asked for long may close the connection as well.
+    /// Returns whether the process is known to be running. The daemon also closes a connection that was idle for long.
     pub fn is_alive(&self) -> bool {
         let mut stream = &self.0;
         stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

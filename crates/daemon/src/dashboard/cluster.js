@@ -91,13 +91,13 @@ const BORROWED = [
   ["latency", "minor", (l) => latency(l.latency_us || NaN)],
 ];
 
-/** How good what is shown is. */
+/** Returns the state of the directory, and the age of the data that is shown below it. */
 function directory(status) {
   const { endpoint, name, since_s, age_s, problems } = status.directory;
   const balances = status.leader ? `Host ${status.leader} balances.` : "No host carries out moves.";
   const text = endpoint ? `This host is ${name}. ${balances}`
-    : age_s === undefined ? `The directory could not be reached yet, for ${duration(since_s)}.`
-    : `The directory has been away for ${duration(since_s)}, what is shown is ${duration(age_s)} old. Nothing is balanced.`;
+    : age_s === undefined ? `The directory has not been reached for ${duration(since_s)} so far.`
+    : `The directory has been away for ${duration(since_s)}; the data below is ${duration(age_s)} old. Nothing is balanced.`;
   return [element("p", endpoint ? "" : "bad", text), ...(problems ?? []).map((problem) => element("p", "bad", problem))];
 }
 

@@ -1,6 +1,6 @@
 //! A cluster at work: five hosts on a network of their own with 1 Gbit/s each, three members of etcd on three of them, guests whose
-//! disks have slow origins that all hosts reach, and a program that moves the guests. The balancer evens the load out; then hosts are
-//! drained, and meanwhile everything that can be killed is.
+//! disks have slow origins that all hosts reach, and a program that moves the guests. The balancer evens the load out;
+//! then hosts are drained, while daemons, members of etcd, programs and QEMUs are killed.
 //!
 //! `HAVERSACK_SEED` is where the random numbers begin. Each kind of fault comes once before any comes again, in the order that is drawn;
 //! `HAVERSACK_DRAINS` is how many hosts are drained.
@@ -16,8 +16,8 @@ use haversack_model::random::Random;
 
 use self::scene::Scene;
 
-/// For how long nothing may move before the host that balances is killed: it leaves a VM alone whose move has failed, the next one does
-/// not.
+/// How long the test waits for a move before it kills the leader: a leader does not move a VM again soon after a failed
+/// move, but the next leader does.
 const LONGEST_REST: Duration = Duration::from_secs(12);
 /// How many hosts are drained, if `HAVERSACK_DRAINS` does not say.
 const DRAINS: u64 = 3;

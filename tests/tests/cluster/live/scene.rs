@@ -176,7 +176,7 @@ impl<'a> Scene<'a> {
         self.manager.vms().iter().any(|vm| vm.is_alive() && vm.site() == host)
     }
 
-    /// Has a host drained, or no more. An operator tries again when etcd does not answer.
+    /// Drains a host, or stops draining it. Like an operator, this tries again when etcd does not answer.
     pub fn drain(&self, host: usize, is_drained: bool) -> Result<()> {
         let word = if is_drained { "drain" } else { "undrain" };
         let asked = (host + 1) % NAMES.len();

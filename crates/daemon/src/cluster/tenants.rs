@@ -158,7 +158,8 @@ fn here(view: &View, me: &str) -> Here {
     here
 }
 
-/// Leaves to the other hosts that are there what they have of limits; what hosts that are away have was left to them before.
+/// Lowers the limits of tenants on this host to what the limits that other hosts have reported leave of the tenant's
+/// limit in the cluster, hosts that are away included.
 fn clip(here: &mut Here, view: &View, me: &str) {
     let mut left: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, seen) in &view.tenants {

@@ -48,7 +48,7 @@ pub struct Access {
     pub stay: Option<u64>,
     /// What is currently saved and paid.
     pub prices: Prices,
-    /// How much longer a write takes that is kept out than one that enters, in microseconds, if that was measured: it
+    /// How much longer a rejected write takes than an admitted one, in microseconds, if measured: a rejected write
     /// waits for the origin. 0 for a read, and in modes in which every write waits.
     pub waits_us: f32,
 }

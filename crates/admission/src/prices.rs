@@ -2,8 +2,9 @@
 
 use crate::Op;
 
-/// The price of a flash write by default, in microseconds of latency that a block written to flash must save. Where a hit
-/// saves half a millisecond or more, what is worth its space is worth its write; at a faster origin fewer blocks are.
+/// The price of a flash write by default, in microseconds of latency that a block written to flash must save. If a hit
+/// saves half a millisecond or more, a block that is worth its space is also worth its write. With a faster origin,
+/// fewer blocks are worth their write.
 pub const WRITE_PRICE_US: f32 = 500.0;
 
 /// The assumed latency of an origin while nothing was measured, in microseconds.

@@ -151,7 +151,8 @@ impl Balancer {
         })
     }
 
-    /// Returns whether a host had no window with too much demand among as many as make it overloaded.
+    /// Returns whether the host had no overloaded window among the last `windows` windows, the number after which a
+    /// host counts as overloaded.
     pub(crate) fn is_calm(&self, host: &HostName) -> bool {
         let Some(past) = self.hosts.get(host) else { return false };
         let windows = self.settings.windows as usize;
@@ -188,13 +189,13 @@ impl Balancer {
         }
     }
 
-    /// Forgets a move that was recorded and was not made: the VM is where it was, and may be moved at any time.
+    /// Forgets a recorded move that was not carried out. The VM is still where it was and may be moved at any time.
     pub fn forget(&mut self, moved: &MoveRecord) {
         self.moves.retain(|other| other != moved);
     }
 
-    /// Records moves that another host knows of, whose clock shows `their_now_us`. Of one that both know, the later time
-    /// counts.
+    /// Records moves that another host knows of; `their_now_us` is the time on that host's clock. If both hosts know a
+    /// move, the later time is kept.
     pub fn learn(&mut self, now_us: Micros, moves: &[MoveRecord], their_now_us: Micros) {
         for moved in moves {
             let at_us = now_us.saturating_sub(their_now_us.saturating_sub(moved.at_us));

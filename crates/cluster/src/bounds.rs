@@ -19,7 +19,7 @@ use crate::error::ClusterError;
 use crate::snapshot::{HostName, TenantName};
 use crate::tenants::{Demand, Division, Tenant, WEIGHTS, divide};
 
-/// The most blocks that a cache counts for: what is reported may be anything, and sums of it must be possible.
+/// Larger reported sizes of a cache are cut to this number of blocks, so that sums never overflow.
 const MOST_BLOCKS: u64 = 1 << 44;
 
 /// What a tenant has of a cache.
@@ -60,8 +60,8 @@ impl Tenant {
     }
 }
 
-/// Divides caches, given with their blocks, among tenants. `users` has the disks at these caches, and `held` what tenants have at
-/// caches that are not there. A tenant without settings has weight 1.
+/// Divides caches, given with their blocks, among tenants. `users` describes the disks at these caches. `held` lists
+/// the blocks that tenants have in caches of absent hosts. A tenant without settings has weight 1.
 ///
 /// # Errors
 /// Two caches or two tenants have one name, or a cache is missing.

@@ -24,8 +24,8 @@ impl Cost {
     /// - Copy: dirty and reused blocks over the slower of the two links.
     /// - Neighbours: the slowdown, times the latency that all accesses of both hosts have in a second, times the copy's seconds.
     /// - Stall: accesses that come during it wait for half of it on average.
-    /// - Warm-up: the blocks that are missing at the switch arrive evenly, so on average half of them are missing, and with
-    ///   them that part of what the VM's hits save.
+    /// - Warm-up: the blocks that are missing at the switch arrive at a constant rate. So on average half of them are
+    ///   missing, and the VM loses that part of what its hits save.
     pub fn of(round: &Round, vm: usize, to: usize) -> Cost {
         let other = &round.view.hosts[to].host;
         Cost::with(round, vm, other.link_bytes_per_s, round.view.cache(to).latency)
@@ -61,7 +61,7 @@ impl Cost {
 }
 
 impl Round<'_> {
-    /// Returns what a VM saves where it is: what its host's cache saves less without it.
+    /// Returns what a VM saves where it is: the difference between what its host's cache saves with and without the VM.
     pub fn loss(&self, vm: usize) -> f64 {
         let from = self.view.vms[vm].at;
         let (host, cache) = (&self.view.hosts[from], self.view.cache(from));

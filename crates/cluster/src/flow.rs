@@ -1,10 +1,11 @@
 //! Weighted max-min shares of tenants in a network: from tenants, over what each demands on a host, to the hosts' caches.
 //!
 //! The totals of tenants that are possible form a polymatroid. All tenants together first get as much as a maximum flow
-//! carries, divided by weight as if hosts did not matter. If a flow carries that, it is the answer. Otherwise a minimum cut
-//! shows tenants that want more than their hosts have, however they share them. These share their hosts among themselves, the
-//! others share the rest, and both parts are divided in the same way. Each part is smaller, and no space moves between parts
-//! any more, so this ends after at most as many flows as there are tenants.
+//! carries, divided by weight as if hosts did not matter. If a flow carries that, it is the answer. Otherwise a minimum
+//! cut shows a set of tenants that demand more than their hosts have, however the hosts are divided. These tenants
+//! divide their hosts among themselves, the other tenants divide the other hosts, and both parts are divided in the
+//! same way. Each part is smaller, and no space moves between parts any more, so this ends after at most as many flows
+//! as there are tenants.
 //!
 //! Sources: Fujishige, "Lexicographically optimal base of a polymatroid with respect to a weight vector", 1980, for the
 //! decomposition; Megiddo, "Optimal flows in networks with multiple sources and sinks", 1974; Dinic, 1970, for flows.
@@ -234,7 +235,7 @@ impl Network {
 
     /// Raises a tenant along a shortest path. Returns whether there is one left.
     fn augment(&mut self, tenant: usize) -> bool {
-        // Edges on which more is got, and less, in turns.
+        // Alternates between edges whose flow increases and edges whose flow decreases.
         let mut path: Vec<u32> = Vec::new();
         loop {
             let at = path.last().map_or(tenant, |edge| self.edges[*edge as usize].tenant);

@@ -21,8 +21,8 @@ pub(crate) struct Latency {
     price: Option<Index>,
 }
 
-/// The blocks of a host that further VMs may count on. Below the threshold remains a buffer for surges; and if its demand
-/// was higher a short time ago, it may be again.
+/// The blocks of a host that other VMs may use. The part of the cache above the threshold stays a buffer for surges. If
+/// the host's demand was higher recently, the difference is reserved too, since the demand may rise again.
 fn usable_blocks(round: &Round, host: usize) -> f64 {
     let of = &round.view.hosts[host];
     let dip = (round.memory[host].peak_load - of.load()).max(0.0);

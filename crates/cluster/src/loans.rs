@@ -1,14 +1,15 @@
-//! Where VMs cannot move, spare flash does: which hosts read through the spare flash of which others.
+//! Which hosts borrow spare flash of which other hosts, where VMs cannot be moved.
 //!
-//! A host borrows when it is overloaded, as for moves, and no move off it is made: none is proposed, or no host carries moves out. It
-//! goes on until its load was not above the threshold for as many windows in a row as have to be too high at the beginning. So
-//! loans change no faster than moves.
+//! A host begins to borrow when it is overloaded by the same rule as for moves, and no VM moves off it, because no move
+//! is proposed or because no host carries out moves. It stops when its load has been at or below the threshold for
+//! `windows` consecutive windows, the number that makes a host overloaded. So loans change no faster than moves.
 //!
-//! A lender keeps its borrower while it lends to it, is reached and is not overloaded itself. A new one is taken only for what it has
-//! spare below the threshold in its worst recent window: flash that it must soon take back is of no use.
+//! A borrower keeps a lender as long as the lender offers to lend to it, is reachable and is not overloaded itself. A
+//! new lender is chosen only for the space that it had unused below the threshold in its worst recent window: flash
+//! that it must soon take back is useless.
 //!
-//! The state is what hosts say that they borrow, and what the balancer has observed. Every host that borrows decides this for itself, and
-//! needs no leader.
+//! The only state is what hosts report that they borrow, and what the balancer has observed. Each borrower decides for
+//! itself and needs no leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -65,7 +66,7 @@ pub struct FlashLoan {
     pub borrower: HostName,
     /// The host that lends.
     pub lender: HostName,
-    /// About how much of the borrower's demand that is to serve.
+    /// The approximate part of the borrower's demand that the loan should serve.
     pub blocks: u64,
     /// It borrows there already.
     pub is_begun: bool,
@@ -133,7 +134,8 @@ impl Balancer {
         Ok(loans)
     }
 
-    /// Returns whether [`Balancer::loans`] may name loans of a host: without a plan it is known of most hosts that it does not.
+    /// Returns whether [`Balancer::loans`] may return loans for a host. This rules out most hosts without making a
+    /// plan.
     pub fn may_borrow(&self, host: &HostName, borrows: bool) -> bool {
         borrows || self.memory(host).windows >= self.settings().windows
     }
@@ -151,7 +153,8 @@ fn lender<'a>(settings: &Settings, host: &HostView, memory: Memory, lends: &'a L
     Lender { lends, new_blocks: lends.spare_blocks.min(unused as u64), is_overloaded }
 }
 
-/// Returns whom a host is to borrow from: from those that it borrows from already, and from those that have most if that is not enough.
+/// Returns the loans of a host: first from its present lenders and, if these are not enough, from the lenders with the
+/// most spare blocks.
 fn borrow(
     settings: &Settings,
     host: &HostView,
@@ -179,7 +182,7 @@ fn borrow(
         .filter(|(_, blocks)| *blocks >= LEAST_BLOCKS)
         .collect();
     others.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
-    // What a lender has spare is what its present borrower gets next.
+    // A present lender's spare blocks first go to this host, its present borrower.
     for (name, _, _) in &chosen {
         let lender = lenders.get_mut(name).expect("it was found there");
         let blocks = lacking_blocks.min(lender.new_blocks);

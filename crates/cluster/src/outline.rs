@@ -4,8 +4,9 @@ use haversack_policy::Curve;
 
 use crate::worth::hull;
 
-/// Returns a curve of at most `points` points, at least 2, that promises no more than this one: corners of its concave hull,
-/// which are all that the balancer uses. If there are too many, those go that change the hull the least.
+/// Returns a curve of at most `most_points` points, but at least 2, that promises no more hits than this one. The
+/// points are corners of the concave hull, which is all that the balancer uses. If there are too many corners, those
+/// that change the hull the least are dropped.
 pub fn outline(curve: &Curve, most_points: usize) -> Curve {
     let origin = std::iter::once((0, curve.at(0)));
     let mut corners = hull(origin.chain(curve.points().iter().copied().filter(|point| point.0 > 0)));

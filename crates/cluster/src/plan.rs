@@ -85,7 +85,8 @@ pub enum Hindrance {
     /// No serving host has the memory, the processors and the cache for its reservations, and none of the VMs that must not be
     /// with it.
     NoRoom,
-    /// As many moves as allowed were proposed from this host, or to those that could take the VM; the next round goes on.
+    /// The limit of moves per round is reached for this host, or for the hosts that could take the VM. The next round
+    /// continues.
     EnoughForNow,
     /// As many moves as allowed were made in the last hour.
     EnoughThisHour,

@@ -1,7 +1,7 @@
 //! The overloaded host whose best move is the best of all.
 //!
-//! A host's best move was found at some time; moves since then may have changed it. It is made only if neither of its hosts
-//! has changed, and is computed again otherwise. So only few hosts are asked twice.
+//! Moves made since a host's best move was found may have changed what its best move is. So the move is made only if
+//! neither of its two hosts has changed; otherwise it is computed again. Few hosts need this.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ struct Entry {
 }
 
 impl Queue {
-    /// Makes a queue of none of this many hosts.
+    /// Makes an empty queue for this many hosts.
     pub fn new(hosts: usize) -> Queue {
         Queue { heap: BinaryHeap::new(), versions: vec![0; hosts], asked: 0 }
     }

@@ -222,8 +222,9 @@ fn edges(
     Ok(edges)
 }
 
-/// Rounds shares to whole chunks. What that frees on a host goes, chunk by chunk, to those of its tenants that have lost most
-/// on the hosts so far. In a cache of few chunks they are smaller, so that no share is rounded to nothing.
+/// Rounds shares to whole chunks. The blocks that this frees on a host go, chunk by chunk, to the tenants of the host
+/// that have lost the most on all hosts so far. In a cache of few chunks, the chunks are smaller, so that no share is
+/// rounded to zero.
 fn to_chunks(
     all: &mut [Edge],
     got: &mut [u64],

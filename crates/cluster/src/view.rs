@@ -123,8 +123,8 @@ impl<'a> View<'a> {
         host.cache = OnceCell::new();
     }
 
-    /// Moves a VM. Its memory, processors and places in groups stay taken on the host that it leaves, since they are free only
-    /// when it has gone, and moves of one plan may be made at the same time.
+    /// Moves a VM. Its memory, processors and places in groups stay allocated on the host that it leaves: they are free
+    /// only when the VM has left, and moves of one plan may run at the same time.
     pub fn apply(&mut self, vm: usize, to: usize) {
         let moved = &self.vms[vm];
         let host = &mut self.hosts[moved.at];

@@ -177,10 +177,10 @@ pub enum Action {
         /// The disk.
         disk: DiskNo,
     },
-    /// Read a block of a disk from the host that owned it before: [`crate::Call::read_copy`] there, with the
-    /// sectors at their places in a frame. Every sector of the mask is needed. While that host cannot be
-    /// reached, the driver decides how long to wait before it reports a failure: of a late copy soon, since the
-    /// origin has the block, too.
+    /// Read a block of a disk from the host that owned it before: [`crate::Call::read_copy`] there, with the sectors at
+    /// their places in a frame. Every sector of the mask is needed. While that host cannot be reached, the driver
+    /// decides how long to wait before it reports a failure. For a late copy it should report the failure soon, since
+    /// the origin has the block, too.
     ReadPeer {
         /// Name of the I/O.
         io: IoId,
@@ -232,9 +232,10 @@ pub enum Event {
         /// Dirty blocks that had no other copy.
         lost_blocks: u64,
     },
-    /// No cache device is left. Their contents become void as soon as the origins are written without them,
-    /// and no device can record that. So writes wait until the caller has durably noted it outside the pool
-    /// and called [`crate::Call::loss_recorded`]. From then on the pool is opened with `contents_void`.
+    /// No cache device is left. The contents of the failed devices become void as soon as the origins are written
+    /// without them, and no device is left to record that. So writes wait until the caller has durably recorded the
+    /// loss outside the pool and called [`crate::Call::loss_recorded`]. From then on the pool is opened with
+    /// `contents_void`.
     PoolLost,
     /// A block read from flash failed its checksum, and no crash explains it (see
     /// [`crate::DiskStats::crash_dropped_blocks`]).
@@ -274,7 +275,7 @@ pub enum JobError {
     /// The last cache device failed.
     #[error("no cache device is left; add one")]
     NoDevice,
-    /// Something in the range or on the device is lost.
-    #[error("some dirty data is damaged, or went with a device, and cannot be cleaned")]
+    /// Dirty data in the range or on the device is lost.
+    #[error("some dirty data is damaged or was lost with a cache device, and cannot be cleaned")]
     DataLost,
 }

@@ -1,6 +1,6 @@
-//! A disk that was made from a base image shares the base's blocks: while a block is as the base has it, reads of it
-//! are reads of the base's disk, so that one cached copy serves all disks of that base. The requests are in
-//! `flow/base.rs`.
+//! A disk that was made from a base image shares the base's blocks: while a block is identical to the base's block,
+//! reads of the block are sent to the base's disk, so that one cached copy serves all disks of that base.
+//! `flow/base.rs` handles the requests.
 //!
 //! The disk's own origin has the same content, so sharing is never needed to read correctly, and can end at any time.
 //!
@@ -8,7 +8,8 @@
 //! - A block is shared only if the disk's origin had not stored it itself at some moment after sharing began, and if it
 //!   was not dirty when sharing began and has not been written since.
 //! - A block that is not shared any more is not shared again.
-//! - What the origin says counts only for the beginning of sharing after which it was asked.
+//! - An answer of the origin is used only for the sharing that had begun when the origin was asked. If sharing has
+//!   begun again since, the answer is ignored.
 //! - Sharing is valid under the ownership epochs of both disks under which it began.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.5: virtual desktops with shared master images.
@@ -86,22 +87,23 @@ impl BaseBlocks {
     }
 }
 
-/// Names one beginning of sharing, from [`crate::Core::share_base`] to [`crate::Core::share_blocks`].
+/// Identifies one call of [`crate::Core::share_base`], so that [`crate::Core::share_blocks`] can ignore an outdated
+/// answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharingId(pub u32);
 
 /// What a disk shares with its base. See the module.
 pub(crate) struct Base {
-    /// Which beginning of sharing this is.
+    /// The call of [`crate::Core::share_base`] that began this sharing.
     pub sharing: SharingId,
-    /// The base, and its identity: its number may already belong to another disk.
+    /// The base: its number, and its identity, since the number may already belong to another disk.
     pub disk: DiskNo,
     pub id: DiskId,
     /// The ownership epochs of the disk and of the base when sharing began.
     pub epochs: (u64, u64),
-    /// A bit for each block that is not shared. Blocks beyond the end of the base have none.
+    /// A bit for each block of the base; 1: the block is not shared. Blocks beyond the end of the base have no bit.
     own: Vec<u64>,
-    /// Which blocks the origin reads from the base is known. Nothing is shared before.
+    /// Whether it is known which blocks the origin reads from the base. Until then, no block is shared.
     pub is_known: bool,
     /// Blocks that are shared.
     pub shared_blocks: u64,
@@ -134,7 +136,7 @@ impl Base {
         self.shared_blocks = self.own.iter().map(|own| u64::from(own.count_zeros())).sum();
     }
 
-    /// Whether a block is as the base has it.
+    /// Whether a block is shared with the base.
     #[inline]
     pub fn is_shared(&self, block: BlockNo) -> bool {
         let own = self.own.get((block.0 / WORD_BITS) as usize);

@@ -60,7 +60,7 @@ pub enum Bug {
     ShareWritten,
     /// A block that is dirty when sharing with the base begins is shared.
     ShareDirty,
-    /// What an origin said before sharing began again is used.
+    /// An answer that the origin gave before sharing began again is used.
     ShareOldAnswer,
     /// The write-intent bitmap is cleared without flushing the origin and rewriting stale pages.
     ClearIntentEarly,
@@ -100,7 +100,7 @@ pub enum Bug {
     RebuiltTooEarly,
     /// A disk grows over what pages still list from its larger past.
     GrowOverOld,
-    /// What the cleaner has written of a damaged block makes all of it clean.
+    /// A damaged block counts as clean as soon as the cleaner has written its valid sectors.
     CleanDamaged,
     /// A request that waits for staging frames is forgotten.
     ForgetWaiter,
@@ -185,11 +185,11 @@ pub enum Bug {
     SealUnflushed,
     /// A replica is used although the owner may have gone on without it.
     UseUncertain,
-    /// A host that is back does not believe that its disks were taken over.
+    /// A host that returns ignores that its disks were taken over.
     MissTakeover,
-    /// A disk is taken over although a host that answers has dirty blocks of it.
+    /// A disk is taken over although a reachable host has dirty blocks of it.
     TakeFromHolder,
-    /// Blocks that are kept for the next owner count as void when the disk was passed on.
+    /// When a disk is passed on, the blocks that are kept for its next owner become void.
     VoidKept,
 }
 

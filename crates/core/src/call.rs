@@ -1,8 +1,8 @@
 //! Calls into the core: requests, completions and the time go in.
 //!
-//! Each call that may change anything ends in [`Call::settle`], which runs the requests that can proceed and
-//! drives the background work of the disks that something happened to, until nothing changes any more. Every
-//! decision is made from the state, so a missed wake-up can delay work but never corrupt data.
+//! Each call that may change anything ends in [`Call::settle`], which runs the requests that can proceed and drives the
+//! background work of the disks that were affected, until nothing changes any more. Every decision is made from the
+//! state, so a missed wake-up can delay work but never corrupt data.
 //!
 //! Invariants
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
@@ -17,7 +17,7 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::schedule::Work;
 
-/// Steps after which a call into the core counts as endless.
+/// The most steps of a call into the core. More are taken for an endless loop.
 const MOST_STEPS: u32 = 100_000;
 
 impl<M: Memory> Call<'_, M> {
@@ -125,7 +125,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    // Apart from `settle`, which is short for hits then.
+    // Not inlined, to keep `settle` small for cache hits.
     #[inline(never)]
     fn drive(&mut self, disk: DiskNo) {
         self.drive_intents(disk);

@@ -34,7 +34,8 @@ pub struct PoolConfig {
     pub device_ids: Vec<Uuid>,
     /// Write dirty blocks to two devices when there are two or more.
     pub redundancy: bool,
-    /// Segments of each device that are prepared at once. The others are prepared before they are used.
+    /// Segments of each device that are prepared when the pool is created. The others are prepared later, before they
+    /// are used.
     pub prepared_segments: u32,
 }
 
@@ -48,16 +49,16 @@ pub enum CleanOrder {
     /// Those that have been dirty for longest come first, but in large runs of neighbours.
     #[default]
     Age,
-    /// What the guest wrote after a flush reaches the origin only after everything that it wrote before. See
-    /// `flow/order.rs`.
+    /// Writes that the guest made after a flush reach the origin only after all writes that it made before the flush.
+    /// See `flow/order.rs`.
     Flush,
 }
 
 /// When dirty blocks are cleaned.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CleanerConfig {
-    /// Once more than the high watermark was dirty, clean down to this share of the disk's target. A target
-    /// of less than a segment counts as one segment.
+    /// Once the dirty blocks have exceeded the high watermark, clean until they are at most this share of the disk's
+    /// target. A target of less than a segment counts as one segment.
     pub low_watermark: f32,
     /// Above this share, start to clean regardless of age and idleness.
     pub high_watermark: f32,
@@ -97,11 +98,11 @@ pub enum Target {
     Equal,
     /// This many blocks, and more while no other disk needs the space.
     Blocks(u64),
-    /// This many blocks, and no more even while space is free, to spare the flash. With 0 nothing enters.
+    /// This many blocks, and no more even while space is free, to reduce flash wear. With 0, no block enters the cache.
     Capped(u64),
     /// A place in one pool shared by all disks with this target: the coldest blocks of all of them make room.
     Shared {
-        /// This many blocks of it make no room for other disks.
+        /// This many blocks of the disk are never evicted to make room for other disks.
         at_least_blocks: u64,
         /// Never more than this many, unless no other disk needs them.
         at_most_blocks: u64,
@@ -203,8 +204,8 @@ pub struct CoreConfig {
     pub commit_blocks: u32,
     /// Unflushed blocks after which the devices are flushed without a request.
     pub flush_after_blocks: u32,
-    /// How long after a flush its mark may be missing from the devices. Until it is there, damage at rest is
-    /// taken for tearing by a power loss.
+    /// How long after a flush its mark may be missing from the devices. Until the mark is on a device, damage at rest
+    /// is mistaken for a write that a power loss has torn.
     pub flush_mark_us: Micros,
     /// Whether a disk with a target in blocks may exceed it while no other disk needs the space. If not, all such targets
     /// are caps.
@@ -218,15 +219,15 @@ pub struct CoreConfig {
     pub device_read_errors: u32,
     /// How long a failed read of a cache device is remembered.
     pub device_error_window_us: Micros,
-    /// How long a cache device that failed waits for blocks of which it has the only older version, and which
-    /// are still staged, before it is given up. Then, until a flush of their disk has made them durable, the
-    /// record says that the disk may have lost something.
+    /// How long a failed cache device stays on record while blocks are still staged of which only that device has an
+    /// older version. After this time the device is given up. Until a flush of their disk has made these blocks
+    /// durable, the record says that the disk may have lost something.
     pub leave_wait_us: Micros,
-    /// What a block written to flash must save to be admitted by a filter that learns, in microseconds of
-    /// latency. [`crate::Core::set_write_price`] changes it.
+    /// The latency, in microseconds, that a block must be expected to save so that a learning filter admits it to
+    /// flash. [`crate::Core::set_write_price`] changes it.
     pub write_price_us: f32,
-    /// The share of the blocks, from 0 to 1, of which clean copies may be written to flash, where admission weighs no
-    /// prices. [`crate::Core::set_fill_share`] changes it.
+    /// The share of the blocks, from 0 to 1, whose clean copies may be written to flash. Learning filters ignore this:
+    /// they weigh the price of a write instead. [`crate::Core::set_fill_share`] changes it.
     pub fill_share: f64,
     /// Free segments of a device that are kept prepared for use; at least 1.
     pub prepare_segments: u32,

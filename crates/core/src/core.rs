@@ -1,8 +1,8 @@
 //! The cache as a state machine: requests and completions in, actions out.
 //!
-//! [`Core`] owns the components, each with its invariants in its own file. It does not own the memory that it
-//! works in: that is lent to it for each call ([`Call`], `call.rs`), and the flows, one file each under `flow/`,
-//! are methods of the two. What needs no memory is a method of [`Core`].
+//! [`Core`] owns the components, each with its invariants in its own file. It does not own the memory that it works in:
+//! the caller lends the memory for each call ([`Call`], `call.rs`). The flows, one file each under `flow/`, are methods
+//! of [`Call`], or of [`Core`] where they need no memory.
 
 use std::ops::{Deref, DerefMut};
 
@@ -163,7 +163,7 @@ impl Core {
         let looks = if d.life.writes_origin() {
             staged || self.store.disks[disk].dirty > 0
         } else {
-            // What is staged may wait for another disk to give up a segment, which does not wake this one.
+            // Staged blocks may wait until another disk gives up a segment, and that does not wake this disk.
             staged && self.is_commit_due(disk)
         };
         let look = (looks && (d.cleaner.is_idle() || self.is_commit_due(disk)))
@@ -231,8 +231,9 @@ impl Core {
         })
     }
 
-    /// Sets what a block written to flash must save to be admitted by a filter that learns, in microseconds of
-    /// latency. A budget of flash writes is kept by raising it. It is [`haversack_admission::WRITE_PRICE_US`] at first.
+    /// Sets the price of a flash write: the latency, in microseconds, that a block must be expected to save so that a
+    /// learning filter admits it to flash. A higher price reduces flash writes, to keep within a budget. The initial
+    /// price is [`haversack_admission::WRITE_PRICE_US`].
     pub fn set_write_price(&mut self, price_us: f32) {
         self.config.write_price_us = price_us.max(0.0);
     }
@@ -247,9 +248,9 @@ impl Core {
         self.disks.get(disk)?.admission.figures()
     }
 
-    /// Sets the share of the blocks, from 0 to 1, of which clean copies may be written to flash, where admission weighs no
-    /// prices. A budget of flash writes is kept by lowering it. Initially it is 1. Writes in modes that defer them are not
-    /// affected.
+    /// Sets the share of the blocks, from 0 to 1, whose clean copies may be written to flash. Learning filters ignore
+    /// it: they weigh prices. A lower share reduces flash writes, to keep within a budget. The initial share is 1.
+    /// Writes in modes that defer origin writes are not affected.
     pub fn set_fill_share(&mut self, share: f64) {
         self.config.fill_share = share;
     }
@@ -331,9 +332,9 @@ impl Core {
         self.schedule.emit(Action::Event(event));
     }
 
-    /// Wakes all requests that wait for frames, once per call, if nothing is in flight whose end would wake
-    /// them. A request that was woken for a frame may end up waiting for something else, and the frame would
-    /// then go unused.
+    /// Wakes all requests that wait for frames, once per call, if no I/O is in flight whose completion would wake them.
+    /// This is needed because a request that was woken for a frame may end up waiting for something else, so that the
+    /// frame stays unused.
     #[inline]
     pub(crate) fn wake_stranded(&mut self) -> bool {
         self.ios.len() == 0 && self.schedule.may_wake_stranded() && self.wake_all_for_frames()

@@ -1,7 +1,7 @@
-//! The blocks of a disk that are damaged on flash. What is done about them is in `flow/damage.rs`.
+//! The blocks of a disk that are damaged on flash. `flow/damage.rs` handles them.
 //!
-//! A block stays here until a whole version of it is on flash, or longer: whether it is damaged is decided by
-//! its slot.
+//! A block stays in this table at least until a complete version of it is on flash. The table may also list blocks that
+//! are no longer damaged: only the block's slot tells whether it is damaged.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use haversack_model::BlockNo;
 
 use crate::store::slot::Live;
 
-/// See the module. Each block with the sequence number of the version whose valid sectors the origin has.
+/// See the module. Maps each block to the sequence number of the version whose valid sectors the origin has.
 #[derive(Default)]
 pub(crate) struct DamagedBlocks(BTreeMap<u64, Option<u64>>);
 

@@ -1,5 +1,5 @@
-//! The data stage: data that reads fetched from the origin for blocks that admission does not let in yet. It
-//! is kept in free frames of the staging area, which are given up when they are needed.
+//! The data stage: data that reads fetched from the origin for blocks that the filter does not admit yet. The data is
+//! kept in free frames of the staging area and is dropped when the frames are needed.
 //!
 //! Invariants
 //! - A block here has neither a staged frame nor a slot, and the origin has nothing newer: staging a block,
@@ -27,8 +27,8 @@ struct Entry {
 
 const EMPTY: Entry = Entry { key: 0, mask: 0, older: NONE, newer: NONE };
 
-/// Frames by block. A read of a block takes it out and puts it back, so that the least recently read one is
-/// the oldest.
+/// Frames by block. A read removes its block and inserts it again, so that the oldest block is the one that was read
+/// least recently.
 pub(crate) struct DataStage {
     /// Frames of the staging area.
     frames: u32,

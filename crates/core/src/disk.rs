@@ -62,7 +62,7 @@ pub(crate) struct Disk {
     pub since_seq: u64,
     /// Blocks of commits up to this sequence number are clean, whatever their pages say.
     pub clean_seq: u64,
-    /// Blocks of which dirty sectors were lost, and no entry says so. See [`crate::lost`].
+    /// Blocks with lost dirty sectors that no cache entry shows. See [`crate::lost`].
     pub lost: LostBlocks,
     /// Runs of lost sectors that a detach gave up since the disk was last attached.
     pub given_up: Vec<(SectorNo, u64)>,
@@ -82,7 +82,7 @@ pub(crate) struct Disk {
     pub restaging: u32,
     /// What remains to be done of its last migration.
     pub moved: Moved,
-    /// The state of a migration: rarely there, so that others pay for one test.
+    /// The state of a migration. Boxed because few disks have one: the others pay only for a null check.
     pub moving: Option<Box<Moving>>,
     /// What it shares with its base.
     pub base: Option<Box<Base>>,
@@ -204,7 +204,8 @@ impl Disk {
             || self.moving.as_ref().is_some_and(|moving| moving.waits_for_commits())
     }
 
-    /// Whether dirty blocks are staged that the cleaner is to write as soon as it can. Clean ones have time.
+    /// Whether dirty blocks are staged that the cleaner should write as soon as possible. Clean staged blocks are not
+    /// urgent.
     pub fn commits_eagerly(&self) -> bool {
         self.flush.staged_dirty() > 0 && self.cleaner.wants_commit(self.mode)
     }
@@ -242,13 +243,13 @@ impl Disk {
         inside(block, self.phase, self.sectors)
     }
 
-    /// Returns the same for a block number from another host, which may be out of range.
+    /// Like [`Disk::inside`], for a block number from another host, which may be out of range.
     pub fn inside_checked(&self, block: BlockNo) -> u8 {
         if block.0 > MAX_DISK_SECTORS / SECTORS_PER_BLOCK { 0 } else { self.inside(block) }
     }
 
-    /// Whether these are all sectors of a block that is at least partly inside the disk. A block that is being shrunk
-    /// away is never whole: it may be damaged, and stays so until it is dropped.
+    /// Whether the mask has all sectors of a block that are inside the disk. A block that a shrink cuts off entirely is
+    /// never whole: it may be damaged, and stays damaged until it is dropped.
     pub fn is_whole(&self, block: BlockNo, mask: u8) -> bool {
         let inside = self.inside(block);
         inside != 0 && mask == inside

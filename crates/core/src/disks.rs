@@ -99,13 +99,13 @@ impl Disks {
         self.numbered().map(|(number, _)| number)
     }
 
-    /// Returns the numbers that disks may currently have, in order. They borrow nothing, so disks can be changed in
-    /// between: see [`Disks::contains`].
+    /// Returns the numbers that disks may currently have, in order. The iterator borrows nothing, so disks can be
+    /// changed or removed while it runs; check each number with [`Disks::contains`].
     pub fn places(&self) -> impl DoubleEndedIterator<Item = DiskNo> + use<> {
         self.known.numbers()
     }
 
-    /// Returns what each number has, in order.
+    /// Returns the disk of each number, in order; `None` if the number is free.
     pub fn slots(&self) -> impl Iterator<Item = Option<&Disk>> {
         self.known.iter().map(Option::as_ref)
     }

@@ -1,14 +1,14 @@
-//! The share of the blocks that may be filled: how a budget of flash writes is kept by caches whose admission weighs no
-//! prices.
+//! The share of the blocks that may be filled. It limits flash writes to a budget where the admission filter does not
+//! weigh prices.
 //!
 //! Invariants
-//! - Only clean copies of what the origin has are kept out. A guest's write is never refused, delayed or sent elsewhere.
-//! - A block that a share lets in is let in by every larger share, so that a share that moves does not change which blocks
-//!   are cached more than it must.
+//! - Only clean copies of the origin's data are kept out. A guest's write is never refused, delayed or redirected.
+//! - A block that belongs to a share belongs to every larger share. So a change of the share affects as few blocks as
+//!   possible.
 
 use haversack_model::{BlockNo, DiskNo, place};
 
-/// Sets the choice of blocks apart from other samples by the same hash.
+/// Makes the choice of blocks independent of other samples that use the same hash.
 const SALT: u64 = 0x5bf0_3635_d1e5_a3c7;
 
 /// See the module documentation.

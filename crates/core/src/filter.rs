@@ -38,9 +38,9 @@ impl Core {
         }
     }
 
-    /// Returns what a disk's admission filter has learned, if it learns, with or without the last accesses that it
-    /// remembers: [`Core::resume_admission`] continues from it after a restart. docs/format.md describes the bytes.
-    /// This allocates.
+    /// Returns the state of a disk's learning admission filter, with or without the last accesses that it remembers;
+    /// `None` if the filter does not learn. [`Core::resume_admission`] continues from it after a restart.
+    /// docs/format.md describes the bytes. This allocates.
     pub fn saved_admission(&self, disk: DiskNo, with_accesses: bool) -> Option<Vec<u8>> {
         let filter = self.disks.get(disk)?.admission.saved(self.store.clock(), with_accesses)?;
         let mut bytes = self.store.saved_stay(disk).to_vec();
@@ -113,7 +113,7 @@ impl Core {
         verdict
     }
 
-    /// Notes that a filter that learns keeps a block out.
+    /// Records, for a learning filter, that it has rejected a block.
     fn note_kept_out(&mut self, disk: DiskNo, block: BlockNo) {
         if self.disk(disk).admission_config.needs_stay() {
             self.store.note_kept_out(disk, block);
@@ -133,8 +133,8 @@ impl Core {
         admit && self.store.usable_devices().next().is_some()
     }
 
-    /// Whether a clean copy of a block may be written to flash, as far as a budget of flash writes is concerned. A filter
-    /// that learns weighs the price of a write itself.
+    /// Whether the budget of flash writes allows a clean copy of a block on flash. Always true for a learning filter,
+    /// which weighs the price of a write itself.
     pub(crate) fn may_fill(&self, disk: DiskNo, block: BlockNo) -> bool {
         FillShare::new(self.config.fill_share).lets_in(disk, block)
             || self.disk(disk).admission_config.needs_stay()
@@ -182,7 +182,7 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn data_stage_hit(&mut self, number: u32, block: BlockNo) {
         let disk = self.requests[number].disk;
         self.disk_mut(disk).stats.data_stage_hits += 1;
-        // Taken before the filter is asked, since asking drops the data of blocks that it lets in.
+        // Take the data before asking the filter: asking drops the data of blocks that the filter admits.
         let (frame, mask) = self.staging.take_data(disk, block).expect("it was just read");
         let admit = self.admits_read(number, block);
         if admit && self.staging.free() >= self.spare_frames() {
@@ -206,7 +206,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Keeps data that a read fetched of a block that may not enter, if the filter wants it.
     pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
-        // Clean sectors of a block whose dirty ones are lost would supersede these if they came back.
+        // If the lost dirty sectors of a block came back after a crash, clean sectors cached now would supersede them.
         let versions = self.resolve(disk, block);
         let wanted = !versions.is_cached() && versions.lost == 0 && self.disk(disk).admission.stages(block);
         if !wanted || self.staging.free() <= self.spare_frames() {

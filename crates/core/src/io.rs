@@ -184,9 +184,9 @@ pub(crate) struct Io {
 
 /// All I/Os in flight, by number.
 pub(crate) struct Ios {
-    /// Boxed, since each is taken out when it completes: an I/O is larger than what is moved at no cost.
+    /// Boxed, since each I/O is taken out of the slab when it completes, and an I/O is too large to be moved cheaply.
     slab: Slab<Box<Io>>,
-    /// Takes the place of an I/O that is taken out. It is empty; missing until the first I/O has ended.
+    /// An empty placeholder for an I/O that is taken out. `None` until the first I/O has ended.
     spare: Option<Box<Io>>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum JobKind {
         total: u64,
     },
     Forget {
-        /// More segments can be given up at once: the last step ended at its bound.
+        /// The last step stopped at its bound, and more segments can be given up without waiting.
         goes_on: bool,
     },
     Freeze,
@@ -50,7 +50,7 @@ pub(crate) enum JobKind {
     Claim {
         epoch: u64,
     },
-    /// What a dead host had is replaced by copies, or lost.
+    /// Blocks that only a dead host had are replaced by copies here, or count as lost.
     GiveUpPeer {
         epoch: u64,
     },

@@ -35,7 +35,8 @@ impl LostBlocks {
         self.0.remove(&block.0);
     }
 
-    /// Forgets what is beyond the end of the disk: the blocks behind `last`, and what is not `inside` that.
+    /// Forgets sectors beyond the end of the disk: the blocks behind `last`, and the sectors of `last` that are not in
+    /// `inside`.
     pub fn forget_beyond(&mut self, last: BlockNo, inside: u8) {
         self.0.retain(|block, sectors| {
             *sectors &= if *block == last.0 { inside } else { u8::MAX };

@@ -232,7 +232,7 @@ impl Monitor {
         self.records.bytes()
     }
 
-    /// Swaps the records for an empty buffer. It keeps its room if it has as much.
+    /// Swaps the records for an empty buffer. `into`'s buffer is reused if it has the capacity of the monitor.
     pub fn swap(&mut self, into: &mut Records) {
         let records = &mut self.records;
         if into.words.len() != records.words.len() {

@@ -9,7 +9,7 @@ use haversack_model::Micros;
 const MEAN_OVER: u32 = 1024;
 /// I/Os until a mean is used.
 const LEAST_COUNTED: u32 = 16;
-/// No origin is faster. A lower mean comes from a driver that does not let time pass while it waits.
+/// No real origin is faster. A lower mean comes from a driver whose clock does not advance during I/O.
 const LEAST_US: f32 = 10.0;
 
 #[derive(Clone, Copy, Default)]

@@ -3,10 +3,10 @@
 /// The most epochs that hosts can use in a second.
 const EPOCHS_A_SECOND: u64 = 1 << 24;
 
-/// Returns an epoch that is higher than any that a dead host can have had: `known` is the highest that the living
-/// hosts know, `now_s` the time in seconds. A disk changes hosts by agreement less than once in 60 nanoseconds, so an
-/// epoch that was taken by force earlier, and those derived from it, are lower. If the clock was set back, it is at
-/// least higher than the known ones, by more than hosts can have added by agreement.
+/// Returns an epoch that is higher than any that a dead host can have had: `known` is the highest that the living hosts
+/// know, `now_s` the time in seconds. A disk changes hosts by agreement less than once in 60 nanoseconds, so earlier
+/// forced epochs, and the epochs derived from them, are lower. If the clock was set back, the new epoch is still higher
+/// than the known ones, by more than hosts can have added by agreement.
 pub fn forced_epoch(known: u64, now_s: u64) -> u64 {
     let by_clock = now_s.saturating_mul(EPOCHS_A_SECOND);
     by_clock.max(known.saturating_add(EPOCHS_A_SECOND))

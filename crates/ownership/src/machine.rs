@@ -199,8 +199,9 @@ impl Ownership {
         }
     }
 
-    /// Whether that host is the one that this host has released the disk to under this epoch, or one to which it was passed on under a
-    /// higher epoch by a host that never took it: it owns the disk, or is about to, and may need what is dirty here.
+    /// Whether this host has released the disk to `host` under this epoch, or a host that never took the disk has
+    /// passed it on to `host` under a higher epoch. Then `host` owns the disk, or is about to, and may need the dirty
+    /// blocks here.
     pub fn has_released_to(&self, host: HostId, epoch: u64) -> bool {
         let Record::Released { to, grant } = &self.record else { return false };
         let is_passed_on = epoch > grant.epoch && !self.has(Flaw::KnowOnlyTaker);
@@ -267,7 +268,7 @@ impl Ownership {
         }
     }
 
-    /// The record that was to be written is not, and never will be: its purpose is abandoned.
+    /// The pending record was not written and never will be: the operation is abandoned.
     pub fn abandoned(&mut self) {
         self.recording = None;
     }
@@ -288,8 +289,8 @@ impl Ownership {
         }
     }
 
-    /// Whether the disk can be released. A host that depends on peers does not: so no chain of hosts forms, and of a
-    /// block that is dirty on two hosts, only the owner's can be newer.
+    /// Whether the disk can be released. A host that depends on peers does not release it. So no chain of hosts forms,
+    /// and if a block is dirty on two hosts, the owner's version is the newer one.
     fn can_release(&self) -> bool {
         let drained = self.peers().is_empty() || self.has(Flaw::ReleaseUndrained);
         self.record.is_owner() && self.recording.is_none() && !self.is_guest_present() && drained

@@ -122,7 +122,7 @@ impl State {
         let known = others.filter_map(|(other, host)| match host.side.record() {
             Record::Owner { epoch, .. } => Some((*epoch, *other)),
             Record::Overtaken { by, epoch } if *by != id && believes => Some((*epoch, *by)),
-            // It had it before it passed it on.
+            // The host owned the disk under the previous epoch before it passed the disk on.
             Record::Released { grant, .. } => Some((grant.epoch - 1, *other)),
             _ => None,
         });
@@ -130,8 +130,8 @@ impl State {
         (epoch > self.hosts[&id].side.record().epoch()).then_some((by, epoch))
     }
 
-    /// Whether an operator may make a host take the disk over from a dead one: no third host has it or blocks of it.
-    /// The living ones are told before, and the dead one is fenced if it may own the disk.
+    /// Makes a host take the disk over from a dead one, if an operator may do so: no third host owns the disk or has
+    /// blocks of it. The living hosts are told first, and the dead host is fenced if it may own the disk.
     fn force(&mut self, id: HostId, dead: HostId, flaw: Option<Flaw>) -> Option<()> {
         let depends = self.hosts[&id].side.record().is_owner();
         if depends && !self.hosts[&id].side.peers().contains(&dead) {
@@ -494,7 +494,7 @@ fn dead_end(world: &World) -> Option<State> {
 
 #[test]
 fn there_is_always_a_way_forward() {
-    // In the last one a take-over may be abandoned after a third host has noted it.
+    // In the last world, a take-over may be abandoned after a third host has recorded it.
     let half_way = forcing(3, 0, 1, 1, 1);
     let worlds = [
         world(2, 2, 1, 1, 0),

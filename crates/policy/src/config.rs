@@ -295,21 +295,21 @@ pub struct Config {
     /// The smallest share of every disk: c_min.
     #[serde(default)]
     pub least_blocks: u64,
-    /// The share of a disk that was not measured yet; 0 for its reservation and, while all disks are new, a
-    /// part of the rest by priority.
+    /// The share of a disk that has not been measured yet. 0: the disk gets its reservation and, while all disks are
+    /// new, also a part of the rest by priority.
     #[serde(default)]
     pub first_blocks: u64,
     /// Which blocks are admitted.
     pub admission: AdmissionRule,
     /// The length of a window of the pool: the time between two decisions.
     pub window_us: Micros,
-    /// The time over which a disk is measured that does not ask for another; 0 for a window of the pool.
+    /// The length of the window of a disk that does not ask for its own; 0 for a window of the pool.
     #[serde(default)]
     pub disk_window_us: Micros,
-    /// Whether the time over which such a disk is measured is chosen while it runs, instead.
+    /// Whether, instead, the window length of such a disk is chosen while the disk runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_window_at_knee: bool,
-    /// Windows whose counts the factors of [`AllocatorRule::MaxMin`] are of, the last one included.
+    /// The number of windows whose counts give the factors of [`AllocatorRule::MaxMin`], including the last window.
     #[serde(default = "one_window")]
     pub history_windows: u64,
     /// How long intensity is measured at the end of each window of the pool.
@@ -323,7 +323,8 @@ pub struct Config {
     /// What unaligned accesses count for.
     #[serde(default)]
     pub unaligned: Unaligned,
-    /// Whether disks are measured although the division does not depend on it: for a balancer of hosts.
+    /// Whether disks are measured even if the division does not depend on measurements. The balancer of hosts needs
+    /// them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measures_anyway: bool,
     /// The approximate number of units into which a solver divides the pool.
@@ -381,7 +382,7 @@ impl Config {
         !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
     }
 
-    /// Returns how the length of the window of a disk is found that asks for this, or for nothing.
+    /// Returns how the window length of a disk is found. `wanted` is what the disk asks for, if anything.
     pub fn window_of_disk(&self, wanted: Option<OwnWindow>) -> OwnWindow {
         let policys = || match self.disk_window_at_knee {
             true => OwnWindow::AtKnee,
@@ -407,8 +408,8 @@ impl Config {
         }
     }
 
-    /// Returns how often a block must be reused to be demand, where lengths of windows are tried: as for the demand by
-    /// reuse, otherwise once.
+    /// Returns how often a block must be reused to count as demand when window lengths are tried: as often as the
+    /// demand model says if that is [`DemandRule::Rwss`], otherwise once.
     pub fn reuses(&self) -> u8 {
         match self.demand {
             DemandRule::Rwss { reuses } => reuses,

@@ -102,9 +102,10 @@ pub struct DiskFacts {
     pub write_mode: WriteMode,
     /// How the length of its window is found, if it asks for one.
     pub own_window: Option<OwnWindow>,
-    /// What was chosen for it, if it is chosen while the disk runs and a window of the pool has ended.
+    /// The window length that was chosen while the disk ran, if it is chosen so and a window of the pool has ended.
     pub knee: Option<Knee>,
-    /// The measurements of its window, so far if that goes on; `None` for a decision between windows of the pool.
+    /// The measurements of its window, or those so far if the window has not ended; `None` for a decision between
+    /// windows of the pool.
     pub window: Option<DiskWindow>,
     /// Whether its own window goes on.
     pub goes_on: bool,
@@ -178,8 +179,9 @@ impl Tracked {
         }
     }
 
-    /// Uses the length that was chosen for its window. Forecasts start again if it is another one, since windows of another
-    /// length show another demand; so do those by another policy, from the last window.
+    /// Uses the length that was chosen for its window. If the length has changed, forecasts start again, since the
+    /// demand depends on the window length. Of the kept windows, from which another policy would restart its forecasts,
+    /// only the last one stays.
     fn choose(&mut self, config: &Config, knee: Option<&Knee>) {
         let length_us = |knee: Option<&Knee>| knee.map_or(config.window_us, |knee| knee.length_us);
         if length_us(knee) != length_us(self.knee.as_ref()) {
@@ -223,7 +225,7 @@ impl Tracked {
     /// Restores the figures of an earlier decision.
     fn recall(&mut self, config: &Config, window: &DiskWindow, stage: WindowStage) {
         match stage {
-            // Of a window that ended before the log begins, the figures are all that is known.
+            // The window ended before the log begins: only its figures are known.
             WindowStage::GoesOn if self.is_unmeasured => self.close(config, window),
             WindowStage::GoesOn => self.window = Some(window.clone()),
             WindowStage::SoFar => self.look(window),
@@ -255,7 +257,7 @@ impl Controller {
         &self.config
     }
 
-    /// Sets what tenants have here. The next decision keeps to it.
+    /// Sets the bounds of tenants on this pool. They apply from the next decision on.
     pub fn set_tenants(&mut self, tenants: Vec<TenantBounds>) {
         self.tenants = tenants;
     }
@@ -303,7 +305,7 @@ impl Controller {
         for input in &inputs.disks {
             let new = || Tracked::new(&self.config, DiskState::New);
             let tracked = self.disks.entry(input.name.clone()).or_insert_with(new);
-            // One that has come and was not used yet was not measured.
+            // A disk that has arrived and was not used yet has not been measured here.
             let was_measured = input.state != DiskState::MigratedIn;
             tracked.choose(&self.config, input.knee.as_ref());
             let shows = ended_window && was_measured && !input.state.locked() && !input.state.gone();
@@ -490,7 +492,7 @@ fn migrated_in(config: &Config, window: Option<&DiskWindow>) -> Tracked {
     arrived(config, window.map_or(&[], std::slice::from_ref))
 }
 
-/// The same with several windows, oldest first.
+/// Like [`migrated_in`], with several windows, oldest first.
 fn arrived(config: &Config, windows: &[DiskWindow]) -> Tracked {
     let mut tracked = Tracked::new(config, DiskState::New);
     for window in windows {

@@ -37,7 +37,7 @@ pub(crate) fn reserve(
         had.clamp(claims[at].reservation_blocks, claims[at].limit_blocks)
     };
     let mut blocks: Vec<u64> = (0..claims.len()).map(wanted).collect();
-    // The others give first; newcomers do without more than their reservation if that is not enough.
+    // First the other disks give space. If that is not enough, newcomers give up the part above their reservations.
     for newcomers_give in [false, true] {
         let over = blocks.iter().sum::<u64>().saturating_sub(pool_blocks);
         let giver = |at: usize| Share {

@@ -1,8 +1,9 @@
-//! What tenants have on this pool of their parts of a cluster: at least, and at most, for all disks of a tenant together.
+//! The bounds of tenants on this pool, from the division of the cluster: a minimum and a maximum for all disks of a
+//! tenant together.
 //!
-//! Before a rule divides the pool, this becomes reservations and limits of the tenants' disks, so that every rule keeps to it.
-//! What a tenant does not demand is free for others. Where it has a bound, its disks stay within their limits even while space
-//! is free.
+//! Before a rule divides the pool, the bounds become reservations and limits of the tenants' disks, so that every rule
+//! respects them. What a tenant does not demand is free for others. If a tenant has a maximum, its disks stay within
+//! their limits even while space is free.
 //!
 //! Invariants
 //! - No reservation of a disk becomes smaller, and no limit falls below it, nor below [`FLOOR_BLOCKS`].
@@ -76,8 +77,8 @@ impl Tenants {
         tenants
     }
 
-    /// Keeps disks of bounded tenants within their limits while space is free. A disk of a common pool gets a part of its own:
-    /// its reservation, and of what is not reserved as much as others could have by priority.
+    /// Keeps disks of bounded tenants within their limits while space is free. A disk in the shared pool gets a part of
+    /// its own: its reservation, and a share by priority of the space that is not reserved.
     pub(crate) fn cap(&self, pool_blocks: u64, claims: &[Claim], allocation: &mut Allocation) {
         if !self.is_any {
             return;
@@ -157,7 +158,7 @@ fn raised(
     got.iter().zip(&all).map(|(got, share)| got - share.least).collect()
 }
 
-/// Raises reservations; if the pool has not enough for that, each by the same part.
+/// Raises reservations. If the pool has too little space, all raises are reduced by the same factor.
 fn reserve(pool_blocks: u64, raises: &[u64], claims: &mut [Claim]) {
     let reserved = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
     let left = u128::from(pool_blocks.saturating_sub(reserved));

@@ -51,7 +51,7 @@ impl WriteModeChoice {
         let ratio = format!("write ratio {write_ratio:.2}");
         let (threshold, below) = (self.threshold, self.threshold - self.hysteresis);
         if present != WriteMode::WriteBack && present != READ_ONLY {
-            return (present, format!("{present} stays: it is not for the policy to change"));
+            return (present, format!("{present} stays: the policy does not change it"));
         }
         if write_ratio >= threshold {
             (READ_ONLY, format!("{ratio}, at least {threshold}: read-only"))

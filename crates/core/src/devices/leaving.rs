@@ -18,13 +18,14 @@ pub(crate) struct Leaving {
     pub overtaken: Vec<SlotNo>,
     /// Of these, the slots that pages may list as dirty.
     pub listed_dirty: Vec<SlotNo>,
-    /// Dirty blocks that only this device had and of which a newer version was staged when it failed: they
-    /// must be committed first.
+    /// Dirty blocks that only this device had and of which a newer version was staged when the device failed. The
+    /// staged versions must be committed before the device is gone.
     pub staged: Vec<(DiskNo, BlockNo)>,
-    /// How long to wait for these. Then the record says that their disks have lost something.
+    /// When the wait for these commits ends. After that, the record says that the disks of the remaining blocks have
+    /// lost something.
     pub wait_until_us: Micros,
-    /// Sequence number up to which commits contain everything that was staged or in flight when it failed, except
-    /// what was given up.
+    /// Commits up to this sequence number contain everything that was staged or in flight when the device failed,
+    /// except for the blocks that were given up.
     pub committed_seq: Option<u64>,
     /// The version of the record that says that it is gone.
     pub version: Option<RecordVersion>,

@@ -36,7 +36,7 @@ pub(crate) struct Device {
     errors: ReadErrors,
     /// Something was written to it since its last flush.
     unflushed: bool,
-    /// It may hold the only copy of dirty blocks, although they should have two.
+    /// The device may hold the only copy of dirty blocks that should have two copies.
     alone: bool,
 }
 
@@ -119,7 +119,7 @@ impl Devices {
         self.device_mut(number).unflushed = true;
     }
 
-    /// Whether something was written to a device since this was last asked: the caller flushes it.
+    /// Whether something was written to a device since the last call. If so, the caller must flush the device.
     pub fn takes_flush(&mut self, number: DeviceNo) -> bool {
         std::mem::take(&mut self.device_mut(number).unflushed)
     }
@@ -137,12 +137,12 @@ impl Devices {
         self.device_mut(number).errors.note(place, now, window_us, limit)
     }
 
-    /// Notes that the pool cannot do without a device. Returns whether that is new.
+    /// Marks a device as alone: the pool cannot do without it. Returns whether the device was not marked before.
     pub fn stand_alone(&mut self, number: DeviceNo) -> bool {
         !std::mem::replace(&mut self.device_mut(number).alone, true)
     }
 
-    /// Notes that the pool is whole: it can do without any one device.
+    /// Clears the alone mark of all devices: the pool is whole and can lose any one device.
     pub fn none_alone(&mut self) {
         self.used.iter_mut().flatten().for_each(|device| device.alone = false);
     }
@@ -216,7 +216,7 @@ impl Devices {
         !self.leaving.is_empty()
     }
 
-    /// Returns until when devices that are leaving wait for staged blocks, if any does.
+    /// Returns the time until which leaving devices wait for staged blocks, if any device waits.
     pub fn waits_to_leave_until_us(&self) -> Option<Micros> {
         self.leaving.iter().filter(|l| !l.staged.is_empty()).map(|l| l.wait_until_us).min()
     }

@@ -44,7 +44,7 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// Returns the number of prepared segments that the record is to have of a device, if it is about to change.
+    /// Returns the new number of prepared segments of a device for the next record, if that number is about to change.
     pub fn prepared(&self, device: DeviceNo) -> Option<u32> {
         let run = self.run.as_ref().filter(|run| run.device == device)?;
         matches!(run.step, Step::Record(_)).then_some(run.segments.end)

@@ -1,7 +1,7 @@
 //! Which obsolete versions the pages must no longer list. The flow, and why, is `flow/purge.rs`.
 //!
 //! Invariants
-//! - A slot is in the list until no page lists what it had when it was added.
+//! - A slot stays in the list until no page lists the content that the slot had when it was added.
 //! - The purge is over only when everything that was written over such versions is durable.
 
 use std::collections::VecDeque;
@@ -13,9 +13,10 @@ use crate::store::slot::SlotNo;
 pub(crate) struct Purge {
     /// Slots whose entries must leave the pages.
     slots: VecDeque<SlotNo>,
-    /// Slots whose content has a higher sequence number have been reused since.
+    /// The last sequence number when slots were added. A slot whose content has a higher number has been reused since.
     last_seq: u64,
-    /// The durable and the completed sequence number when everything possible had last been done.
+    /// The durable and the completed sequence number when the last pass ended. Until one of them changes, another pass
+    /// is useless.
     done_at: Option<(u64, u64)>,
     /// Slots are left, or content that overwrote them is not durable yet.
     under_way: bool,
@@ -34,7 +35,7 @@ impl Purge {
         (self.done_at, self.under_way, self.over_seq) = (None, true, None);
     }
 
-    /// Notes that a purge is due that this opening of the pool will not do.
+    /// Records that a purge is due but will be done only after the next opening of the pool.
     pub fn owe(&mut self) {
         self.under_way = true;
     }
@@ -58,8 +59,8 @@ impl Purge {
         self.slots.pop_front()
     }
 
-    /// Puts slots back, in the same order: they come first next time, so no more pages than these are in
-    /// flight.
+    /// Puts slots back at the front, in the same order. So they come first in the next call, which bounds the number of
+    /// pages in flight.
     pub fn put_back(&mut self, slots: Vec<SlotNo>) {
         for number in slots.into_iter().rev() {
             self.slots.push_front(number);

@@ -5,12 +5,12 @@
 //! of all devices is in flight. It makes everything durable that was completed when it started, no matter
 //! which disk asked for it.
 //!
-//! Flush marks: pages and the record say up to which number everything was durable when they were written.
-//! Recovery trusts commits up to the highest mark; a newer one that does not verify counts as torn by a
-//! power loss. So that damage at rest is not mistaken for that, a commit is marked soon after its flush: by
-//! the next page that is written anyway, or by one written for the purpose. A mark speaks for every device of
-//! the pool. A device that failed is not flushed any more, but may be back after a crash: until the record
-//! says that it is gone, marks stay where they were when it failed.
+//! Flush marks: pages and the record say up to which number everything was durable when they were written. Recovery
+//! trusts commits up to the highest mark; a newer commit that does not verify counts as torn by a power loss. So that
+//! damage at rest is not mistaken for tearing, a commit is marked soon after its flush: by the next page that is
+//! written anyway, or by a page written only for the mark. A mark covers every device of the pool. A failed device is
+//! not flushed any more, but may return after a crash: until the record says that the device is gone, the mark does not
+//! advance.
 //!
 //! Invariants
 //! - A number is completed only when all I/Os of it and of all numbers before it are: what is durable is a
@@ -176,8 +176,8 @@ impl Durability {
         self.is_durable(seq)
     }
 
-    /// Requests that everything completed becomes durable, and everything up to a number, which need not be;
-    /// returns whether it already is.
+    /// Requests that everything completed, and everything up to a number that need not be completed yet, becomes
+    /// durable. Returns whether all of it already is.
     pub fn want_completed_and(&mut self, seq: u64) -> bool {
         self.want(seq.max(self.completed()))
     }
@@ -230,7 +230,7 @@ impl Durability {
         self.mark.held_at.unwrap_or(flushed)
     }
 
-    /// Holds the mark where it is: a device is leaving that is not flushed any more.
+    /// Stops the mark from advancing: a device is leaving and is not flushed any more.
     pub fn hold_mark(&mut self) {
         self.mark.held_at.get_or_insert(self.flushed);
     }

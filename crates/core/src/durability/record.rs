@@ -19,7 +19,7 @@ pub(crate) struct RecordVersion(u64);
 pub(crate) struct RecordWriter {
     /// Generation of the last record written.
     generation: u64,
-    /// Which life of the staging area belongs to the pool.
+    /// The number of the staging area that belongs to the pool; see [`PoolRecord::staging_id`].
     staging_id: u64,
     /// Openings of the pool so far, this one included.
     openings: u64,
@@ -86,7 +86,7 @@ impl RecordWriter {
         }
     }
 
-    /// Returns which life of the staging area belongs to the pool.
+    /// Returns the number of the staging area that belongs to the pool.
     pub fn staging_id(&self) -> u64 {
         self.staging_id
     }

@@ -58,7 +58,7 @@ impl Core {
         let request = &mut self.requests[number];
         request.next += done;
         (request.window, request.phase) = (0, AroundPhase::Check);
-        // Zeroes may have dropped what writers at the dirty limit wait for.
+        // Zeroes may have dropped dirty blocks, so that writers at the dirty limit can proceed.
         self.wake_dirty(disk);
         let request = &self.requests[number];
         if request.park == Park::None && !request.queued {
@@ -127,7 +127,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
-    /// Whether the request waits until what was flushed before it is clean, which is requested then.
+    /// Whether the request must wait until the writes flushed before it are clean. If so, requests their cleaning.
     fn waits_for_order(&mut self, number: u32, disk: DiskNo) -> bool {
         let Some(dirty) = self.dirty_groups(disk) else { return false };
         let until = *self.requests[number].order_until.get_or_insert(*dirty.end());

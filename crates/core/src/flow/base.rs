@@ -5,8 +5,8 @@
 //!
 //! Invariants
 //! - A block that a write touches is not shared from the moment the write is accepted, and before it starts.
-//! - A base is not written while its blocks are shared: the first write ends that, and what is being read then is read
-//!   again from the disk's own origin.
+//! - A base is not written while its blocks are shared: its first write ends the sharing. Reads through the base that
+//!   are in flight then are repeated from the disk's own origin.
 //! - A request completes only when its children have.
 
 use haversack_model::{BlockNo, DiskNo, Micros, SectorNo};
@@ -37,16 +37,17 @@ pub(crate) struct Parent {
 pub struct BaseUsage {
     /// The base.
     pub base: DiskNo,
-    /// [`Core::share_blocks`] was called: nothing is shared before.
+    /// Whether [`Core::share_blocks`] was called. Until then, no block is shared.
     pub is_known: bool,
     /// Blocks that are as the base has them.
     pub shared_blocks: u64,
 }
 
 impl Core {
-    /// Begins to share blocks of a disk with its base, another attached disk, which it was made from. From now on the core
-    /// tracks which blocks change; [`Core::share_blocks`], with what the origin says after this call, completes it. Sharing
-    /// ends when either disk is attached again or handed over, or the base is written or made smaller.
+    /// Begins to share blocks of a disk with its base, the attached disk that it was made from. From now on the core
+    /// tracks which blocks change. The caller then asks the origin which blocks it reads from the base, and completes
+    /// the sharing with [`Core::share_blocks`]. Sharing ends when either disk is attached again or handed over, or the
+    /// base is written or made smaller.
     ///
     /// # Errors
     /// One of the disks is not attached, has dirty blocks on another host, or is being resized; or the base has another
@@ -91,9 +92,9 @@ impl Core {
         Ok(sharing)
     }
 
-    /// Shares these blocks, which the disk's origin, asked after [`Core::share_base`], reads from the base image; but not
-    /// those that have changed since. Returns false, and shares nothing, if that sharing has ended or begun again, or if the
-    /// disk has another size than the blocks were made for.
+    /// Shares the blocks that the disk's origin reads from the base image, except for those that have changed since
+    /// [`Core::share_base`]. The origin must have been asked after that call. Returns false, and shares nothing, if
+    /// that sharing has ended or begun again, or if the size of the disk differs from that of `blocks`.
     pub fn share_blocks(&mut self, disk: DiskNo, sharing: SharingId, blocks: BaseBlocks) -> bool {
         let fits = self.disks.get_mut(disk).filter(|d| blocks.is_for(d.sectors, d.phase));
         let base = fits
@@ -154,7 +155,7 @@ impl Core {
         let slots = self.store.dirty_segments(disk).flat_map(|segment| self.store.slots_of(segment));
         let flash = slots.filter_map(|slot| self.store.live(slot)).filter(|slot| slot.dirty());
         let writes = self.requests.iter().filter(move |(_, r)| r.disk == disk && r.op != Op::Read);
-        // Blocks before `next` are staged, or at the origin: both may have happened only in part.
+        // Blocks before `next` may be staged or written to the origin only in part, so all blocks of the write count.
         let writing = writes.filter(|(_, r)| r.op != Op::Flush).flat_map(move |(_, r)| {
             let (first, last) = self.disk(disk).blocks(r.sector, r.sectors);
             (first.0..=last.0).map(BlockNo)
@@ -181,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Ends the sharing of what a new size changes: what a smaller one cuts off has other content if the disk grows again,
-    /// and the last block of a disk that grows gets other content behind the old end.
+    /// Ends the sharing of blocks that a resize changes. Blocks that a smaller size cuts off have other content if the
+    /// disk grows again. When a disk grows, the content of its last block changes behind the old end.
     pub(crate) fn share_less(&mut self, disk: DiskNo, sectors: u64) {
         let d = self.disk_mut(disk);
         let (last, shrinks) = (d.sectors - 1, sectors < d.sectors);
@@ -195,7 +196,8 @@ impl Core {
         }
     }
 
-    /// Returns the end of the run of shared blocks that starts at a read's next block, if that is shared.
+    /// Returns the base and the end of the run of shared blocks that starts at a read's next block, if that block is
+    /// shared.
     fn shared_run(&self, number: u32) -> Option<(DiskNo, u64)> {
         let request = &self.requests[number];
         self.disk(request.disk).base.as_ref()?;
@@ -229,7 +231,7 @@ impl Disk {
     }
 }
 
-/// What became of the part of a read that starts at its next block.
+/// The outcome of [`Call::read_shared`].
 pub(crate) enum Shared {
     /// It is not shared.
     No,
@@ -268,7 +270,7 @@ impl<M: Memory> Call<'_, M> {
         self.schedule.child_started();
         let part = (SectorNo(start), (end_sector - start) as u32);
         self.begin(child, Request { tag, disk: base, op: Op::Read, sector: part.0, sectors: part.1 });
-        // Its data goes to the place that it has in the whole request.
+        // The child's data goes to its place in the buffer of the whole request.
         let state = &mut self.requests[child];
         (state.sector, state.sectors) = (sector, sectors);
         state.parent = Some(Parent { request: number, first });
@@ -284,8 +286,8 @@ impl<M: Memory> Call<'_, M> {
         Shared::Started
     }
 
-    /// Handles the end of a child, which has read the blocks up to `end`. Those that are not shared any more are read
-    /// again: the base may have been written in the meantime.
+    /// Handles the end of a child that has read the blocks up to `end`. Blocks that are no longer shared are read
+    /// again, since the base may have been written in the meantime.
     pub(crate) fn child_done(&mut self, parent: Parent, end: u64, error: Option<RequestError>) {
         let Parent { request: number, first } = parent;
         self.schedule.child_ended();

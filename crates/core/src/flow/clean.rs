@@ -6,11 +6,11 @@
 //! clean.
 //!
 //! Invariants
-//! - A block is written to the origin only when the written version is durable in the cache. Otherwise a
-//!   power loss could leave an older clean version in the cache than the origin has. The exception is a disk
-//!   that has nothing on flash and gets no space there, for example because no device is left: its staged
-//!   blocks are cleaned. That is a write past the cache, so the region is marked first: a device that has
-//!   left may come back in a crash.
+//! - A block is written to the origin only when the written version is durable in the cache. Otherwise a power loss
+//!   could leave an older clean version in the cache than the origin has. The exception is a disk that has nothing on
+//!   flash and gets no space there, for example because no device is left: its staged blocks are cleaned directly. That
+//!   is a write past the cache, so the region is marked first: after a crash, a device that has left may be back with
+//!   an older version.
 //! - A block counts as clean only after the origin was flushed, and only if it was not written in the
 //!   meantime. A damaged block stays dirty: its valid sectors are written once (`damage.rs`).
 //! - The rate limit holds unless something waits for the cleaner.
@@ -97,7 +97,8 @@ impl<M: Memory> Call<'_, M> {
         self.update_order(disk);
         let d = self.disk(disk);
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
-        // Once a single copy is clean, nothing shows that its device stood alone.
+        // A pending device change blocks cleaning: once a single copy is clean, nothing but the record shows that its
+        // device stood alone.
         let blocked = self.loss_unrecorded()
             || self.durability.record.device_change_pending()
             || self.pool.rests() && d.job.is_none();
@@ -109,8 +110,8 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         if blocked || !allowed {
-            // The disk is driven again when it is no longer blocked. If it may not clean at all, it looks for space
-            // at `next_look_us`.
+            // The disk is driven again when it is no longer blocked. A disk that must not clean at all checks at
+            // `next_look_us` whether it can get space.
             self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             return;
         }
@@ -247,8 +248,8 @@ impl<M: Memory> Call<'_, M> {
         if !self.needs_cleaning(disk, slot) || is_in_use {
             return false;
         }
-        // A newer version is about to replace it, unless that one waits for the space that this one takes, or for
-        // this one.
+        // A staged newer version is about to replace this one, so cleaning it is useless; unless the newer version
+        // waits for this version's space, or, with ordered cleaning, for this version to be clean.
         let cleaner = &self.disk(disk).cleaner;
         if !cleaner.space_needed && cleaner.order.is_none() && versions.is_staged_dirty() {
             return false;
@@ -259,7 +260,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let mask = slot.mask() & self.disk(disk).inside(block);
         if mask == 0 {
-            // The disk is being shrunk to end before it.
+            // A shrink of the disk is about to cut the block off.
             return false;
         }
         let Some(frame) = self.frames.take() else { return false };
@@ -297,7 +298,7 @@ impl<M: Memory> Call<'_, M> {
             let inside = self.disk(disk).inside(staged.block);
             let mask = staged.mask & inside;
             if mask == 0 {
-                // All of it is lost, or the disk is being shrunk to end before it.
+                // All sectors of the block are lost, or a shrink of the disk is about to cut the block off.
                 if staged.poisoned && inside != 0 {
                     self.lose(disk, staged.block, inside);
                 }

@@ -12,8 +12,8 @@
 //! - The two copies of a dirty block are on different devices.
 //! - A frame that lacks sectors which flash has is merged with them before it is committed. So the new
 //!   version never has fewer valid sectors than the version it supersedes.
-//! - While an older version of a block is on its way to flash, the newer one is not committed: after a crash
-//!   only the older one would be staged, and would be trusted.
+//! - While an older version of a block is being committed, a newer one is not committed. Otherwise the newer commit
+//!   could end first and free its frame, and a crash would find only the older version staged and trust it.
 //! - A batch that lost one of its two copies stays staged while any device is leaving: until the record says
 //!   that the device is gone, recovery treats a single copy as a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
@@ -38,10 +38,10 @@ use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
-/// Enough to keep a device busy: more than a segment of 1 MiB. With more batches, a guest that overwrites the
-/// same blocks repeatedly would soon have thousands of staged blocks whose older versions are in flight. Each
-/// call would have to skip all of them while other disks wait, and blocks that are already overwritten would
-/// be written to flash.
+/// The most commits of a disk in flight. They contain more than a segment of 1 MiB, which keeps a device busy. With
+/// more batches, a guest that overwrites the same blocks repeatedly would soon have thousands of staged blocks whose
+/// older versions are in flight. Each call would have to skip all of them while other disks wait, and blocks that are
+/// already overwritten would be written to flash.
 const MOST_BATCHES: u32 = 4;
 
 impl Core {
@@ -95,7 +95,8 @@ impl<M: Memory> Call<'_, M> {
             !staged.dirty && !staged.merging && !self.commit_in_flight(staged.commit_seq)
         };
         let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(droppable).collect();
-        // Otherwise the waiting requests would wait again, and request this again.
+        // If no frame was freed, do not wake the waiting requests: they would wait again and trigger this function
+        // again.
         if frames.is_empty() {
             return;
         }
@@ -156,7 +157,8 @@ impl<M: Memory> Call<'_, M> {
                 continue;
             }
             let versions = self.resolve_waiting(frame);
-            // If this version landed before the older one, a kill would leave only the older one staged.
+            // If the commit of this version ended before that of the older one, a kill would leave only the older one
+            // staged.
             if self.commit_in_flight(versions.commit_seq()) {
                 continue;
             }
@@ -199,7 +201,8 @@ impl<M: Memory> Call<'_, M> {
         kind
     }
 
-    /// Requests what held frames wait for, and drops a clean one: the order of blocks that were only read does not matter.
+    /// Requests the cleaning that held frames wait for, and drops a held clean frame: it was only read, so it can be
+    /// dropped.
     fn note_held(&mut self, disk: DiskNo, held: u32, until: u64, unneeded: Option<FrameNo>) {
         if until > 0 {
             self.want_order(disk, until);
@@ -244,8 +247,8 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).stats.flash_batch_pages += copies as u64;
     }
 
-    /// Writes pages that drop old versions of the blocks that were just written. Two copies take three page
-    /// writes.
+    /// Writes pages that drop old versions of the blocks that were just written. Dropping an old version with two
+    /// copies takes three page writes.
     fn thin_out(&mut self, disk: DiskNo, frames: &[FrameNo], copies: usize) {
         for _ in 0..2 * copies - 1 {
             let blocks = frames.iter().map(|frame| self.staging.get(*frame).block);
@@ -260,8 +263,8 @@ impl<M: Memory> Call<'_, M> {
         let staged = *self.staging.get(frame);
         let versions = self.resolve_waiting(frame);
         let older = versions.flash;
-        // The version that was lost with a device may be back after a crash. This one is newer, and the only
-        // one to say that the rest of the block is lost.
+        // A version that was lost with a device may be back after a crash. This version supersedes it, and must say
+        // that the other sectors of the block are lost.
         let poisoned = (versions.lost != 0 || staged.poisoned || older.is_some_and(|o| o.1.poisoned()))
             && !self.disk(disk).is_whole(staged.block, staged.mask);
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());

@@ -4,9 +4,9 @@
 //! - A new device gets no blocks until the record durably lists it and it holds every mark of the intent
 //!   maps. A crash before that would lose blocks on it, or clean blocks that the origin has overtaken would
 //!   be trusted.
-//! - In a redundant pool, when a device fails, the record says that the others stand alone before a flush
-//!   succeeds or the cleaner starts another round. It says so of the failed device only if it already did
-//!   before.
+//! - In a redundant pool, when a device fails, the record says that the other devices stand alone before a flush
+//!   succeeds or the cleaner starts another round. The record says so of the failed device only if it already said so
+//!   before the failure.
 //! - Clean sectors that wait to be committed for a block whose dirty ones are lost are dropped.
 //! - When no device is left, origins are not written until the caller has durably noted the loss elsewhere.
 //! - The only device in use cannot be removed. If all others fail while one is being emptied, it stays in
@@ -73,7 +73,7 @@ impl Core {
         self.devices.free_numbers().collect()
     }
 
-    /// Returns the first of them.
+    /// Returns the first number that is available for a new device.
     pub fn next_device_no(&self) -> Option<DeviceNo> {
         self.devices.free_numbers().next()
     }

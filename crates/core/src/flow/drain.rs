@@ -42,7 +42,7 @@ impl<M: Memory> Call<'_, M> {
             segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
             let freed = before - segments.len();
             self.devices.drain.put_segments(segments);
-            // If none was freed, some I/O is in flight whose completion leads here again.
+            // If no segment was freed, an I/O is in flight whose completion calls this function again.
             if freed == 0 {
                 break;
             }

@@ -78,8 +78,8 @@ impl Core {
         (end < all).then_some(ListCursor(end))
     }
 
-    /// Whether a cached block is protected and has been hit since a hand last came by. Of a block that is only one of these,
-    /// the cache of the next owner finds out by itself.
+    /// Whether a cached block is protected and has been hit since a hand of replacement last passed it. For a block
+    /// that meets only one of the two conditions, the next owner's cache learns by itself whether it is reused.
     fn is_reused(&self, disk: DiskNo, block: BlockNo) -> bool {
         let versions = self.resolve(disk, block);
         let staged = versions.staged.map(|staged| self.staging.get(staged.frame));
@@ -93,8 +93,8 @@ impl Core {
         export.is_some_and(|export| export.is_good(block))
     }
 
-    /// Returns the blocks of which the next owner may have copies that are out of date. `arrived` says that it
-    /// has every copy with a lower order.
+    /// Returns the blocks of which the next owner may have outdated copies. The next owner has received every copy with
+    /// an order below `arrived`.
     pub fn outdated_copies(&self, disk: DiskNo, arrived: u64) -> Vec<BlockNo> {
         let export = self.disks.get(disk).and_then(|d| d.moving.as_ref()?.export.as_ref());
         let mut blocks: Vec<BlockNo> = export.map_or_else(Vec::new, |e| e.outdated(arrived).collect());

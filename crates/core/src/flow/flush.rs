@@ -11,8 +11,8 @@
 //!   durably say which devices count.
 //! - A disk that has lost something, and has no lost sectors any more, is whole again once a flush that began
 //!   after that has succeeded: the data written over the lost sectors is durable.
-//! - If the disk has a replica, a flush succeeds only when that has, durably, every block as it was when the flush began, or
-//!   a later version, and no version that the origin has overtaken.
+//! - If the disk has a replica, a flush succeeds only when the replica durably has every dirty block in the version at
+//!   the start of the flush or a later one, and has no version that the origin has overtaken.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
 
@@ -135,7 +135,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {
-        // A seal is no flush of a guest, and needs no origin.
+        // A seal is not a guest's flush and does not need the origin.
         if self.disk(disk).flush.waiting.is_empty() {
             return true;
         }

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - The caller destroys dirty blocks only by naming the disk.
-//! - From the call on, nothing is read from a disk that is being forgotten, and the record leaves it out before its space
-//!   is used again. So its blocks on flash need not become void at once.
+//! - From the call on, nothing is read from a disk that is being forgotten, and the record no longer lists the disk
+//!   before its space is reused. So its blocks on flash need not become void immediately.
 //! - A call gives up a bounded number of its segments.
 //! - A disk's number is free again only when the disk owns no segment and none of its I/O is in flight.
 //! - The next disk with this number continues the generations of the intent pages, so that no new page is
@@ -75,7 +75,8 @@ impl<M: Memory> Call<'_, M> {
         self.store.disks[disk] = DiskSpace::default();
     }
 
-    /// Gives up some segments of a forgotten disk, once in a call. Returns whether more can be given up at once.
+    /// Gives up some segments of a forgotten disk, once per call. Returns whether the next call can give up more
+    /// without waiting.
     fn give_up_some(&mut self, disk: DiskNo) -> bool {
         let segments = self.store.disks[disk].segments.iter().rev().copied();
         let mut owned =

@@ -38,12 +38,12 @@ pub(crate) struct Gathering {
 #[derive(Default)]
 pub(crate) struct Gather {
     now: Option<Gathering>,
-    /// Nothing is gathered before.
+    /// No gathering begins before this time.
     again_us: Micros,
 }
 
 impl Gather {
-    /// Returns when the one in progress ends, or the next may begin.
+    /// Returns when the current gathering times out or, if there is none, when the next may begin.
     pub fn due_us(&self) -> Option<Micros> {
         self.now.map(|gathering| gathering.until_us).or(Some(self.again_us))
     }
@@ -61,7 +61,7 @@ impl Core {
         has_job || self.devices.leaves_any() || self.devices.has_gone()
     }
 
-    /// Whether the disk's dirty blocks only wait here.
+    /// Whether the disk is not in use here, so that its dirty blocks are only kept.
     fn is_waiting(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         d.life.is_detached() || d.life.is_peer()
@@ -110,13 +110,14 @@ impl Core {
         self.store.close(None);
     }
 
-    /// Ends a gathering without a segment.
+    /// Ends a gathering that has not freed a segment, and starts the pause before the next one.
     fn stop_gathering(&mut self) {
         self.end_gathering();
         self.devices.gather.again_us = self.now + self.config.clean_retry_us;
     }
 
-    /// A dirty block cannot be read. Returns whether it was to be moved out of this segment, which is given up then.
+    /// Stops the gathering if it is emptying the segment `from`, whose dirty block cannot be read. Returns whether it
+    /// was.
     pub(crate) fn cannot_gather(&mut self, from: SegmentNo) -> bool {
         let is_from = self.devices.gather.now.is_some_and(|gathering| gathering.segment == from);
         if is_from {

@@ -105,8 +105,9 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Rewrites a page that lists clean blocks of a disk as dirty, if it finds one: a freeze, for which a guest waits, has
-    /// to rewrite all of them. It examines some segments; returns where the next call continues, or `None` at the end.
+    /// Rewrites a page that lists clean blocks of a disk as dirty, if it finds one. This shortens a later freeze, for
+    /// which the guest waits: the freeze has to rewrite all such pages. It examines some segments; returns where the
+    /// next call continues, or `None` at the end.
     pub fn relist_ahead(&mut self, now: Micros, disk: DiskNo, from: RelistCursor) -> Option<RelistCursor> {
         self.now = now;
         let all = self.store.segments.len() as u32;
@@ -125,8 +126,9 @@ impl<M: Memory> Call<'_, M> {
         (next < all).then_some(RelistCursor(next))
     }
 
-    /// Commits what is staged of a disk of which copies are sent, and makes it durable, since its guest has stopped: a freeze
-    /// waits for that. To be called from time to time until the freeze, or until [`Call::end_settling`].
+    /// Commits the staged blocks of a disk that is being exported, and makes them durable. To be called when the guest
+    /// has stopped, and then from time to time until the freeze or until [`Call::end_settling`]. It shortens the
+    /// freeze, which waits for these commits.
     pub fn settle_ahead(&mut self, now: Micros, disk: DiskNo) {
         self.now = now;
         let Some(d) = self.disks.get_mut(disk).filter(|d| d.life.writes_origin()) else { return };
@@ -140,7 +142,7 @@ impl<M: Memory> Call<'_, M> {
         self.settle();
     }
 
-    /// Ends that: the guest runs here.
+    /// Ends what [`Call::settle_ahead`] began, since the guest runs here again.
     pub fn end_settling(&mut self, disk: DiskNo) {
         if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
             moving.is_settling = false;
@@ -199,7 +201,8 @@ impl<M: Memory> Call<'_, M> {
         let listed = self.disk_mut(disk).moving.get_or_insert_default().called_dirty.take();
         let mut listed = listed.unwrap_or_else(|| self.store.disks[disk].segments.clone());
         let flushed = self.durability.flushed();
-        // Until its page is durable, a segment says nothing new: its slots are looked at once for each page.
+        // Until a segment's page is durable, checking its slots again gives the same result. So they are checked once
+        // per page.
         let is_awaited = |s: &Segment| !s.page_ready(flushed) && !planted(Bug::FreezeUnflushed);
         let is_on_its_way = |s: &Segment| s.state != SegmentState::Dead && is_awaited(s);
         listed.retain(|segment| {
@@ -361,8 +364,8 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
-    /// Drops the dirty blocks of a handed-over disk, which are obsolete: the disk has been changed since by an owner that
-    /// needed none of them.
+    /// Drops the dirty blocks of a handed-over disk. They are obsolete: a later owner, which did not need them, has
+    /// changed the disk.
     ///
     /// # Errors
     /// The disk is not one of which another host needs blocks, or it has a job.
@@ -421,7 +424,7 @@ impl<M: Memory> Call<'_, M> {
         listed.is_none() || planted(Bug::ForgetUnlisted) || self.alive_devices().next().is_none()
     }
 
-    /// Notes that nothing here is needed any more.
+    /// Handles that no other host needs the blocks here any more.
     fn end_of_peer(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         d.life.happened(Event::Drained);
@@ -482,8 +485,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Records that another host has a disk, under an epoch that was granted to this host and that it has not
-    /// taken. `holder` has the dirty blocks.
+    /// Records that another host owns a disk under an epoch that was granted to this host, which did not take the disk.
+    /// `holder` has the dirty blocks.
     ///
     /// # Errors
     /// This host owns the disk, it has a job, or the disk had that epoch already.

@@ -78,9 +78,9 @@ impl<M: Memory> Call<'_, M> {
         if d.life.is_incoming() { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
     }
 
-    /// Stores a copy of a block from the buffer of `tag`, one block long, each sector at its place. It
-    /// replaces an older copy. A block that was used again is protected here as well: on probation nothing
-    /// could hit it before the disk comes. Returns false if there is no space: then this host has no copy.
+    /// Stores a copy of a block from the buffer of `tag`, one block long, each sector at its place. It replaces an
+    /// older copy. A copy marked as reused becomes protected here as well: on probation it could be evicted, since no
+    /// request can hit it before the claim. Returns false if there is no space: then this host has no copy.
     ///
     /// # Errors
     /// The disk is not expected, or is being claimed.
@@ -252,7 +252,7 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk_mut(disk);
         d.life.attach(epoch);
         d.may_be_dirty = true;
-        // The owner before may have left volatile writes.
+        // The previous owner may have left volatile writes at the origin.
         d.origin.suspect_unmarked();
         let (peer, late) = d.moving.take().map_or((None, None), |moving| (moving.peer, moving.late));
         let peer = peer.filter(|peer| !peer.is_empty());

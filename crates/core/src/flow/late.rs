@@ -102,8 +102,8 @@ impl<M: Memory> Call<'_, M> {
         usage >= self.target_blocks(disk)
     }
 
-    /// Whether another one may be read in the background: frames are left for writes, and the limit of the
-    /// period is not reached.
+    /// Whether another late copy may be read in the background: enough frames are left for writes, and the fetch
+    /// allowance is not used up.
     fn has_room_for_late(&self, disk: DiskNo) -> bool {
         let from_owner = self.late(disk).is_some_and(|late| late.source != LateSource::Origin);
         let allowed = self.disk(disk).moving.as_ref().is_some_and(|moving| moving.may_fetch());

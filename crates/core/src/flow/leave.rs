@@ -81,8 +81,8 @@ impl Core {
     /// Returns true when the blocks that were staged or being committed when the device failed are durable,
     /// or lost because there is no device to go to.
     fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
-        // All versions on flash were lost with the device: one that is there now was committed since, or is back
-        // because a commit to the device failed, and then no older one was lost.
+        // The device had the only versions on flash. So a version on flash now was committed since. Or it became live
+        // again because a commit to the failed device failed; then no older version was lost.
         leaving.staged.retain(|(disk, block)| {
             let versions = self.resolve(*disk, *block);
             versions.is_staged_dirty() && versions.flash.is_none()
@@ -96,7 +96,7 @@ impl Core {
             return true;
         }
         if self.now >= leaving.wait_until_us {
-            // A flush that began before may not cover what is given up here.
+            // A flush that began earlier does not cover the blocks that are given up here.
             leaving.staged.retain(|(disk, _)| {
                 self.disk_mut(*disk).flush.heals = false;
                 !self.has_recorded_loss(*disk)

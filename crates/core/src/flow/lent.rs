@@ -1,6 +1,6 @@
 //! Space that this host lends to others: blocks of a disk that has no origin here, stored as copies and read as copies.
 //!
-//! Such a disk is expected and never claimed. Its target is 0: it has what no other disk needs.
+//! Such a disk is expected and never claimed. Its target is 0: it only uses space that no other disk needs.
 //!
 //! Invariant
 //! - Under one number, a block of a lent disk never gets two different contents. So a copy that is read is the one that was

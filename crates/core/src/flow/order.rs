@@ -14,10 +14,10 @@
 //! When a disk is attached, its earlier flushes are no longer known: each commit up to then is a group of its
 //! own, which keeps the order as well.
 //!
-//! Dirty blocks that are copied to another device get another sequence number without being written. Then
-//! everything that is dirty becomes one group. The same happens when the order is suspended: while blocks come
-//! from another host, or are about to go there. The order is broken while dirty blocks are lost, damaged or
-//! unreadable: others do not wait for them.
+//! Dirty blocks that are copied to another device get a new sequence number although the guest has not written them.
+//! Then all dirty blocks become one group. The same happens while the order is suspended, that is, while blocks are
+//! fetched from another host or the disk is about to be handed over. The order is broken while dirty blocks are lost,
+//! damaged or unreadable: others do not wait for them.
 //!
 //! Invariants
 //! - Versions that wait for the cleaner take an eighth of the staging area at most, and what is staged for a flush in
@@ -64,8 +64,8 @@ impl Core {
         None
     }
 
-    /// Whether anything of a slot is to be written: nothing is of damaged blocks that were written once, and of blocks
-    /// behind the end of a disk that is being shrunk.
+    /// Whether the cleaner should write any sector of a slot. It writes none of a damaged block whose valid sectors it
+    /// has written before, and none of a block behind the new end of a disk that is being shrunk.
     fn can_be_cleaned(&self, disk: DiskNo, slot: Live) -> bool {
         self.needs_cleaning(disk, slot) && slot.mask() & self.disk(disk).inside(slot.block()) != 0
     }
@@ -78,8 +78,8 @@ impl Core {
         (order.has_ended(oldest) && !planted(Bug::AroundOutOfOrder)).then(|| oldest..=order.last_end())
     }
 
-    /// Whether a newer version of a block must wait until the one on flash is clean. A stop of the pool does not wait for
-    /// an origin that is away.
+    /// Whether a newer version of a block must wait until the version on flash is clean. A stop of the pool does not
+    /// wait for an unreachable origin.
     pub(crate) fn is_held_by_order(&self, disk: DiskNo, flash: Option<(SlotNo, Live)>) -> bool {
         let cleaner = &self.disk(disk).cleaner;
         let Some(order) = &cleaner.order else { return false };
@@ -93,7 +93,8 @@ impl Core {
             && !planted(Bug::CommitOutOfOrder)
     }
 
-    /// Whether a write would take staging frames that other disks need: what is staged waits for the cleaner, or for a flush.
+    /// Whether a write must wait because the disk's staged blocks, which wait for the cleaner or a flush, already use
+    /// its share of the staging frames.
     pub(crate) fn must_wait_for_order(&self, disk: DiskNo, versions: &Versions) -> bool {
         let Some(order) = &self.disk(disk).cleaner.order else { return false };
         let (staged, capacity) = (self.staging.lists[disk].len as usize, self.staging.capacity());
@@ -126,14 +127,14 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that dirty blocks get the number of this commit without being written.
+    /// Records that dirty blocks are copied under the number of this commit, although the guest has not written them.
     pub(crate) fn join_groups(&mut self, disk: DiskNo, commit: u64) {
         if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
             order.join(commit);
         }
     }
 
-    /// Has the ended groups up to this commit cleaned.
+    /// Requests that the ended groups up to this commit be cleaned.
     pub(crate) fn want_order(&mut self, disk: DiskNo, commit: u64) {
         if let Some(order) = &mut self.disk_mut(disk).cleaner.order
             && order.want(commit)
@@ -142,7 +143,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Suspends the order, or ends that, and notes whether it is broken.
+    /// Suspends or resumes the order as needed, and updates whether it is broken.
     pub(crate) fn update_order(&mut self, disk: DiskNo) {
         if self.disk(disk).cleaner.order.is_none() {
             return;

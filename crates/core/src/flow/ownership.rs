@@ -3,8 +3,8 @@
 //! Invariants
 //! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
 //! - A release ends only when no request and no I/O of the disk is in flight.
-//! - Cached blocks are kept by an attach only if nobody else can have written the origin: the epoch is the
-//!   recorded one, and the caller knows of nothing; and if size, grid and persistence are the same.
+//! - An attach keeps cached blocks only if no other host can have written the origin, that is, the epoch is the
+//!   recorded one and the caller knows of no other writer; and only if size, grid and persistence are unchanged.
 //! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
 //!   accepts the loss.
 

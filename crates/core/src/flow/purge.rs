@@ -51,7 +51,7 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Writes some pages. Returns true when the purge has just ended.
     pub(crate) fn drive_purge(&mut self) -> bool {
-        // What the store knows of a device that leaves or is gone keeps other entries listed.
+        // Entries of a leaving or gone device that the store still knows would keep other entries listed.
         let waits = self.devices.leaves_any()
             || self.devices.has_gone()
             || self.pool.is_stopping()

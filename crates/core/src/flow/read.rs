@@ -87,7 +87,7 @@ impl<M: Memory> Call<'_, M> {
         let sources = self.resolve_sectors(disk, block, mask);
         let is_copy = self.requests[number].is_copy;
         if is_copy && self.disk(disk).life.is_incoming() && !self.is_lent(disk) {
-            // The current contents of the cache are not those of which the copy was requested.
+            // The cache no longer has the contents that the copy was requested from.
             self.fail(number, RequestError::NotOwner);
             return Step::Started;
         }
@@ -349,7 +349,7 @@ impl<M: Memory> Call<'_, M> {
         let exceeds = io.fills.iter().any(|part| part.mask != part.wanted);
         let again = result == Err(IoFailure::Error) && exceeds && self.requests[number].error.is_none();
         if again {
-            // Past the cache, so that the next try fetches no more than was asked for.
+            // Bypass the cache, so that the next attempt reads only the requested sectors.
             let request = &mut self.requests[number];
             request.bypass = true;
             request.retries.extend(io.fills.iter().map(|part| (part.block, part.wanted)));

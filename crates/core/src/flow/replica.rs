@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - A replica is never written to the origin, and serves no request, until this host has taken the disk over.
-//! - It has what the owner last sent of a block: a copy has at least the sectors of the copy before.
+//! - A replica has the last copy of a block that the owner sent. Each copy has at least the sectors of the previous
+//!   copy.
 //! - What is sealed survives any crash of this host: it is durable on flash.
 //! - A new replica starts empty, and not complete. The record says so before the first copy is stored.
 

@@ -5,8 +5,8 @@
 //!   a crash no flush succeeds before that is settled.
 //! - A copy has the dirty sectors of a block, and those that the replica has already. If a block has no dirty ones, the
 //!   origin has it durably, and the replica must not keep it.
-//! - Of a block of which the owner has lost something, the replica keeps what it has. A change of it counts as one that the
-//!   replica lacks: what was lost may be newer than what is there.
+//! - If the owner has lost sectors of a block, the replica keeps its version of the block. Each change of the block
+//!   then counts as missing from the replica, since the lost version may be newer than the replica's.
 //! - While flushes wait for the replica, they succeed only when it has, durably, every change that was made before, or when
 //!   it can no longer be used.
 
@@ -24,7 +24,7 @@ use crate::jobs::JobKind;
 use crate::locks::LockKind;
 use crate::memory::{Memory, RequestTag};
 
-const NO_ORDER: &str = "order = \"flush\" does not go with a replica: the blocks that another host then has to clean have no order";
+const NO_ORDER: &str = "order = \"flush\" cannot be combined with a replica: the host that uses a replica does not know the order of its blocks";
 
 /// What a replica is to be sent next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

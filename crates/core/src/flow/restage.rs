@@ -110,7 +110,7 @@ impl<M: Memory> Call<'_, M> {
             if self.store.owner_of(number) != disk || self.resolve(disk, slot.block()).staged.is_some() {
                 continue;
             }
-            // What is gathered makes room for what the other frames have.
+            // A gathering may use all frames, since it makes room for the blocks in the other frames.
             let spared = if self.gathers(disk) { 0 } else { self.staging.capacity() / 8 };
             let room = self.staging.free() > spared;
             if room && slot.mask() == 0 {

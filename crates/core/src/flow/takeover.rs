@@ -6,8 +6,8 @@
 //! - Sectors that only the dead host had are read from the origin, which has older ones, only if that was
 //!   accepted. Otherwise they count as lost, and the record says so before it says that this host needs no
 //!   other host.
-//! - Nothing is served that a power cut could still take back: what is staged of a replica when it is taken over is made
-//!   durable first.
+//! - A disk is served only when a power loss can no longer undo its state: staged blocks of a replica are made durable
+//!   before the disk is served.
 //! - A disk that was taken over by another host is never served or cleaned here again, and its dirty blocks stay
 //!   until it is forgotten by name.
 
@@ -211,14 +211,14 @@ impl<M: Memory> Call<'_, M> {
             self.end_job(disk, Err(JobError::NoDevice));
             return;
         }
-        // What a durable page still lists would come back after a crash, though the origin has overtaken it.
+        // A crash would bring back blocks that a durable page still lists, although the origin has overtaken them.
         if !self.may_serve(disk) || self.forgetting(disk) > 0 || self.disk(disk).flush.is_sealing() {
             return;
         }
         let d = self.disk_mut(disk);
         d.life.attach(epoch);
         d.may_be_dirty = true;
-        // The owner before may have left volatile writes.
+        // The previous owner may have left volatile writes at the origin.
         d.origin.suspect_unmarked();
         (d.moved, d.moving) = (Moved::No, None);
         self.await_record(disk);

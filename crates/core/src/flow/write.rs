@@ -36,7 +36,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    // Apart from `settle`, which is short for reads then.
+    // Not inlined, to keep `settle` small for reads.
     #[inline(never)]
     pub(crate) fn pump_write(&mut self, number: u32) {
         let disk = self.requests[number].disk;
@@ -152,7 +152,7 @@ impl<M: Memory> Call<'_, M> {
         self.stage_as(disk, block, frame, mask, dirty, false);
     }
 
-    /// The same with a block that is protected, if it was `reused` elsewhere.
+    /// Like [`Call::stage`]. The block becomes protected if it was `reused` on another host.
     pub(crate) fn stage_as(
         &mut self,
         disk: DiskNo,
@@ -223,7 +223,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a frame is staged that need not be held by the order, over this version on flash.
+    /// Clears `holds_all` if a newly staged frame is not held by the order. `flash` is the version of its block on
+    /// flash.
     fn note_staged_in_order(&mut self, disk: DiskNo, flash: Option<(SlotNo, Live)>) {
         if self.disk(disk).cleaner.order.is_some()
             && !self.is_held_by_order(disk, flash)

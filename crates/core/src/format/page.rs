@@ -9,8 +9,8 @@
 //! Invariants
 //! - A page is overwritten only when its sibling, one generation younger, is durable. So the sectors of a
 //!   page are of its own generation or of the one two before.
-//! - Writes of different openings of the pool are distinguished too, even under one generation: a page that
-//!   was torn in one life and written again in the next never passes for whole.
+//! - Writes of different openings of the pool are distinguished even if they have the same generation: a page that was
+//!   torn in one opening and rewritten in the next never counts as whole.
 //! - Even generations live in page A, odd ones in page B.
 
 use haversack_model::BLOCK_BYTES;

@@ -55,7 +55,7 @@ pub enum Damage {
     Uncertain,
 }
 
-/// What remains to be done of a disk's last migration, or to be answered when another host asks.
+/// What this host still has to do, or to answer to other hosts, after a disk's last migration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Moved {
     /// Nothing.
@@ -90,7 +90,7 @@ pub enum Moved {
         /// The owner had told this host that everything flushed is here.
         is_complete: bool,
     },
-    /// Another host has taken the disk over by force, or is about to. What is dirty here is obsolete.
+    /// Another host has taken the disk over by force, or is about to. Dirty blocks here are obsolete.
     Overtaken {
         /// That host.
         to: HostId,

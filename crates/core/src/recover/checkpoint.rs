@@ -6,9 +6,10 @@
 //!
 //! Invariants
 //! - A checkpoint is taken of a core that cannot write any more: [`Core::checkpoint`] consumes it.
-//! - A checkpoint has what the devices have: it is loaded only if no record was written after that of its stop, and if
-//!   all devices of that record are there. The first record of an opening makes it void, whether it was loaded or not.
-//! - Whatever does not fit, the pool opens as without it.
+//! - A loaded checkpoint matches the devices: it is loaded only if no record was written after that of its stop, and if
+//!   all devices of that record are present. The first record of an opening voids the checkpoint, whether it was loaded
+//!   or not.
+//! - A checkpoint that cannot be used never prevents opening: the pool then opens as if there were none.
 
 use haversack_model::{ArenaId, DiskNo, Uuid};
 
@@ -55,7 +56,7 @@ pub enum CheckpointUse {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoCheckpoint {
     /// The record does not name a clean stop.
-    #[error("the pool was not stopped cleanly, or by a program that leaves none")]
+    #[error("the pool was not stopped cleanly, or the program that stopped it does not write checkpoints")]
     NotStopped,
     /// There is no checkpoint.
     #[error("there is none")]
@@ -102,7 +103,7 @@ pub enum NoCheckpoint {
     #[error("its parts do not fit together")]
     Inconsistent,
     /// There are staged blocks, or the contents of the devices are void.
-    #[error("staged blocks, or the loss of all devices, came after it")]
+    #[error("it is older than the staged blocks or than the loss of all devices")]
     Overtaken,
 }
 
@@ -171,8 +172,8 @@ impl Core {
     }
 }
 
-/// Loads a checkpoint of the stop that the record names. Writes nothing. `is_overtaken` says that the devices and the
-/// checkpoint are not all that counts.
+/// Loads a checkpoint of the stop that the record names. Writes nothing. `is_overtaken` says that the checkpoint is
+/// outdated: there are staged blocks, or the contents of the devices are void.
 pub(super) fn load(
     media: &mut dyn Media,
     pool: &Pool,

@@ -1,7 +1,7 @@
 //! Compares a core that was opened from a checkpoint with one that was opened from the pages, for tests.
 //!
-//! The pages may list what the tables know to be gone: blocks that were evicted in place, or are dirty no more. They never
-//! lack anything.
+//! The pages may list blocks that the tables know to be evicted in place, and may list blocks as dirty that are clean.
+//! They never lack a block that the tables have.
 
 use crate::core::Core;
 use crate::format::page::NO_OWNER;
@@ -15,8 +15,8 @@ macro_rules! expect {
 }
 
 impl Core {
-    /// Checks that this core, opened from a checkpoint, has what another one has that was opened from the same devices
-    /// without it. For tests; slow.
+    /// Checks that this core, opened from a checkpoint, matches a core that was opened from the same devices without a
+    /// checkpoint. For tests; slow.
     ///
     /// # Errors
     /// What differs.

@@ -88,8 +88,8 @@ pub(crate) fn recover(
     let mut r = Recovered::with(store, media, pool)?;
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
-    // A number that was durable once is never given out again: it would pass for durable. Nor is one that the
-    // record mentions: it would pass for void, or clean.
+    // Never reuse a number that was once durable: a new commit with it would count as durable. Never reuse a number
+    // that the record mentions: a new commit with it would count as void or clean.
     let told = pool.record.disks.iter().flatten().map(DiskRecord::last_seq).max().unwrap_or(0);
     r.last_seq = r.last_seq.max(listed.flushed_seq).max(told);
     r.flushed_seq = listed.flushed_seq;
@@ -215,7 +215,8 @@ impl Recovered {
         self.store.place(segment, &flushed, placed);
     }
 
-    /// Returns how the store has an entry that is trusted, as long as no other of its block is: dead if it is void.
+    /// Returns the initial slot for a trusted entry, before other entries of its block are considered: dead if the
+    /// entry is void.
     fn trusted(&mut self, disk: &DiskRecord, segment: SegmentNo, slot: Live) -> Slot {
         let inside = inside(slot.block(), disk.phase, disk.sectors);
         let mask = slot.mask() & inside;
@@ -386,7 +387,7 @@ fn verify(
         }
         kept.push(*entry);
         if entry.twin && twin.is_none() {
-            // Once the damage is repaired, nothing else shows that it stands alone.
+            // Rewrite the page: once the damage is repaired, nothing else shows that this copy stands alone.
             relist.push(entry.number);
         }
     }

@@ -25,7 +25,8 @@ pub(super) fn settle(store: &mut Store, scrub: &mut Vec<SegmentNo>, number: Slot
     let twins = slot.seq() == o.seq();
     let cleaner = twins && !slot.dirty() && o.dirty();
     if twins && slot.dirty() != o.dirty() {
-        // The clean copy must not be the only one that says so.
+        // The page of the dirty copy must be rewritten, so that the clean copy is not the only one that lists the block
+        // as clean.
         let dirty = if slot.dirty() { number } else { other };
         note_once(scrub, store.segment_of(dirty));
     }

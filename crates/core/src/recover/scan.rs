@@ -32,7 +32,7 @@ use crate::pool::io_error;
 const FIRST_MAP: u64 = 2;
 /// The fewest and the most segments read at a time: 4 and 16 MiB of pages.
 const AT_A_TIME: [u32; 2] = [512, 2048];
-/// Otherwise as many are read at a time as a device has for each of these parts, so that buffers take little memory
+/// Between these bounds, one of this many parts of a device's segments is read at a time, so that buffers are small
 /// compared with the tables.
 const PARTS: u32 = 128;
 

@@ -19,7 +19,7 @@ use super::{PREFETCH_TOGETHER, Store, hash};
 
 /// Bits of the hash by which entries are sorted. The index then is divided into parts that a processor's cache can hold.
 const SORT_BITS: u32 = 12;
-/// So many entries that may be of the same block are compared at once.
+/// The number of pairs of possibly equal entries that are collected before they are compared.
 const MOST_SIMILAR: usize = 4096;
 
 /// Entries that were placed and are not in the index yet.
@@ -128,8 +128,9 @@ impl Store {
         self.settle_similar(similar, &mut settle);
     }
 
-    /// Compares entries of which the second was in the index when the first came, and their hashes may be equal. Where
-    /// entries are in the index does not depend on what is settled, so this may wait; only the order counts.
+    /// Compares pairs of entries whose hashes may be equal; the second of each pair was in the index when the first was
+    /// added. The comparison may be deferred, since its result does not change places in the index, but the order of
+    /// the pairs must be kept.
     fn settle_similar(
         &mut self,
         similar: &mut Vec<(SlotNo, SlotNo)>,

@@ -12,7 +12,7 @@
 //!
 //! Invariants
 //! - A disk without a sample of last uses has no such share: all its blocks are counted down.
-//! - At least one in sixteen is, so that there is always something to compare.
+//! - At least one in sixteen blocks is counted down, so that there are always blocks to compare.
 
 use crate::format::codec::{Reader, Writer};
 
@@ -83,7 +83,7 @@ impl Default for Aging {
 }
 
 impl Aging {
-    /// Continues from [`Aging::saved`]. 0 stands for a share that is not known.
+    /// Restores a value of [`Aging::saved`]. 0 means that the share is unknown.
     pub(super) fn resumed(saved: u8) -> Aging {
         let share = if saved == 0 { 1.0 } else { (f32::from(saved) / 255.0).max(STEP) };
         Aging { share, ..Aging::default() }

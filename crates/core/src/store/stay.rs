@@ -234,7 +234,7 @@ impl Store {
         let space = &self.disks[disk];
         let stay = if space.shares { &self.common.stay } else { &space.stay };
         let mut bytes = [0; STAY_BYTES];
-        // It may be known to be longer than the mean: nothing was evicted for a while.
+        // If nothing was evicted for a while, the stay is longer than the mean.
         let stays = stay.at(self.last_uses.clock).map_or(stay.mean, |stays| stay.mean.max(stays as f64));
         bytes[..8].copy_from_slice(&stays.to_le_bytes());
         bytes[8..12].copy_from_slice(&stay.regret_us.to_le_bytes());

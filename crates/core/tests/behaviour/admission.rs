@@ -84,7 +84,8 @@ fn hec_lets_in_what_is_touched_again() {
     assert_eq!(rig.usage(disk).usage_blocks, 17);
 }
 
-/// Two disks share a pool of 2,024 blocks. Of one, 200 blocks are read again and again; 5,000 of the other in turn.
+/// Two disks share a pool of 2,024 blocks. One disk reads the same 200 blocks repeatedly; the other reads 5,000 blocks
+/// in sequence.
 #[test]
 fn learned_keeps_out_what_returns_too_late() {
     let mut rig = Rig::new(&[8], false, CoreConfig::default());

@@ -388,7 +388,7 @@ fn blocks_cleaned_by_a_detach_stay_clean_after_the_next_attach() {
     assert_eq!((rig.report.disks[0].cached_blocks, rig.report.disks[0].dirty_blocks), (100, 1));
 }
 
-/// The record may land and earlier commits may not: a later commit must not pass for one of those.
+/// The record may reach the devices while earlier commits do not: a later commit must not count as one of them.
 #[test]
 fn commits_after_a_crash_have_higher_numbers_than_the_record() {
     for detaches in [false, true] {

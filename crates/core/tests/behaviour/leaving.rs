@@ -24,7 +24,8 @@ fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) 
     (rig, disk)
 }
 
-/// The process is killed while the record still has the device, which is back then with what its pages list.
+/// The process is killed while the record still lists the device. The device is then back, with the blocks that its
+/// pages list.
 fn the_origin_wins_after_a_kill(rig: Rig) {
     let mut rig = rig.after_kill(CoreConfig::default());
     assert_eq!(rig.report.devices.len(), 2);
@@ -417,7 +418,8 @@ fn a_flush_waits_for_the_origin_when_the_last_device_took_a_version() {
     assert_eq!(rig.origins[&disk].sectors(0, 1)[0], 3);
 }
 
-/// They would be written to flash under a higher number than the lost ones, which may be back after a crash.
+/// Clean sectors would be written to flash under a higher sequence number than the lost dirty ones, which may be back
+/// after a crash.
 #[test]
 fn clean_sectors_of_a_lost_block_do_not_enter_through_the_data_stage() {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());

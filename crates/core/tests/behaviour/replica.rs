@@ -205,7 +205,7 @@ fn a_block_that_rots_after_it_was_copied_stays_at_the_replica() {
     let (mut rig, disk) = guarded_with(one_by_one());
     rot(&mut rig, disk, 3);
     let now = rig.now;
-    // It was read before it rotted, in a manner of speaking.
+    // Replaces the copy, as if the block had been read before it was damaged.
     assert_eq!(rig.core().next_to_replicate(now, disk), Some(ToReplicate::Copy(BlockNo(1))));
     let tag = RequestTag(1 << 42);
     rig.give_buffer(tag, vec![0xEE; BLOCK_BYTES]);

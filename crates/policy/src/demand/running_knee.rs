@@ -1,15 +1,16 @@
 //! The length of a disk's window, chosen while the disk runs: the [knee](super::knee) of hit ratio against length.
 //!
-//! Lengths of 1, 2, 4 and so on up to [`MOST_WINDOWS`] windows of the policy are on trial (`trial.rs`) side by side, on a
-//! sample of the disk's blocks: one in 2^shift, of which there are at most as many as there are places in the longest of
-//! these windows. A choice is made when the time observed has doubled, and after each [`MOST_WINDOWS`] windows of the
-//! policy. It is made from the hits since the choice before, and among the lengths that were in their third window when
-//! these began to be counted: the first window tells a cache its size, and in the second it is filled.
+//! Lengths of 1, 2, 4 and so on up to [`MOST_WINDOWS`] windows of the policy are on trial (`trial.rs`) side by side, on
+//! a sample of the disk's blocks: one in 2^shift, of which there are at most as many as there are places in the longest
+//! of these windows. A choice is made when the time observed has doubled, and after each [`MOST_WINDOWS`] windows of
+//! the policy. It uses the hits since the previous choice. It considers only lengths of which two windows had ended
+//! when counting began: the first window determines the size of the trial cache, and the second fills it.
 //!
 //! Invariants
-//! - The present length is kept until longer ones can be compared, since the longest is never a knee. So is it if there was
-//!   too little to count.
-//! - When the sample holds too few blocks, all begins again with a denser one, and the present choice is kept likewise.
+//! - The present length is kept until longer ones can be compared, since the longest is never a knee. It is also kept
+//!   if there were too few accesses.
+//! - When the sample holds too few blocks, the trials begin again with a denser sample. The present choice is kept
+//!   meanwhile.
 //!
 //! Source: CloudCache (Arteaga), sections 3.4.1 and 3.4.3.
 
@@ -62,7 +63,7 @@ pub struct RunningKnee {
     shift: u8,
     /// Windows of the policy observed.
     observed: u64,
-    /// After how many of them hits began to be counted.
+    /// The value of `observed` when counting began.
     counted_from: u64,
     accesses: u64,
     /// The largest number of blocks of the sample in the longest window since it began.
@@ -71,8 +72,9 @@ pub struct RunningKnee {
 }
 
 impl RunningKnee {
-    /// Begins with a window of the policy. Blocks reused this often are demand, 1 to 4 times; one block in 2^`shift` is passed
-    /// in, those that [`spread`] puts first. Until there is a choice, the one of an earlier time holds.
+    /// Begins at the start of a window of the policy. Blocks that are reused at least `reuses` times, 1 to 4, count as
+    /// demand. The caller passes in one block in 2^`shift`: those with the smallest [`spread`]. Until there is a new
+    /// choice, `present` holds.
     ///
     /// # Errors
     /// `BadFigure` for another number of reuses.
@@ -190,8 +192,8 @@ impl RunningKnee {
         self.count();
     }
 
-    /// Begins again if the sample is so thin that it says little. It may have been narrowed by blocks that are not used any
-    /// more.
+    /// Begins again with a denser sample if the sample has too few blocks. It may have been narrowed because of blocks
+    /// that are no longer used.
     fn check_sample(&mut self) {
         let used = std::mem::take(&mut self.most_used);
         if (1..LEAST_PLACES).contains(&used) && self.shift > self.recorded_shift {

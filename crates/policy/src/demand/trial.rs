@@ -22,7 +22,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Tries the windows of this counter, which is new, with a cache that is empty until the first one has ended.
+    /// Tries the windows of this new counter. The cache is empty until the first window has ended.
     pub fn new(window: WorkingSetWindow, reuses: u8) -> Trial {
         let (_, places) = window.places();
         Trial { window, reuses, cache: Lru::new(0), staged: Lru::new(places), shift: 0 }

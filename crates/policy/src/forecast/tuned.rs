@@ -3,7 +3,7 @@
 
 use super::Forecast;
 
-/// See the module. Uses the choice that it begins with until another one was better.
+/// See the module. Uses the initial smoother until another one has a smaller error.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SelfTuned<S> {
     /// The smoothers, and their errors.
@@ -12,7 +12,8 @@ pub struct SelfTuned<S> {
 }
 
 impl<S: Forecast> SelfTuned<S> {
-    /// Makes a method that tries these smoothers, of which there is at least one, and begins with the first that `is_first` is true of.
+    /// Makes a method that tries these smoothers, at least one. It begins with the first one for which `is_first`
+    /// returns true.
     pub(super) fn new(smoothers: impl Iterator<Item = S>, is_first: impl Fn(&S) -> bool) -> SelfTuned<S> {
         let tried: Vec<_> = smoothers.map(|smoother| (smoother, 0.0)).collect();
         let best = tried.iter().position(|(smoother, _)| is_first(smoother)).unwrap_or(0);

@@ -1,8 +1,8 @@
 //! What the replica of a disk's dirty blocks still lacks, as the owner knows it.
 //!
 //! Invariants
-//! - A change is *open* until the replica has, durably, the block as it was at some moment after the change, or nothing of
-//!   a block that the origin has.
+//! - A change is *open* until the replica durably has a version of the block from after the change, or has no sector of
+//!   the block and the origin has it.
 //! - At most one copy or removal of a block is on its way. So the replica never stores an older one over a newer one.
 //! - `held` has at least the sectors that the replica may have of a block. A copy has all of them, whether they are dirty or
 //!   not: otherwise the replica would keep older sectors, which the origin has overtaken, beside newer ones.
@@ -63,7 +63,7 @@ pub(crate) enum Due {
     Removal,
     /// Nothing: it has none of it, and needs none.
     Nothing,
-    /// Nothing now: it has all that is dirty.
+    /// Nothing now: the replica has all dirty sectors.
     Later,
 }
 
@@ -148,7 +148,7 @@ impl Replicating {
         self.queue.len() + self.cleaned.len()
     }
 
-    /// Returns what is due for a block whose sectors `dirty` are.
+    /// Returns what is due for a block with the dirty sectors `dirty`.
     pub fn due(&self, block: BlockNo, dirty: u8) -> Due {
         let tracked = self.blocks.get(&block.0).copied().unwrap_or_default();
         match (dirty, tracked.held) {
@@ -220,7 +220,8 @@ impl Replicating {
         }
     }
 
-    /// Notes that what was on its way is lost, or that there was nothing to send: it is looked at again.
+    /// Records that the copy or removal in flight was lost, or that there was nothing to send. The block is queued
+    /// again.
     pub fn lost(&mut self, block: BlockNo) {
         if let Some(tracked) = self.blocks.get_mut(&block.0)
             && let Some(done) = tracked.on_its_way.take()

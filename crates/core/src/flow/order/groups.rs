@@ -22,7 +22,7 @@ pub(crate) struct Order {
     is_suspended: bool,
     /// Dirty blocks are lost, damaged or unreadable, so that newer ones reach the origin without them.
     is_broken: bool,
-    /// Dirty blocks that no device could be read for, each with its commit: others do not wait for them.
+    /// Dirty blocks that no device could read, each with its commit. Other blocks do not wait for them.
     unreadable: BTreeMap<BlockNo, u64>,
     /// Something waits until all ended groups up to this commit are clean; 0: nothing does.
     wanted_until: u64,
@@ -131,7 +131,7 @@ impl Order {
             && oldest.is_none_or(|oldest| oldest > self.doubtful_until)
     }
 
-    /// Has the ended groups up to this commit cleaned. Returns whether that is news.
+    /// Requests that the ended groups up to this commit be cleaned. Returns false if that was already requested.
     pub(super) fn want(&mut self, commit: u64) -> bool {
         let is_news = commit > self.wanted_until;
         self.wanted_until = self.wanted_until.max(commit);
@@ -143,7 +143,7 @@ impl Order {
         self.wanted_until > 0
     }
 
-    /// Notes the oldest dirty commit. Returns true if that is what something has waited for.
+    /// Updates the oldest dirty commit. Returns true if the groups that something waited for are now clean.
     pub(super) fn reached(&mut self, oldest: Option<u64>) -> bool {
         let is_reached = self.wanted_until > 0 && oldest.is_none_or(|oldest| oldest > self.wanted_until);
         if is_reached {

@@ -64,7 +64,7 @@ pub(crate) struct RequestState {
     pub durable: bool,
     /// The origin refused its zeroes: the rest of them is staged.
     pub stages_zeroes: bool,
-    /// Before it goes past the cache, everything up to this commit must be clean; set when it looks first.
+    /// The last commit that must be clean before the request goes past the cache. Set at the first check.
     pub order_until: Option<u64>,
     /// The state of its window past the cache.
     pub phase: AroundPhase,

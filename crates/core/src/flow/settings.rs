@@ -24,7 +24,8 @@ impl<M: Memory> Call<'_, M> {
         let persistence = self.attached(disk)?.persistence;
         self.idle(disk)?;
         if mode.defers_origin() && persistence == Persistence::None {
-            let message = format!("persistence 'none' cannot be combined with mode {mode}: use wt, wa, wi or pt");
+            let message =
+                format!("persistence 'none' cannot be combined with mode {mode}: use wt, wa, wi or pt");
             return Err(ManageError::BadConfig(message));
         }
         let mut version = None;

@@ -19,7 +19,7 @@ const STAGING_FRAMES: u32 = 1024;
 const TRANSFER_FRAMES: u32 = 1024;
 /// Blocks of a request that fills the cache.
 const FILL_BLOCKS: u32 = 64;
-/// What the core still does in the background after that is over by then.
+/// Time in which the core finishes its background work after the fill.
 const SETTLING_SECONDS: u32 = 10;
 /// Requests before measuring, and in each of the rounds, of which the best counts.
 const WARM_UP: u64 = 1_000_000;

@@ -13,7 +13,7 @@ const CACHED: u64 = 20_000;
 const SEGMENTS: u32 = (CACHED * 11 / 10 / 253) as u32;
 const FRAMES: u32 = 1024;
 const FILL_BLOCKS: u32 = 64;
-/// What the core still does in the background after that is over by then.
+/// Time in which the core finishes its background work after the fill.
 const SETTLING_SECONDS: u32 = 10;
 /// Requests of a round, and rounds of each kind, of which the best counts.
 const ROUND: u64 = 2_000_000;

@@ -14,7 +14,7 @@ pub fn line(text: Arguments) {
     let mut out = std::io::stdout().lock();
     match out.write_fmt(text).and_then(|()| out.write_all(b"\n")) {
         Ok(()) => {}
-        // What was started is ended on the way.
+        // Unwinding ends the processes that were started.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => resume_unwind(Box::new(Closed)),
         Err(error) => panic!("cannot write to stdout: {error}"),
     }

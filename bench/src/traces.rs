@@ -166,7 +166,7 @@ fn replay(
     play(&mut timed, reads, |_, _| {});
     let rate = reads.len() as f64 / start.elapsed().as_secs_f64();
 
-    // Once more, to watch: looking takes time.
+    // A second run watches the cache: watching takes time, so the first run is the timed one.
     let mut driver = open(reads, blocks, staging_frames);
     let (mut most, mut misses, mut half) = (0, 0, (0, 0));
     play(&mut driver, reads, |at, driver| {

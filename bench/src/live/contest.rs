@@ -1,5 +1,5 @@
-//! Contenders under the same loads, in turns: each round has every contender once, so that what else the machine does
-//! falls on all of them. Ratios are of the same round.
+//! Runs contenders under the same loads in turn. Each round has every contender once, so that other work on the machine
+//! affects all of them alike. Ratios compare results of the same round.
 
 use std::io;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use haversack_model::random::Random;
 /// Rounds of each contender and load.
 const ROUNDS: usize = 7;
 
-/// Who is measured.
+/// A contender.
 pub struct Contender {
     /// Its name.
     pub name: &'static str,
-    /// The way to it.
+    /// The client that sends it requests.
     pub client: Box<dyn Client>,
     /// The process that serves, if it is another.
     pub server: Option<Process>,
-    /// What its server has in the page cache is dropped before each round.
+    /// Whether the page cache of its server's files is dropped before each round.
     pub forgets: bool,
 }
 
@@ -77,7 +77,7 @@ struct Figures {
     client_us: f64,
 }
 
-/// What came of a contest.
+/// The results of a contest.
 pub struct Outcome {
     title: String,
     contenders: Vec<&'static str>,

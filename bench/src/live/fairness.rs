@@ -1,5 +1,6 @@
-//! Fairness between disks: what a quiet client waits, alone and beside hostile clients of another disk of the pool; and
-//! what a quiet reader of the cache device itself waits beside others that do the same, with nothing in between.
+//! Fairness between disks: the latency of a quiet client, alone and beside hostile clients of another disk of the pool;
+//! and the latency of a quiet reader of the cache device itself, alone and beside threads that access the device in the
+//! same way, without the engine.
 //!
 //! Rounds alternate between the four. The hostile clients have the lowest priority, so that they take processor time
 //! from the quiet one only through the engine. The origins are in memory: a store of their own.
@@ -25,15 +26,16 @@ use crate::output::say;
 use crate::table::{self, row};
 use haversack_model::random::Random;
 
-/// The quiet client's latency beside others, times what it is alone, should not be more.
+/// The goal: the most that the quiet client's latency beside others may be, as a multiple of its latency alone.
 const GOAL: &str = "3.0";
-/// Rounds of each kind; the one in the middle counts.
+/// Rounds of each kind; the median counts.
 const ROUNDS: usize = 3;
 /// How long hostile clients are at work before a round begins.
 const WARMING: Duration = Duration::from_millis(300);
-/// How long the engine must read nothing from the cache device before a round alone: it cleans what they have left behind.
+/// How long the engine must read nothing from the cache device before a round alone: until then it cleans what hostile
+/// clients have left behind.
 const REST: Duration = Duration::from_millis(500);
-/// The most such waits.
+/// Maximum number of such waits.
 const RESTS: usize = 60;
 const MIB: u32 = 1 << 20;
 
@@ -85,8 +87,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns the p50 beside, the p99 beside, and the p99 alone, in microseconds: those of the rounds whose p99 is in
-    /// the middle.
+    /// Returns the p50 beside others, the p99 beside others, and the p99 alone, in microseconds, each from the round
+    /// with the median p99.
     fn in_the_middle_us(&mut self) -> [f64; 3] {
         let [alone, beside] = [&mut self.alone, &mut self.beside].map(|rounds| {
             rounds.sort_by(|a, b| a.latency_us(0.99).total_cmp(&b.latency_us(0.99)));
@@ -195,7 +197,7 @@ impl Scene<'_> {
 }
 
 impl Hostile {
-    /// Returns what a thread does that does the same to the device itself; `None` if there is no such thing.
+    /// Returns the I/Os with which a thread imitates this load on the device itself; `None` if there is no equivalent.
     fn on_device(&self) -> Option<Kind> {
         let kind = if self.command == Command::Write { Kind::Write } else { Kind::Read };
         self.takes_replies.then_some(kind)
@@ -231,7 +233,7 @@ fn beside<T>(
             let (attack, stop) = (&attack, &stop);
             scope.spawn(move || {
                 lowest_priority();
-                // One that loses its connection is hostile no more; the others are.
+                // A client that loses its connection stops being hostile; the others continue.
                 let _ = attack(number, stop);
             });
         }

@@ -43,9 +43,9 @@ const FEATURES: u64 = FLUSH | CONFIG_WCE | VERSION_1 | EVENT_INDEX | PROTOCOL_FE
 /// How the guest learns that requests are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// It is interrupted.
+    /// By an interrupt.
     Interrupt,
-    /// It looks all the time.
+    /// By polling.
     Polling,
 }
 

@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The daemon's pool, named so that no other has its staging area.
+/// The name of the daemon's pool, chosen so that no other pool uses its staging area.
 fn pool_name() -> String {
     format!("bench-{}", std::process::id())
 }

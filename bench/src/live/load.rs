@@ -25,7 +25,8 @@ pub enum Kind {
 
 /// Something that requests go to.
 pub trait Client {
-    /// Starts a request under a number below [`MOST_DEPTH`] that is not in use; it may leave only with `wait`.
+    /// Starts a request under a number below [`MOST_DEPTH`] that is not in use. The client may send the request only in
+    /// `wait`.
     fn start(&mut self, number: usize, kind: Kind, block: u64) -> io::Result<()>;
     /// Waits until requests are done, and adds their numbers.
     fn wait(&mut self, done: &mut Vec<usize>) -> io::Result<()>;

@@ -31,7 +31,7 @@ use crate::output::say;
 const BLOCKS: u64 = 65_536;
 /// Bytes of the cache, with room to spare.
 const CACHE_BYTES: u64 = 1 << 30;
-/// What the engine does in the background after the cache was filled is over by then.
+/// Time in which the engine finishes its background work after the cache was filled.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// What is asked for on the command line.
@@ -68,7 +68,7 @@ impl Options {
     }
 }
 
-/// Serves in this process, when it was started for that.
+/// Serves in this process, if it was started as a server.
 pub fn serve(words: &[String]) -> Result<(), Box<dyn Error>> {
     serve::run(&Service::parse(words).ok_or("'serve' is for this program's own use")?)
 }

@@ -113,7 +113,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// The engine ends with its input, and tidies up; others are ended.
+    /// Closes the input, which makes the engine clean up and end; other servers are killed after a while.
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let begin = Instant::now();

@@ -1,5 +1,5 @@
 //! The engine as a server in a process of its own: one pool, some disks, an NBD socket and a vhost-user socket for each
-//! disk. It tells its figures whenever it gets a line, and ends with its input.
+//! disk. It prints its figures for each line of input, and ends when its input ends.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -53,8 +53,8 @@ pub struct Figures {
     pub times: [Times; STAGES.len()],
 }
 
-/// What times are told of: the reads of the first disk's NBD clients, as the engine counts them; the reactor's turns;
-/// I/Os on cache devices.
+/// The stages whose times are reported: the reads of the first disk's NBD clients, as the engine counts them; the
+/// reactor's turns; I/Os on cache devices.
 pub const STAGES: [&str; 4] = ["engine", "turn", "flash read", "flash write"];
 
 /// The median and the 99th percentile of a duration, in microseconds.

@@ -16,13 +16,13 @@ const ROUNDS: usize = 3;
 const IOPS_GOAL: f64 = 95.0;
 const NEIGHBOUR_GOAL: f64 = 1.1;
 const WARM_GOAL_S: f64 = 5.0;
-/// The hit ratio that counts as that of before, in its share.
+/// The share of the earlier hit ratio at which a cache counts as warm.
 const WARM: f64 = 0.9;
-/// How long a hit ratio is looked at.
+/// The length of the window in which a hit ratio is measured.
 const WINDOW: Duration = Duration::from_millis(200);
-/// If it is not warm by then, it never is.
+/// A cache that is not warm after this time counts as never warm.
 const COLD: Duration = Duration::from_secs(60);
-/// The VM reads as many blocks at a time, and writes now and then.
+/// The number of reads that the VM keeps in flight, and the number of writes between two pauses.
 const READS: usize = 8;
 const WRITES: (u64, Duration) = (16, Duration::from_millis(10));
 

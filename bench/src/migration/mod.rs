@@ -18,7 +18,7 @@ use scene::{LINK_MBITS, Scene};
 /// Why it ends.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// A cache, and what of the disk is in it.
+/// A cache size, and how much of the disk is cached.
 pub struct Size {
     /// What it is called.
     name: &'static str,
@@ -31,7 +31,8 @@ pub struct Size {
 /// What is written after the cache was sent ahead and before the VM stops.
 const DIRTY_MIB: u64 = 64;
 const SMALL: Size = Size { name: "small cache", cache_mib: 256, cached_mib: 64 };
-/// While it is sent, a VM and its neighbours are measured; at the least rate that takes a while.
+/// The cache that is sent while a VM and its neighbours are measured: large enough for sending to take a while at the
+/// lowest rate.
 const BESIDE: Size = Size { name: "beside guests", cache_mib: 1024, cached_mib: 256 };
 const LARGE: Size = Size { name: "16 times larger", cache_mib: 4096, cached_mib: 1024 };
 
@@ -40,7 +41,8 @@ const LARGE: Size = Size { name: "16 times larger", cache_mib: 4096, cached_mib:
 pub struct Options {
     /// What is measured: `stall`, `beside` or `all`.
     pub what: String,
-    /// Moves with the small cache whose VM flushes, and as many of one that does not; with the larger one it is a fifth.
+    /// Moves with the small cache with a flush when the VM stops, and as many without; with the larger cache, a fifth
+    /// of that.
     pub moves: usize,
     /// Time of each measurement without a move.
     pub round: Duration,

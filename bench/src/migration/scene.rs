@@ -70,7 +70,8 @@ impl<'a> Scene<'a> {
             Ok(Haversack::start(&places[host], settings)?)
         };
         let daemons = [start(0)?, start(1)?];
-        // A disk that is attached at the other host, too, is sent there by itself; here it is when a move is measured.
+        // The daemon starts to send a disk by itself if the disk is attached at the other host as well. The benchmark
+        // sends the disk only when it measures a move.
         wait_until("the beginning", PATIENCE, || Ok(state(&daemons[0], DISK)? == "sending"))?;
         daemons[0].command(&["migrate", "abort", DISK])?;
         Ok(Self { daemons, network, _origins: origins })
@@ -98,7 +99,7 @@ impl<'a> Scene<'a> {
         Ok(self.daemons[host].command(&["disk", "flush", DISK]).map(drop)?)
     }
 
-    /// Tells a host to send the disk to the other one, and waits until the VM had better move.
+    /// Tells a host to send the disk to the other one, and waits until the VM should move.
     pub fn send_ahead(&self, from: usize) -> Result<(), Failure> {
         Ok(self.daemons[from].command(&["migrate", DISK, "--to", NAMES[1 - from]]).map(drop)?)
     }

@@ -1,6 +1,7 @@
-//! How long the first requests at the destination wait, counted from the moment when the VM had stopped at the source. The
-//! VM writes at full speed until then: what it wrote last is dirty, and only a part of it was sent ahead. When QEMU stops a VM
-//! it flushes the VM's disks, which it has to wait for with any storage; only vhost-user-blk disks it does not.
+//! How long the first requests at the destination wait, counted from the moment when the VM has stopped at the source.
+//! The VM writes at full speed until then: what it wrote last is dirty, and only a part of it was sent ahead. When QEMU
+//! stops a VM, it flushes the VM's disks, except for vhost-user-blk disks, and has to wait for that flush with any
+//! storage.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,11 @@ use crate::live::nbd_client::NbdClient;
 const STALL_GOAL_MS: f64 = 50.0;
 const SENT_GOAL: f64 = 1.1;
 
-/// What came of one move.
+/// The results of one move.
 struct Move {
     first_write: Duration,
     first_read: Duration,
-    /// Bytes sent, of those cached and those written since.
+    /// Bytes sent, as a multiple of the bytes that were cached or written since.
     sent_share: f64,
 }
 

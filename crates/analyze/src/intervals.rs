@@ -25,7 +25,7 @@ pub struct Interval {
     pub classes: Classes,
     /// The share of accesses that overwrite: (WAR + WAW) / all.
     pub overwrite_ratio: f64,
-    /// Blocks of cache for all reuse in it: the largest distance and one; 0 without reuse.
+    /// Blocks of cache for all reuse in it: the largest distance plus one; 0 without reuse.
     pub trd_blocks: u64,
     /// Blocks of cache for all reads of it that are reuse.
     pub urd_blocks: u64,

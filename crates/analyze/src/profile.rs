@@ -46,7 +46,7 @@ pub struct Distances {
     pub p95: u64,
     /// 99 % of the distances are at most this.
     pub p99: u64,
-    /// Blocks of cache that hit all of these accesses: the largest distance and one; 0 if there are none.
+    /// Blocks of cache that hit all of these accesses: the largest distance plus one; 0 if there are none.
     pub blocks: u64,
 }
 

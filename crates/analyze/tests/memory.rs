@@ -39,9 +39,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What parts of a trace on their way take.
+/// Memory of the parts of a trace that are on their way between threads.
 const PARTS_BYTES: usize = 48 << 20;
-/// What is known of a block that every window sees, with as much room as is ever without use: of one volume, and of one of
+/// State of a block that every window sees, including the largest unused room of its tables: with one volume, and with
 /// several.
 const BLOCK_BYTES: [usize; 2] = [90, 110];
 

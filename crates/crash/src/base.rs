@@ -1,9 +1,9 @@
-//! In some runs, one disk is the base that others were made from: their origins start with its content, and the core
-//! reads through it what they have not changed.
+//! In some runs, one disk is the base of other disks. Their origins start with the content of the base, and the core
+//! reads blocks that such a disk has not changed through the base.
 //!
-//! The origin of such a disk is asked like one that stores clusters: it reads a cluster from the base as long as nothing
-//! of it differs. The question is asked some time after sharing began, and the answer comes later still: perhaps when
-//! sharing has begun again.
+//! The origin of such a disk behaves like a store of clusters: it reads a cluster from the base as long as the disk has
+//! changed no part of the cluster. The simulator asks the origin some time after sharing has begun, and the origin
+//! answers later still, possibly after sharing has begun again.
 
 use haversack_core::{BaseBlocks, SharingId};
 use haversack_model::random::Random;
@@ -30,7 +30,7 @@ pub struct Sharing {
     /// Which disks were made from it.
     made: Made,
     rng: Random,
-    /// What a sector of the base has that was never written.
+    /// The content of a sector of the base that was never written.
     content: Blank,
     /// The sectors of the base that still have the content from which disks were made.
     sectors: u64,
@@ -40,12 +40,13 @@ pub struct Sharing {
     asked: Vec<Vec<Asked>>,
 }
 
-/// A question that a disk's origin has been asked, or is about to be.
+/// A question to a disk's origin: which sectors does the disk read from the base?
 struct Asked {
-    /// The disk's number when sharing began, and which beginning that was.
+    /// The disk's number when sharing began, and the identity of that sharing.
     no: DiskNo,
     sharing: SharingId,
-    /// The size that the disk had when the origin was asked, and runs of sectors that it reads from the base.
+    /// The disk's size when the origin was asked, and the runs of sectors that the disk reads from the base; `None`
+    /// until the origin is asked.
     answer: Option<(u64, Vec<(u64, u64)>)>,
 }
 
@@ -98,7 +99,8 @@ impl World {
         }
     }
 
-    /// Begins to share blocks of some disks, and may share them at once: after recovery, and while a size changes.
+    /// Begins to share blocks of some disks, and may ask their origins and pass the answers on immediately. Called
+    /// after recovery and during a resize.
     pub(crate) fn share_some(&mut self) {
         let Some(mut sharing) = self.sharing.take() else { return };
         for disk in sharing.made.disks.clone() {
@@ -152,7 +154,8 @@ impl World {
         tell(|| format!("{:>10} {:?} shares {usage:?}", self.now, asked.no));
     }
 
-    /// Returns the sectors of the clusters of a disk in which its origin has nothing of its own.
+    /// Returns the runs of sectors that a disk reads from the base: the clusters in which its origin has no data of its
+    /// own.
     fn runs_of_base(&self, sharing: &Sharing, disk: usize) -> Vec<(u64, u64)> {
         let origin = &self.disks[disk].origin;
         let end = sharing.sectors.min(origin.bytes() / SECTOR_BYTES as u64);

@@ -1,5 +1,5 @@
-//! Checkpoints of clean stops: what is left of the file at the next start. It may be whole, missing, cut off or damaged,
-//! and one that was used already may still be there.
+//! Checkpoints of clean stops. The next start may find the file whole, missing, truncated or damaged, or find a file
+//! that an earlier start has already used.
 
 use haversack_core::{CheckpointUse, Core, MemoryCheckpoint, OpenOptions, OpenReport};
 use haversack_model::Uuid;
@@ -32,8 +32,8 @@ impl Checkpoints {
         self.rng.one_in(n)
     }
 
-    /// Turns a stopped core into a file. Writing may be cut short, and it may not be tried at all: then the file of an
-    /// earlier stop stays.
+    /// Writes the checkpoint of a stopped core to the file. Sometimes the write is cut short. Sometimes nothing is
+    /// written, and the file of an earlier stop stays.
     pub fn save(&mut self, core: Core) {
         if self.rng.one_in(8) {
             return;

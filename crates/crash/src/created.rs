@@ -27,7 +27,7 @@ pub enum Shape {
         segments: Vec<u32>,
         /// Dirty blocks on two devices.
         redundancy: bool,
-        /// Segments of each device that are prepared at once.
+        /// Segments of each device that are prepared when it is formatted.
         prepared: u32,
         /// What was on the devices before.
         remains: Remains,
@@ -40,7 +40,7 @@ pub enum Shape {
         segments: Vec<u32>,
         /// Dirty blocks on two devices.
         redundancy: bool,
-        /// Segments of each device that are prepared at once.
+        /// Segments of each device that are prepared when it is formatted.
         prepared: u32,
     },
     /// A device that is to join the pool.
@@ -51,7 +51,7 @@ pub enum Shape {
         number: DeviceNo,
         /// Its size.
         segments: u32,
-        /// Segments that are prepared at once.
+        /// Segments that are prepared when the device is formatted.
         prepared: u32,
         /// What was on it before.
         remains: Remains,

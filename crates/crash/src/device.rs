@@ -390,7 +390,8 @@ impl Store {
         self.unmarked.retain(|write| write.0 > stamp);
     }
 
-    /// Damages a durable sector of a range that no crash has made doubtful and that is recorded as flushed.
+    /// Damages a durable sector of a range. Only sectors qualify whose content no crash has left uncertain and that are
+    /// recorded as flushed.
     pub fn rot(&mut self, within: Range<u64>, rng: &mut Random) -> Option<u64> {
         for _ in 0..32 {
             let sector = within.start + rng.below(within.end - within.start);

@@ -258,7 +258,7 @@ impl World {
             }
         }
         self.recent.retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
-        // What was written behind the new end may have made the last block of the disk dirty, and lost.
+        // Writes beyond the new end may have made the last block of the disk dirty, and the block may be lost.
         let length = d.config.sectors.div_ceil(8) as usize;
         if d.deferred.get(length) == Some(&true) {
             d.deferred[length - 1] = true;
@@ -279,8 +279,8 @@ impl World {
         }
     }
 
-    /// Returns whether an origin has all data of its disk once the disk is clean: a job fails if it leaves lost data
-    /// behind.
+    /// Returns whether the origin of a clean disk must have all of its data. If the core can name lost data, a job
+    /// fails rather than leave lost data behind.
     fn trusts_origins(&self) -> bool {
         !self.unprotected_fault || self.plan.faults.name_what_is_lost()
     }

@@ -2,7 +2,7 @@
 //!
 //! Checked
 //! - What is read under a loan is what was stored under it.
-//! - Nothing is read of a loan that is being freed, nor after a crash or a stop of one that was made before.
+//! - Nothing is read from a loan that is being freed, or from one that was made before a crash or a stop.
 //! - The job that frees a loan ends.
 
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use crate::pattern::{self, Content};
 use crate::run::tell;
 use crate::world::{Flow, World, violation};
 
-/// Requests for blocks of loans have it in their tags; those of guests do not.
+/// Marks the tags of requests for blocks of loans; tags of guests' requests do not have this bit.
 const TAG: u64 = 1 << 63;
 /// The buffers from this one on are for loans.
 const FIRST_BUFFER: u64 = 1 << 12;
 /// Reads at a time.
 const MOST_READS: usize = 2;
-/// Loans at a time, without those that are being freed.
+/// Maximum number of loans, not counting those that are being freed.
 const MOST_LOANS: usize = 3;
-/// What is stored under loans looks as if it were of this disk.
+/// The disk number in the pattern that is stored under loans.
 const LENT: u16 = u16::MAX;
-/// Nothing is stored when fewer blocks are free; with a third of it, loans end.
+/// Nothing is stored while fewer blocks are free; loans end while fewer than a third of this are free.
 const KEPT_BLOCKS: u64 = 3 * 253;
 
 /// A loan.
@@ -251,7 +251,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes in the end of a read of a loan. The block may have been dropped in the meantime.
+    /// Checks the end of a read of a loan. The block may have been dropped in the meantime.
     pub(crate) fn lent_read_done(&mut self, tag: RequestTag, result: Result<(), RequestError>) -> Flow {
         let read = self.loans.as_mut().and_then(|loans| loans.reads.remove(&tag));
         let Some((number, block)) = read else {
@@ -278,7 +278,7 @@ impl World {
         self.loans.is_some() && id.0.starts_with(b"lent")
     }
 
-    /// Forgets loans of before the start. Nothing is read of them.
+    /// Forgets loans from before the start, and checks that nothing can be read from them.
     pub(crate) fn forget_loans(&mut self) -> Flow {
         let Some(mut loans) = self.loans.take() else { return Ok(()) };
         let numbers: Vec<DiskNo> = self.core.iter().flat_map(|core| core.disk_numbers()).collect();

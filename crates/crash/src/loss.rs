@@ -52,7 +52,8 @@ impl World {
         Some(device)
     }
 
-    /// Notes whether the pool reports that every dirty block has two copies. It may not know yet what is gone.
+    /// Notes whether every dirty block has two copies: the pool reports it, and no device is gone that the pool may not
+    /// have missed yet.
     pub(crate) fn note_whole(&mut self) {
         if let Some(core) = &self.core {
             let gone = self.devices.iter().any(|d| d.no.is_some() && d.store.gone);
@@ -94,7 +95,7 @@ impl World {
         }
     }
 
-    /// In such a run, adds new devices to the pool and removes others, sometimes not to the end.
+    /// In such a run, adds a new device to the pool or removes one. A crash may interrupt the removal.
     pub(crate) fn change_devices(&mut self) -> Flow {
         let members = self.devices.iter().filter(|d| d.no.is_some() && !d.store.gone).count();
         if members >= 2 && self.rng.one_in(3) {

@@ -82,8 +82,8 @@ impl World {
         violation!("disk {disk} cannot be attached again")
     }
 
-    /// Has the operator accept the loss of dirty blocks: only of the lost ones, if they are `known`. Data that had
-    /// been cleaned is not lost, unless the pages that record it are damaged.
+    /// Makes the operator accept the loss of dirty blocks or, if the lost ones are `known`, of only those. Data that
+    /// was already cleaned is not lost, unless the pages that record it are damaged.
     fn forgive(&mut self, disk: usize, known: bool) {
         self.note_lost();
         let trusted = !(self.plan.faults.rot || self.plan.faults.page_rot);
@@ -102,8 +102,8 @@ impl World {
         d.damaged.clear();
     }
 
-    /// Notes what an attach with an accepted loss leaves lost: blocks that were written again in part since. The core
-    /// knows of them from the entries on flash, and keeps the rest of them from being read.
+    /// Notes which sectors stay lost after an attach with an accepted loss: the rest of blocks that were partly written
+    /// since. The core knows these blocks from the entries on flash, and refuses reads of their lost sectors.
     fn note_still_lost(&mut self, disk: usize) {
         let d = &mut self.disks[disk];
         let (Some(core), Some(no)) = (&self.core, d.no) else { return };
@@ -133,8 +133,8 @@ impl World {
         Ok(())
     }
 
-    /// The same for detaches that a crash interrupts: what they have dropped is lost, whatever the record says about
-    /// them.
+    /// Does the same for detaches that a crash interrupts: what they have dropped is lost, whatever the pool record
+    /// says.
     pub(crate) fn give_up_unfinished(&mut self) -> Flow {
         let unfinished: Vec<usize> = self
             .jobs
@@ -144,10 +144,10 @@ impl World {
         unfinished.into_iter().try_for_each(|disk| self.give_up(disk))
     }
 
-    /// Notes which sectors the core reports as lost, because the next core cannot know. Their blocks count as a
-    /// whole: a sector that was written since is lost too if a power cut takes that write, which was not flushed. So
-    /// is a block whose damaged copy was dropped because an intact one was staged, and everything unflushed of a disk
-    /// whose record says that something is lost.
+    /// Notes which sectors the core reports as lost, because the next core cannot know. Whole blocks are noted: a
+    /// sector that was written since is lost too if a power cut takes that unflushed write. Also noted are blocks whose
+    /// damaged copy was dropped because an intact one was staged, and everything unflushed of a disk whose record says
+    /// that something is lost.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for (index, disk) in self.disks.iter_mut().enumerate() {
@@ -266,8 +266,8 @@ impl World {
         }
     }
 
-    /// Lets another host have the disk, write some of it, and return it under a higher epoch. Or, if the disk was only detached,
-    /// the epoch may be the same, and this host knows that somebody has written.
+    /// Hands the disk to another host, which writes some sectors and returns the disk under a higher epoch. If the disk
+    /// was only detached, the epoch may stay the same; this host then knows that others have written to the origin.
     pub fn regain(&mut self, disk: usize) -> Flow {
         self.wait("requests of a released disk", |world| world.requests_of(disk) == 0)?;
         self.disks[disk].origin.settle();

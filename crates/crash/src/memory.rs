@@ -43,8 +43,8 @@ impl Buffers {
     }
 }
 
-/// Sometimes a guest loses the memory of a write, all of it or from one of its first blocks on: what the core gets
-/// instead must never become visible.
+/// Returns from which byte on the data of a write is lost: sometimes a guest loses the memory of a write, all of it or
+/// from one of its first blocks on. The bytes that the core gets instead must never become visible.
 fn lost_from(tag: RequestTag) -> usize {
     let sequence = tag.0 >> 16;
     if sequence.is_multiple_of(LOST_ONE_IN) {

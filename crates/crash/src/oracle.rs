@@ -49,7 +49,7 @@ struct Candidate {
     gone: Tick,
     covered_from: Tick,
     buried: bool,
-    /// Read after an accepted loss: it is unknown since when it has been on the devices.
+    /// Read after an accepted loss: it is unknown when this version reached the devices.
     undated: bool,
 }
 
@@ -145,7 +145,8 @@ impl Oracle {
         self.disks[disk].began_as = Some((base as u16, self.disks[base].first));
     }
 
-    /// Returns the content of a sector of a disk. If it is what the disk has from its base, it is its first version.
+    /// Translates the content of a sector: content that the disk has from its base counts as the disk's own first
+    /// version.
     fn of_disk(&self, disk: usize, content: Content) -> Content {
         let d = &self.disks[disk];
         match content {

@@ -18,8 +18,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the disks whose origins must be in order: those of which the core says so, or all if nothing happens that
-    /// would disturb it.
+    /// Returns the disks whose origins must be in flush order: those that the core reports to be in order or, if
+    /// nothing in the run disturbs the order, all disks that are cleaned in order.
     pub(crate) fn disks_in_order(&self) -> Vec<usize> {
         let ordered = |place: &usize| self.disks[*place].config.cleaner.order == CleanOrder::Flush;
         let told = |place: &usize| {

@@ -26,7 +26,7 @@ pub struct Pending {
     pub sectors: u32,
     start: Tick,
     version: Version,
-    /// Mode changes of the disk before the request, if the cache itself takes the disk's writes.
+    /// The disk's number of mode changes at submission, if the cache can take all writes of the disk.
     deferred_since: Option<u64>,
 }
 
@@ -211,7 +211,8 @@ impl World {
             RequestError::DataLost => {
                 let mut sectors = request.sector..request.sector + u64::from(request.sectors);
                 if request.op != Op::Read {
-                    // A write that leaves lost sectors of a block is refused, whichever of its others it writes.
+                    // A write that leaves lost sectors of a block unwritten is refused, whichever other sectors it
+                    // writes.
                     sectors = disk.whole_blocks(sectors);
                 }
                 let lost = if self.plan.faults.name_what_is_lost() {
@@ -242,8 +243,8 @@ impl World {
         )
     }
 
-    /// Returns whether the core names lost sectors that the request touches: it does unless a device fails reads, or a
-    /// write of them has come since.
+    /// Returns whether the core names lost sectors that the request touches. It does, unless a device fails reads or
+    /// the sectors were written since.
     fn is_named(&self, request: &Pending) -> bool {
         let (Some(core), Some(no)) = (&self.core, self.disks[request.disk].no) else { return false };
         let end = request.sector + u64::from(request.sectors) + 8;

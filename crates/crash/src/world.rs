@@ -106,8 +106,8 @@ pub struct Disk {
     pub lost: HashSet<u64>,
     /// Lost sectors whose loss the operator has accepted for an attach that has not ended.
     pub accepted: HashSet<u64>,
-    /// Blocks whose only dirty copy on flash was found damaged, each by a sector of it, and since when. What the core
-    /// has staged of them may be all that is left until it is flushed.
+    /// Blocks whose only dirty copy on flash was found damaged: one sector of each, and the time. Until the next flush,
+    /// the data that the core has staged may be all that is left of such a block.
     pub damaged: Vec<(u64, Tick)>,
     /// The origin fails until then.
     pub outage_until: Micros,

@@ -8,13 +8,13 @@ use haversack_directory::bugs as cluster;
 /// A mistake that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
-    /// Of the core: the simulator of one host.
+    /// A mistake of the core, for the simulator of one host.
     Core(core::Bug),
-    /// Of migration: that of two hosts.
+    /// A mistake of migration, for the simulator of two hosts.
     Migration(core::Bug),
-    /// Of a cluster: that of five hosts and an etcd.
+    /// A mistake of the cluster, for the simulator of five hosts and an etcd.
     Cluster(cluster::Bug),
-    /// Of take-overs in a cluster: the same.
+    /// A mistake of take-overs in a cluster, for the same simulator.
     Takeover(core::Bug),
 }
 

@@ -309,7 +309,7 @@ fn a_cluster_of_five_hosts_holds_what_it_promises() {
     let reports: Vec<_> = (1..=16).map(cluster::run_seed).collect();
     let violations: Vec<_> = reports.iter().flat_map(|report| report.violations.clone()).collect();
     assert!(violations.is_empty(), "{}", violations.join("\n"));
-    // It was not only calm.
+    // The runs must have crashes, faults, moves and take-overs.
     let sum = |of: fn(&haversack_crash::RunReport) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|report| report.points) > 100 && sum(|report| report.counts.faults) > 100);
     assert!(sum(|report| report.counts.jobs) > 10, "hardly any VM was moved");

@@ -11,7 +11,7 @@ use haversack_crash::{cluster, twin};
 
 const MOST_POINTS: u64 = 200_000;
 
-/// Mistakes that only runs with bases or checkpoints, or that clean in order, can have.
+/// Mistakes that show only in runs with bases, with checkpoints, or with cleaning in order.
 const OF_SOME_RUNS: [Core; 8] = [
     Core::ShareWritten,
     Core::ShareDirty,
@@ -64,7 +64,7 @@ type Run = fn(u64) -> RunReport;
 /// Returns the mistakes to hunt, and the simulator that must catch each.
 fn hunts() -> Vec<(Bug, Run)> {
     let any: Run = |seed| run_seed(seed, &Options::default());
-    // In runs that may have the mistake, so that rare ones are met sooner.
+    // Other mistakes of the core show in plain runs, where rare ones are found sooner.
     let plain: Run = |seed| run_seed(seed, &Options { plain: true, ..Options::default() });
     let run = |bug: Bug| match bug {
         Bug::Core(bug) if OF_SOME_RUNS.contains(&bug) => any,

@@ -40,7 +40,7 @@ pub struct Claim {
     /// A difference of less than this, relative or in points, is none.
     #[serde(default = "nothing")]
     pub within: f64,
-    /// Why a generated load cannot tell, if so. It can be told with real traces.
+    /// Why a generated load cannot test the claim, if it cannot. Real traces can.
     #[serde(default)]
     pub needs_real_traces: Option<String>,
 }
@@ -49,27 +49,27 @@ pub struct Claim {
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Number {
-    /// How much more it is, relative to the other: -0.76 is 76 % less.
+    /// A difference relative to the other value: -0.76 is 76 % less.
     Change(f64),
-    /// How much more it is at most, relative to the other.
+    /// An upper bound of the difference, relative to the other value.
     ChangeAtMost(f64),
-    /// How much more a share is, as a difference: 0.08 is 8 points more.
+    /// A difference of two shares: 0.08 is 8 points more.
     Points(f64),
-    /// What it is.
+    /// A value.
     Value(f64),
-    /// What it is at most.
+    /// An upper bound.
     AtMost(f64),
-    /// What it is at least.
+    /// A lower bound.
     AtLeast(f64),
-    /// Less than the other, without a number.
+    /// Less than the other value; the paper gives no number.
     Less,
-    /// More than the other, without a number.
+    /// More than the other value; the paper gives no number.
     More,
-    /// At least as much as the other, without a number.
+    /// At least as much as the other value; the paper gives no number.
     NoLess,
 }
 
-/// What came of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -81,7 +81,7 @@ pub enum Verdict {
     Other,
     /// We have no difference where the paper has one.
     None,
-    /// The load cannot tell.
+    /// The load cannot test the claim.
     NotTold,
     /// It was not measured.
     Missing,
@@ -98,11 +98,12 @@ pub struct Judged {
     pub paper: Number,
     /// Ours, of the same kind.
     pub ours: Option<f64>,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
     /// The same in words.
     pub words: String,
-    /// What came of it with each seed, if there were several: verdict, words and our number are then of the least favourable.
+    /// The verdicts with each seed, if there were several: verdict, words and our number are then those of the least
+    /// favourable seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_seeds: Option<OverSeeds>,
 }
@@ -206,7 +207,7 @@ impl Claim {
         }
     }
 
-    /// Our number in words, without what it is of.
+    /// Our number in words, without the measure.
     pub(crate) fn bare(&self, ours: f64) -> String {
         match self.paper {
             Number::Value(_) | Number::AtMost(_) | Number::AtLeast(_) => self.measure.format(ours),

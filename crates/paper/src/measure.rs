@@ -130,7 +130,7 @@ quantities! {
     Size = "size", "size", Unit::Bytes, "smaller", "larger";
 }
 
-/// Of what part of the results.
+/// The part of the results that a measure covers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scope {
     /// All disks together.

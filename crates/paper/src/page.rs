@@ -26,7 +26,7 @@ pub fn page(paper: &Paper, results: &[FigureResult]) -> Page {
     page
 }
 
-/// How many claims came out how.
+/// Counts the claims by verdict.
 fn summary(paper: &Paper, results: &[FigureResult]) -> Section {
     let mut table = Table::new([
         "figure",

@@ -4,26 +4,28 @@ use serde::Serialize;
 
 use crate::claim::{Claim, Judged, Verdict};
 
-/// What came of a claim with each seed.
+/// The results of a claim with all seeds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct OverSeeds {
     /// Our number with each seed with which it was measured.
     pub ours: Vec<f64>,
     /// Their mean.
     pub mean: f64,
-    /// With how many it came out in the paper's direction, or within its bound.
+    /// Number of seeds with which the result has the paper's direction or is within its bound.
     pub agreed: usize,
     /// How many there are.
     pub seeds: usize,
 }
 
-/// What contradicts the paper more comes later.
+/// Verdicts, from the one that contradicts the paper least to the one that does most.
 const ORDER: [Verdict; 4] = [Verdict::Same, Verdict::Smaller, Verdict::None, Verdict::Other];
 
-/// Joins what came of a claim with each seed, of which there is at least one: the verdict is the least favourable one.
+/// Joins the verdicts on a claim with each seed, of which there is at least one: the result is the least favourable
+/// verdict.
 pub fn join(claim: &Claim, judged: &[Judged]) -> Judged {
     let seeds = judged.len();
-    // What is not told is so with every seed; what is missing with one is not known.
+    // A verdict outside the order comes last: a claim that the load cannot test has that verdict with every seed, and a
+    // measure that is missing with one seed leaves the result unknown.
     let place =
         |one: &&Judged| ORDER.iter().position(|verdict| *verdict == one.verdict).unwrap_or(ORDER.len());
     let Some(worst) = judged.iter().max_by_key(place) else {

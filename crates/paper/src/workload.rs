@@ -20,7 +20,7 @@ const ENDINGS: [&str; 6] = ["csv", "csv.gz", "csv.zst", "csv.xz", "hvt", "parque
 pub struct Workload {
     /// The mix.
     pub mix: Mix,
-    /// Whether all of its volumes like real ones are real.
+    /// Whether real traces replace all volumes that imitate real ones.
     pub is_real: bool,
 }
 
@@ -47,7 +47,7 @@ impl Workload {
         Ok(Workload { mix, is_real: true })
     }
 
-    /// What is assumed of the load, a sentence each, and what that forbids.
+    /// The assumptions about the load, one sentence each, with the conclusions that they rule out.
     pub fn assumptions(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         let like: Vec<&str> = self.mix.disks.iter().filter_map(|load| load.like.as_deref()).collect();

@@ -17,7 +17,7 @@ pub struct Bars {
 }
 
 const LINE: f64 = 24.0;
-/// Where bars begin, at least and at most: names are to the left.
+/// The smallest and the largest distance of the bars from the left edge: names are to the left of the bars.
 const LEFT: (f64, f64) = (170.0, 340.0);
 /// Where the longest bar ends.
 const END: f64 = 540.0;

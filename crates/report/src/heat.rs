@@ -23,7 +23,7 @@ pub struct HeatMap {
 const LEFT: f64 = 88.0;
 const RIGHT: f64 = 614.0;
 const TOP: f64 = 34.0;
-/// Height of a row, at most and at least, and of all of them, about.
+/// The largest and the smallest height of a row, and the approximate height of all rows.
 const ROW: (f64, f64) = (18.0, 3.0);
 const HEIGHT: f64 = 260.0;
 /// Names of rows have this much room.

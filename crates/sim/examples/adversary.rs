@@ -1,8 +1,8 @@
-//! Searches for loads on which the default admission does worst against letting everything in.
+//! Searches for loads on which the default admission loses most against `always`, which admits everything.
 //!
 //! `cargo run --release -p haversack-sim --example adversary -- SECONDS [SEED]`: random mixes of two or three generated
-//! loads, then changes of the worst ones found so far. It prints what comes of each mix that is worse than all before it,
-//! and the worst in the end as TOML, for `haversack compare FILE --allocators none --admissions always --latency`.
+//! loads, then changes of the worst ones found so far. It prints the result of each mix that is worse than all before
+//! it, and finally the worst mix as TOML, for `haversack compare FILE --allocators none --admissions always --latency`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ fn main() -> Result<(), SimError> {
             let at = random.below(worst.len() as u64) as usize;
             changed(&mut random, &worst[at].1)
         };
-        // A load that does not fit its volume is none.
+        // A load that does not fit its volume is invalid: skip the mix.
         let Ok(always) = outcome(&mix, AdmissionConfig::Always) else { continue };
         if always.segments < LEAST_SEGMENTS {
             continue;

@@ -10,7 +10,7 @@ use haversack_model::random::Random;
 use haversack_sim::{PolicyName, Settings, SimError, Sizes, Traffic, run};
 use haversack_trace::{Access, Source, TraceError};
 
-/// Skewed reads of one block, without end in memory.
+/// Skewed reads of one block each, generated one batch at a time.
 struct Made {
     left: u64,
     made: u64,

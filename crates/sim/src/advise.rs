@@ -156,7 +156,8 @@ fn hit_ratio(row: &Row) -> f64 {
     1.0 - row.miss_ratio
 }
 
-/// A cache as a choice, with the most hits of any policy at equal memory; without those, it is no cache.
+/// Turns a cache into a choice. `most_hit_ratio` is the most hits of any policy with as much memory; `None` means no
+/// cache.
 fn choice(report: &Report, row: &Row, most_hit_ratio: Option<f64>, flash: Flash) -> Choice {
     let is_cache = most_hit_ratio.is_some();
     let bytes = |blocks: u64| if is_cache { blocks * report.block_bytes } else { 0 };

@@ -500,7 +500,7 @@ impl Governor {
         plan.map_or(0, |plan| plan.demand_blocks)
     }
 
-    /// What came of it.
+    /// Ends the control loop, and returns its results.
     pub fn end(self) -> Outcome {
         self.outcome
     }

@@ -435,8 +435,7 @@ impl Load {
         is_of(volume, self.name())
     }
 
-    /// Whether its load may have writes: whatever is not a generator of reads alone.
-    /// Checks a disk that others begin as copies of.
+    /// Checks a disk that is the base of others: it only reads, has no base itself, and is one volume.
     fn check_base(&self) -> Result<(), &'static str> {
         if self.may_write() {
             return Err("it is a base, and nothing may write to one: give it a 'generator' that only reads");
@@ -535,7 +534,7 @@ impl Source for Named {
             let named = |volume: &String| format!("{}/{volume}", self.name);
             self.names = match volumes {
                 [_] => vec![self.name.clone()],
-                // A name that was told of stays: the first volume may have been alone.
+                // A name that was already returned stays: the first volume may have been the only one then.
                 several if self.names.is_empty() => several.iter().map(named).collect(),
                 several => {
                     self.names.iter().cloned().chain(several[self.names.len()..].iter().map(named)).collect()

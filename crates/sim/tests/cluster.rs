@@ -42,7 +42,7 @@ fn goal<'a>(goals: &'a [Goal], start: &str) -> &'a Goal {
         .unwrap_or_else(|| panic!("no goal {start}: {goals:?}"))
 }
 
-/// Loads of a tenth of the length, so that a test takes seconds: how much is gained is not judged by it.
+/// Shortens the loads to a tenth, so that a test takes seconds. The size of the gains is not judged with them.
 fn short(mix: &Mix) -> Mix {
     let mut mix = mix.clone();
     for disk in &mut mix.disks {

@@ -64,7 +64,8 @@ fn no_policy_misses_less_than_min() {
     }
 }
 
-/// A pin, no known answer: miss ratios that the core has had, in whole segments. It shows that they have changed.
+/// A regression pin, not a known answer: earlier miss ratios of the core, in whole segments. A failure shows only that
+/// they have changed.
 #[test]
 #[ignore = "needs real traces: see `make test-traces`"]
 fn the_production_cache_s_miss_ratios_on_cloudphysics_w106_are_as_before() {

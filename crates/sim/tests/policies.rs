@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(hits, naive::best_hits(&keys, capacity));
     }
 
-    /// Removals take room: what is cached never exceeds the capacity, and an access after a removal misses.
+    /// With removals, the cached blocks never exceed the capacity, and an access after a removal misses.
     #[test]
     fn clock_and_arc_take_removals(capacity in 1usize..40, steps in steps()) {
         let policies: [Box<dyn Policy>; 2] = [Box::new(clock::Clock::new(capacity)), Box::new(arc::Arc::new(capacity))];
@@ -197,7 +197,8 @@ fn undivided_they_are_one_lru_or_arc_cache() {
     assert_eq!(run("none", Replacement::Arc).misses, arc_misses);
 }
 
-/// Divided, the scan no longer takes the others' space, and the loop fits; what the loop decides is logged as ever.
+/// In a divided pool, the scan no longer takes the others' space, and the looping disk fits. The decisions of the
+/// control loop are logged as usual.
 #[test]
 fn divided_each_disk_has_its_own() {
     let none = run("none", Replacement::Lru);

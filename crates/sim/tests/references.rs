@@ -1,4 +1,4 @@
-//! Latencies of the reference caches with constant service times, and what they do not have.
+//! Latencies of the reference caches with constant service times, and settings that these caches refuse.
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod common;

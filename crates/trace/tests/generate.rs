@@ -1,4 +1,4 @@
-//! Generated traces amount to what was asked for.
+//! Generated traces have the requested properties.
 
 use haversack_trace::generate::{
     Distances, Generator, Kind, Mix, Pattern, Profile, Workload, Zone, preset, presets,
@@ -8,7 +8,7 @@ mod figures;
 use self::figures::{all, off};
 use haversack_trace::{Access, Op};
 
-/// Requests of the traces that are looked at.
+/// Number of requests in each generated trace.
 const REQUESTS: f64 = 100_000.0;
 
 fn sample(name: &str) -> Profile {

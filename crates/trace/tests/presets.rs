@@ -9,7 +9,7 @@ use haversack_trace::generate::{Profile, not_calibrated, preset, presets};
 
 use self::figures::{off, off_from};
 
-/// Requests of the traces that are looked at.
+/// Number of requests in each generated trace.
 const REQUESTS: f64 = 100_000.0;
 /// How many requests of mean size the footprint holds at least: it cannot be made of fewer.
 const FOOTPRINT: f64 = 400.0;
@@ -50,7 +50,7 @@ fn every_calibrated_figure_of_every_preset_agrees() {
     assert!(off.is_empty(), "{}", off.join("\n"));
 }
 
-/// Each kind of figure is missed if the trace is of other ones.
+/// A wrong value of each kind of figure is noticed.
 #[test]
 fn a_trace_of_other_figures_is_noticed() {
     let wanted = sample("cloudphysics:w27");
@@ -67,7 +67,7 @@ fn a_trace_of_other_figures_is_noticed() {
     noticed(&|profile| profile.distances[0].share *= 1.5, "hit ratio");
 }
 
-/// Marks are few, and each has its reason: they are no place for what the generator cannot do.
+/// Few presets are marked as not calibrated, each for a reason: a mark must not hide a weakness of the generator.
 #[test]
 fn few_figures_are_not_calibrated() {
     let marked: Vec<String> = presets().into_iter().filter(|name| not_calibrated(name).is_some()).collect();

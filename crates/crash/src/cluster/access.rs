@@ -1,6 +1,7 @@
 //! A host's connection to etcd: it connects, keeps a lease, watches, writes reports and makes calls, one after the other.
 //!
-//! What is said in which order is the simulator's; what is written, and what the view makes of it, is the directory's.
+//! The simulator decides which messages are exchanged and when. The code of `haversack_directory` decides which keys
+//! are written and how the view follows them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -19,7 +19,7 @@ use crate::hosts::machines::Machines;
 use crate::plan::disk_id;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// How often a move is tried whose disk is reported at the same time.
+/// How often a daemon tries to begin a move whose disk's entry is rewritten by a report at the same time.
 const MOST_ATTEMPTS: u32 = 5;
 
 /// The reason of a move by hand.

@@ -76,7 +76,7 @@ pub struct Watch {
     connected: BTreeMap<usize, u64>,
     /// Whom it asks for which disk.
     questions: Vec<(usize, usize)>,
-    /// Disks that were taken over, by whom and under which epoch, of which that is not on record yet.
+    /// Take-overs that this host has not recorded yet: the disk, the host that took it over, and the epoch.
     overtaken: Vec<(usize, usize, u64)>,
     next_ask: Micros,
 }
@@ -94,7 +94,7 @@ impl Watch {
         self.look_at_connections(me, machines, instances);
         for (other, of) in std::mem::take(&mut self.questions) {
             let record = record_of(machines, owns, other, of);
-            // A host that is about to take it over is asked until it has, or has not.
+            // A host that is taking the disk over is asked again until the take-over has succeeded or failed.
             if rng.one_in(3) && !record.is_taking {
                 self.hear(me, machines, other, of, &record);
             } else {

@@ -225,10 +225,11 @@ impl Judge {
             let Some(Ok(moves)) = moves else { continue };
             for begun in &mut self.begun {
                 let is_it = |known: &MoveRecord| {
-                    // Not an earlier one of the same kind.
+                    // The record must not belong to an earlier move of the same VM between the same hosts.
                     let age_us = record.clock_us.saturating_sub(known.at_us);
                     let is_no_earlier = begun.at + age_us <= now + self.times.call_us;
-                    // Nor, in an etcd that may have no record of it, a later one. What others hand on may seem somewhat younger.
+                    // In an etcd that may have no record of this move, it must not belong to a later one either.
+                    // Records that were handed on may seem somewhat younger.
                     let is_no_later = begun.cluster == cluster || 2 * age_us >= now - begun.at;
                     (&known.vm.0, &known.from.0, &known.to.0) == (&begun.vm, &begun.from, &begun.to)
                         && is_no_earlier

@@ -51,13 +51,13 @@ pub struct Operator {
     /// When a host that is off is repaired.
     repaired_at: Vec<Option<Micros>>,
     pub fenced_at: Vec<Micros>,
-    /// Which host may be the right one, and when a disk is looked at again.
+    /// For each disk: the host that may have to take it over instead, and when the operator looks at the disk again.
     next: Vec<(Option<usize>, Micros)>,
     /// Since when a VM has waited for a disk.
     waiting: Vec<Option<Micros>>,
     /// Since when no host has a disk.
     ownerless: Vec<Option<Micros>>,
-    /// Disks whose guests were turned off on a host that must hear of it.
+    /// Disks, and hosts on which their guests were turned off: those hosts must still be told.
     left: BTreeSet<(usize, usize)>,
     /// Since when hosts have had obsolete blocks of disks.
     obsolete: BTreeMap<(usize, usize), Micros>,
@@ -102,7 +102,7 @@ impl Operator {
         self.repaired_at[at].is_some()
     }
 
-    /// Whether it is not known of a disk who has it.
+    /// Whether a take-over of a disk is in progress, or its outcome is unknown.
     fn is_busy_with(&self, of: usize) -> bool {
         self.owns.iter().any(|own| own.of == of) || self.unclear.iter().any(|(unclear, _)| *unclear == of)
     }
@@ -190,8 +190,8 @@ impl Cluster {
         self.manager.turn_off(&mut self.machines, vm)
     }
 
-    /// A VM is started nowhere while its host gives up what it needs from a dead one, and not on a host that has noted a take-over
-    /// which came to nothing.
+    /// Bars VMs from all hosts while a host gives up the blocks that it needs from a dead one, and from a host that has
+    /// noted a take-over which then failed.
     fn bar_vms(&mut self) {
         let mut barred = BTreeSet::new();
         for (vm, disks) in VMS.iter().enumerate() {
@@ -292,7 +292,7 @@ impl Cluster {
                 && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
         });
         let is_there = entry.is_some_and(|entry| away.contains(&entry));
-        // Nobody has it: a take-over has come to nothing.
+        // No host has the disk: a take-over has failed.
         let is_left = !has_owner && now >= ownerless + LONG_US;
         if depending.is_none() && !is_left && !is_there {
             return Ok(());
@@ -311,7 +311,7 @@ impl Cluster {
             tell(|| format!("{now:>10} disk {of} is to be taken over by host {at}; away: {away:?}"));
         }
         if depending.is_some() {
-            // It hangs while blocks are missing that it needs.
+            // The VM hangs while blocks that it needs are missing.
             let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
             self.turn_off(vm)?;
         }
@@ -324,7 +324,8 @@ impl Cluster {
         record.is_some_and(|record| record.is_owner() && record.epoch() >= self.judge.newest_epoch(of))
     }
 
-    /// Stops a fenced host that says that it has a disk, and from which another one has taken it that is off now: nobody could tell it.
+    /// Stops a fenced host whose record says that it owns a disk that another host has taken over. The other host is
+    /// off now, so no host can tell the fenced one.
     fn stop_stale(&mut self, of: usize) -> Flow<bool> {
         let is_stale = |at: &usize| {
             let host = &self.machines.hosts[*at];
@@ -369,7 +370,7 @@ impl Cluster {
         }
     }
 
-    /// Lets hosts in again that have learned what they must know, and forgets what is obsolete.
+    /// Ends the fencing of hosts that know of all take-overs, and forgets obsolete blocks.
     fn clear_up(&mut self) -> Flow {
         let now = self.machines.shared.now;
         let latest_us = LATEST * self.machines.shared.plan.delay_us;
@@ -400,16 +401,18 @@ impl Cluster {
     pub(super) fn knows(&self, at: usize, of: usize) -> bool {
         let newest = self.judge.newest_epoch(of);
         match self.machines.hosts[at].record(of) {
-            // One from which it was taken never does anything with it again. If its next owner has given up what it needed of another
-            // host since then, others were not told.
+            // A host from which the disk was taken never uses it again, so it need not know the newest epoch: that
+            // epoch may be higher if the next owner has since given up blocks of a dead host, which other hosts are not
+            // told.
             None | Some(Record::Unknown | Record::Overtaken { .. }) => true,
             Some(Record::Owner { epoch, .. }) => *epoch >= newest,
             Some(record) => newest < forced_epoch(record.epoch(), 0),
         }
     }
 
-    /// Sometimes forgets what is obsolete on a host. If another one did not know of the take-over, or a message of before it were still
-    /// on its way, this host, which would know nothing either, could be taken for one that was granted the disk.
+    /// Sometimes forgets a disk's obsolete blocks on a host, once all other hosts know of the take-over and no older
+    /// message can still arrive. Otherwise another host could take this one, which then has no record of the disk, for
+    /// one that was granted the disk.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
         if !self.machines.hosts[at].has_obsolete(of) {
             self.operator.obsolete.remove(&(at, of));

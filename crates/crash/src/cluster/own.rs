@@ -24,7 +24,7 @@ use haversack_model::SECTOR_BYTES;
 
 /// How long hosts have to answer.
 const PATIENCE_US: Micros = 20_000;
-/// The operator's clock says that many seconds when a run begins, and goes a thousand times as fast as the run.
+/// The operator's clock in seconds when a run begins. It runs a thousand times as fast as the clock of the run.
 const CLOCK_S: u64 = 1_000_000;
 /// One fencing in this many fails.
 const FENCES_THAT_FAIL: u64 = 15;
@@ -32,7 +32,7 @@ const FENCES_THAT_FAIL: u64 = 15;
 /// From whom a disk is taken, and how.
 #[derive(Clone)]
 struct Plan {
-    /// The dead host of which this one, which owns the disk, needs blocks.
+    /// The dead host whose blocks this host needs, if this host already owns the disk.
     depends: Option<usize>,
     /// Hosts that do not answer, and may own the disk.
     suspects: Vec<usize>,
@@ -238,7 +238,8 @@ impl Cluster {
         Ok(Outcome::Goes)
     }
 
-    /// Returns the sectors that only hosts have from which a disk is taken. What is obsolete there does not count.
+    /// Returns the sectors that only the hosts have from which the disk is taken. Obsolete data on those hosts does not
+    /// count.
     fn lost_by(&self, own: &Own, plan: &Plan) -> BTreeSet<u64> {
         let (machines, of) = (&self.machines, own.of);
         let newest = self.judge.newest_epoch(of);
@@ -256,7 +257,7 @@ impl Cluster {
         lost
     }
 
-    /// Sectors whose only copy is lost are from now on as the origin has them, or newer.
+    /// Tells the oracle that sectors whose only copy is lost now have the origin's version or a newer one.
     fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
         self.operator.sectors_lost += lost.len() as u64;
         for sector in lost {
@@ -277,7 +278,7 @@ impl Cluster {
             Some(Record::Owner { epoch: mine, peers }) if *mine >= epoch && peers.is_empty() => {
                 Outcome::Taken
             }
-            // A late question has been answered since.
+            // The host had taken the disk over, and has since passed it on in answer to a late question.
             Some(record) if record.epoch() > epoch => Outcome::Taken,
             _ if has_problem() => Outcome::Refused(None),
             _ => Outcome::Goes,

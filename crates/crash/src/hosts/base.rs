@@ -1,5 +1,5 @@
-//! In some runs, the disk was made from a base, which all hosts have attached: what the disk has not changed is read
-//! through that, wherever the disk is.
+//! In some runs, the disk was made from a base that all hosts have attached. Blocks that the disk has not changed are
+//! read through the base, on whichever host the disk is.
 
 use haversack_core::{BaseBlocks, DiskConfig, SharingId};
 use haversack_model::random::Random;
@@ -30,11 +30,11 @@ pub struct Base {
     rng: Random,
 }
 
-/// A question that the disk's origin has been asked, or is about to be.
+/// A question to the disk's origin: which sectors does the disk read from the base?
 pub struct Asked {
     disk: DiskNo,
     sharing: SharingId,
-    /// Runs of sectors that it reads from the base.
+    /// The runs of sectors that the disk reads from the base; `None` until the origin is asked.
     answer: Option<Vec<(u64, u64)>>,
 }
 

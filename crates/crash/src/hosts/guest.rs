@@ -25,12 +25,12 @@ struct Pending {
 pub struct Guest {
     /// Which disk it has, also in its oracle.
     pub of: usize,
-    /// The host where it runs, and whether it issues requests.
+    /// The host on which the guest runs, or on which it was stopped.
     pub host: usize,
-    /// It has been stopped there, to move or to roll back.
+    /// The guest was stopped on that host, for a move or a rollback.
     pub is_stopped: bool,
     pending: Vec<Pending>,
-    /// Requests of before it was powered off, which are still in flight, and on which host.
+    /// Requests from before the guest was powered off that are still in flight, each with its host.
     orphans: Vec<(usize, RequestTag)>,
     /// Sectors whose only copy was on a host that is dead.
     pub lost: BTreeSet<u64>,
@@ -65,7 +65,7 @@ impl Guest {
         self.pending.clear();
     }
 
-    /// Is powered off, while its host goes on: nobody waits for the answers to its requests.
+    /// Powers the guest off while its host continues: nobody waits for the answers to its requests.
     pub fn power_off(&mut self) {
         let host = self.host;
         self.orphans.extend(self.pending.drain(..).map(|pending| (host, pending.tag)));
@@ -78,7 +78,7 @@ impl Guest {
         self.orphans.retain(|(host, _)| *host != at);
     }
 
-    /// Returns the hosts where requests of before it was powered off are still in flight.
+    /// Returns the hosts on which requests from before the guest was powered off are still in flight.
     pub fn orphans_at(&self) -> BTreeSet<usize> {
         self.orphans.iter().map(|(host, _)| *host).collect()
     }

@@ -32,7 +32,7 @@ struct Reading {
     copied: Copied,
 }
 
-/// Events of a host in which it stops in order, unless it needs another one for that.
+/// Events within which a clean stop of a host completes, unless the host needs another host for it.
 const STEPS_OF_A_STOP: u32 = 3_000;
 
 /// What a host has of a disk, or had when its process ended.
@@ -252,7 +252,7 @@ impl Host {
         migration
     }
 
-    /// Starts to detach a disk, if it is attached here, its guest is not and it needs no other host.
+    /// Starts to detach a disk whose guest has stopped, if the disk is attached here and needs no other host.
     pub fn detach(&mut self, shared: &mut Shared, of: usize) -> Flow {
         let job = self.with(shared, of, |migration, call, now| {
             let is_alone = matches!(migration.record(), Record::Owner { peers, .. } if peers.is_empty());
@@ -266,7 +266,7 @@ impl Host {
         Ok(())
     }
 
-    /// Starts to forget a disk with all that is here of it, if it is not in use.
+    /// Starts to forget a disk and everything that this host has of it, unless the disk is in use.
     pub fn forget(&mut self, shared: &mut Shared, of: usize) -> Flow {
         let id = shared.plan.disks[of].id;
         let job = self.with(shared, of, |migration, call, now| {
@@ -279,7 +279,8 @@ impl Host {
         Ok(())
     }
 
-    /// From now on, nothing that it sends to an origin arrives; what is on its way does, or does not.
+    /// Fences the host: from now on, none of its writes reaches an origin. Each write in flight arrives or is lost, at
+    /// random.
     pub fn fence(&mut self, shared: &mut Shared) {
         if std::mem::replace(&mut self.fenced, true) {
             return;
@@ -292,7 +293,8 @@ impl Host {
         }
     }
 
-    /// Whether dirty blocks of a disk are here that another host has taken over: it cannot be served here until they are forgotten.
+    /// Whether this host has dirty blocks of a disk that another host has taken over: the disk cannot be served here
+    /// until they are forgotten.
     pub fn has_obsolete(&self, of: usize) -> bool {
         let running = self.running.as_ref();
         running.zip(self.disk(of)).is_some_and(|(running, disk)| running.core.overtaken_blocks(disk) > 0)
@@ -345,7 +347,7 @@ impl Host {
         (0..self.owned.len()).map(|of| self.owns(of)).collect()
     }
 
-    /// Returns the sectors of a disk that a running host has cached and that are in such a state.
+    /// Returns the sectors of a disk that a running host has cached and whose state `wanted` accepts.
     pub fn sectors_of(
         &self,
         shared: &Shared,
@@ -370,7 +372,8 @@ impl Host {
         sectors
     }
 
-    /// Returns what it has of a disk; if it does not run, what it had last. A power cut may have taken some of that.
+    /// Returns what the host has of a disk or, if the host is down, what it had when it died. A power cut may have lost
+    /// some of that.
     pub fn remains_of(&self, shared: &Shared, of: usize) -> Remains {
         match self.record(of) {
             Some(record) => {
@@ -380,7 +383,7 @@ impl Host {
         }
     }
 
-    /// Returns the epoch that is on record of a disk, or was last.
+    /// Returns the epoch in the host's record of a disk or, if the host is down, in its last one.
     pub fn last_epoch(&self, of: usize) -> u64 {
         self.record(of).unwrap_or(&self.remains[of].record).epoch()
     }
@@ -542,7 +545,7 @@ impl Host {
         }
     }
 
-    /// From a release on, nothing is on its way to the origin.
+    /// Checks that no write to the origin of a released disk is in flight.
     fn check_released(&self) -> Flow {
         let Some(running) = &self.running else { return Ok(()) };
         let is_released = |of: usize| {
@@ -670,8 +673,8 @@ impl Host {
         self.with_core(shared, |call, now| call.tick(now))
     }
 
-    /// Ends the next I/O; if the process is to die in the call that reports it, what it does after some stores to
-    /// memory that survives is undone.
+    /// Ends the next I/O. With `dies_after`, the process dies in the call that reports the I/O: all but the first
+    /// `dies_after` stores of that call to surviving memory are undone.
     pub fn end_io(&mut self, shared: &mut Shared, dies_after: Option<u64>) -> Flow {
         let Some(Reverse((_, _, slot))) = self.run().due.pop() else { return Ok(()) };
         let flight = self.run().flights[slot].take().expect("an I/O ends once");
@@ -707,7 +710,7 @@ impl Host {
         self.running.as_ref().is_some_and(|running| running.stopping.is_some())
     }
 
-    /// Ends a process whose pool has stopped, and leaves a checkpoint. It starts again at that time.
+    /// Ends a process whose pool has stopped, and leaves a checkpoint. The host starts again at `until`.
     pub fn leave(&mut self, shared: &mut Shared, until: Micros) {
         self.note_remains(shared);
         let Some(running) = self.running.take() else { return };
@@ -719,7 +722,7 @@ impl Host {
         self.down = Some((until, None));
     }
 
-    /// Ends the process or the host's power. It starts again at that time.
+    /// Kills the process or cuts the host's power. The host starts again at `until`.
     pub fn crash(&mut self, shared: &mut Shared, kind: CrashKind, until: Micros) {
         self.note_remains(shared);
         let Some(mut running) = self.running.take() else { return };

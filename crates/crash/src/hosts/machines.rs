@@ -132,7 +132,7 @@ impl Machines {
         }
     }
 
-    /// A host is on again. Guests run on it that were there when it died, and were not started elsewhere.
+    /// Starts a host again, with the guests that ran there when it died and that were not started elsewhere.
     fn start_host(&mut self, at: usize) -> Flow {
         match self.hosts[at].start(&mut self.shared)? {
             Start::Running => {
@@ -155,7 +155,8 @@ impl Machines {
         Ok(())
     }
 
-    /// Returns the host that has a disk, or knows most about it, apart from one.
+    /// Returns the host other than `at` that owns a disk or, without an owner, the one whose record has the highest
+    /// epoch.
     fn source(&self, of: usize, at: usize) -> usize {
         let others = (0..self.hosts.len()).filter(|other| *other != at);
         let knows = |other: &usize| {
@@ -233,7 +234,7 @@ impl Machines {
         self.crash_until(at, None)
     }
 
-    /// The same; the host stays down until then, if that is given.
+    /// Like [`Machines::crash`], but the host stays down until `repaired`, if given.
     pub fn crash_until(&mut self, at: usize, repaired: Option<Micros>) -> Flow<bool> {
         let kind = self.shared.rng.pick(&[CrashKind::Kill, CrashKind::Power]);
         if self.hosts[at].running.is_none() {

@@ -70,7 +70,7 @@ impl Oracle {
         }
     }
 
-    /// Returns when the first write of each sector began that made it zero, if it was not zero before.
+    /// Returns, for each sector that was not zero at first, when the first write began that made it zero.
     fn first_zeroes(&self, disk: usize, sectors: usize) -> Vec<Option<Tick>> {
         let mut first = vec![None; sectors];
         let d = &self.disks[disk];

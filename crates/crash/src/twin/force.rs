@@ -24,9 +24,9 @@ const PATIENCE: u32 = 20_000;
 
 /// A take-over that has been carried out.
 struct Forced {
-    /// What may count as lost although that was accepted. `None`: nothing was accepted.
+    /// The sectors that may count as lost although the loss was accepted. `None` if no loss was accepted.
     recorded: Option<BTreeSet<u64>>,
-    /// The sectors that were here and count.
+    /// The sectors that the heir had cached before the take-over, and that must not be lost.
     kept: BTreeSet<u64>,
 }
 
@@ -108,7 +108,8 @@ impl Twin {
         Ok(from)
     }
 
-    /// Whatever was here and the origin lacks must be dirty after a take-over: otherwise nothing keeps it here.
+    /// Checks that every sector that the heir had and that the origin lacks is dirty after a take-over: otherwise the
+    /// heir's cache could drop it.
     fn check_kept(&self, heir: usize, kept: &BTreeSet<u64>) -> Flow {
         let dirty = self.sectors_of(heir, |state| state.dirty);
         let oracle = &self.machines.guests[0].oracle;
@@ -147,8 +148,8 @@ impl Twin {
         runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
     }
 
-    /// Returns the lost sectors of a host that has just started again. The rest of blocks of which a part is newer stays lost
-    /// when the loss is accepted; others are forgotten with the process.
+    /// Returns the sectors that stay lost on a host that has just started again, when the operator accepts the loss:
+    /// the rest of blocks that are partly newer. The host has forgotten all other lost sectors with its process.
     fn lost_beside_newer(&self, at: usize) -> BTreeSet<u64> {
         let before =
             (SECTORS_PER_BLOCK - u64::from(self.machines.shared.plan.disks[0].phase)) % SECTORS_PER_BLOCK;
@@ -197,7 +198,8 @@ impl Twin {
                 }
                 return Ok((epoch >= FORCED).then_some(Forced { recorded, kept }));
             }
-            // A late question of the dead host may have been answered with a release: the disk is taken over once more.
+            // The heir may have answered a late question of the dead host with a release: the disk is then taken over
+            // once more.
             let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
             let depends = self.record(heir).is_some_and(|record| record.is_owner());
             let here = if depends { self.sectors_of(heir, |state| state.cached) } else { BTreeSet::new() };
@@ -235,8 +237,9 @@ impl Twin {
         Ok(())
     }
 
-    /// A question that the dead host had sent may still be answered with a release, before the guest is here. The operator
-    /// sees that, and takes the disk over once more: nothing has changed here since.
+    /// Waits until the guest is served. Before the guest arrives, the heir may still answer an old question of the dead
+    /// host with a release. The operator sees that, and takes the disk over once more: nothing has changed on the heir
+    /// since.
     pub(super) fn wait_until_retaken(&mut self, heir: usize) -> Flow {
         for _ in 0..MOST_STEPS {
             if self.machines.is_served(0) {

@@ -23,7 +23,7 @@ impl Twin {
             self.settle()?;
             return self.machines.read_everything(0);
         }
-        // Otherwise the owner dies in whatever state the replica is, more often in a good one.
+        // Otherwise the owner dies with the replica in any state, more often in a complete one.
         if apart.one_in(2) {
             self.heal();
             self.wait_for_replica(apart)?;
@@ -63,7 +63,7 @@ impl Twin {
         Ok(())
     }
 
-    /// The hosts lose each other for longer than a lease, while the guest works.
+    /// Cuts the hosts off from each other for longer than a lease, while the guest works.
     fn go_on_alone(&mut self, apart: &mut Random) -> Flow {
         let lease_us = self.machines.shared.plan.timing.lease_us;
         let now = self.machines.shared.now;
@@ -92,7 +92,7 @@ impl Twin {
     fn lose_owner(&mut self, dead: usize, apart: &mut Random) -> Flow {
         let heir = 1 - dead;
         let guards = self.guards(dead);
-        // A request to drop it may be on its way: the owner does without it.
+        // A request to drop the replica may be in flight: the owner no longer waits for the replica then.
         let is_kept = |running: &Running| !running.disks[0].migration.may_have_dropped_replica();
         let is_kept = self.machines.hosts[dead].running.as_ref().is_some_and(is_kept);
         let is_complete = self.is_replica_complete(heir) && is_kept;
@@ -116,7 +116,7 @@ impl Twin {
         if apart.one_in(3) {
             self.crash(heir)?;
         }
-        // The operator knows that the owner had not gone on without its replica, if that is so.
+        // The operator knows whether the owner had continued without its replica.
         self.take_over_replica(heir, guards, apart)?;
         self.machines.arrive(0, heir)?;
         self.wait_until_retaken(heir)?;

@@ -45,7 +45,7 @@ pub fn run_seed(seed: u64) -> RunReport {
     reported(seed, "--twin ", |report| one_run(seed, false, report))
 }
 
-/// The same; in one run of four, the disk's dirty blocks have a replica.
+/// Like [`run_seed`], but in one run of four the disk's dirty blocks have a replica.
 pub fn run_seed_with_replicas(seed: u64) -> RunReport {
     reported(seed, "--twin --replicas ", |report| one_run(seed, true, report))
 }
@@ -229,7 +229,7 @@ impl Twin {
         let to = if back { from } else { 1 - from };
         self.machines.arrive(0, to)?;
         if !back && self.machines.shared.rng.one_in(4) {
-            // The destination fails while it asks: the guest is started at its source again.
+            // The destination fails before it serves the disk: the guest is started on its source again.
             for _ in 0..self.machines.shared.rng.skewed(120) {
                 self.step(false)?;
             }

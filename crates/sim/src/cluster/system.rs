@@ -21,9 +21,9 @@ pub enum System {
     Equal,
     /// CloudCache's allocation by reused working sets on each host, and no moves.
     Local,
-    /// The same, and moves by CloudCache's rule.
+    /// CloudCache's allocation, and moves by CloudCache's rule.
     LeastVariance,
-    /// The same allocation, and moves by ours.
+    /// CloudCache's allocation, and moves by our rule.
     LeastLatency,
     /// Our own allocation, which is one pool with an admission that learns, and no moves.
     HaversackLocal,
@@ -83,7 +83,7 @@ impl System {
     /// The configuration of each host's control loop.
     ///
     /// # Errors
-    /// None of those that there are.
+    /// None: every system has a valid configuration.
     pub fn config(self) -> Result<Config, SimError> {
         let of = |name: &str| named(name).map_err(|error| SimError::Settings(error.to_string()));
         match self {

@@ -38,8 +38,8 @@ impl Best {
     }
 }
 
-/// What each of these is best in among all in pools of its size, in the same order. Those that tie are all best; one
-/// alone is best in nothing.
+/// Returns, for each of these in the same order, what it is best in among all with pools of its size. If several tie,
+/// all of them are best; a single one is best in nothing.
 pub fn best(summaries: &[Summary]) -> Vec<Vec<Best>> {
     let of = |summary: &Summary| {
         let alike = || summaries.iter().filter(|other| other.fraction == summary.fraction);

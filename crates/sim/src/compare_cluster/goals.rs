@@ -10,7 +10,7 @@ use crate::cluster::{System, model};
 /// -27 % and -13 % of the 90th percentile.
 const PAPER_HITS: f64 = 1.28 / 1.17 - 1.0;
 const PAPER_P90: f64 = 0.73 / 0.87 - 1.0;
-/// After this many windows the variance of load is to be half of what a step in demand made it.
+/// Within this many windows, the variance of load must fall to half of its value right after a step in demand.
 const WINDOWS: usize = 3;
 const HALF: f64 = 0.5;
 /// A round of the balancer with this many hosts is to take no longer than that.
@@ -43,7 +43,7 @@ fn percent(part: f64) -> String {
     format!("{:+.1} %", part * 100.0)
 }
 
-/// A goal for the mean of a figure. At the limit it is not reached: to be equal is not to be ahead.
+/// A goal for the mean of a figure. A mean that equals the limit does not reach the goal.
 fn judged(
     measure: &str,
     goal: String,

@@ -54,7 +54,7 @@ impl Scenario {
     /// The same with this many hosts.
     ///
     /// # Errors
-    /// The hosts of a mix are in it.
+    /// The scenario is a mix, which lists its hosts.
     pub fn with_hosts(mut self, hosts: usize) -> Result<Scenario, SimError> {
         match &mut self {
             Scenario::Traced(mix) => Err(SimError::Settings(format!(

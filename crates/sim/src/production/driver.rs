@@ -41,7 +41,8 @@ pub struct Make {
     pub names: Vec<String>,
 }
 
-/// An I/O in flight. The first to end is the least, and at the same time the first that was asked for.
+/// An I/O in flight. I/Os are ordered by the time at which they end, then by the order in which the core asked for
+/// them.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
     done_ns: u64,
@@ -238,7 +239,7 @@ impl<M: SimMemory> Driver<M> {
             }
             let Some(next) = self.requests.waiting.pop_front() else { return };
             if !self.submit(next) {
-                // It is the last now; it came first.
+                // The refused request is now at the back of the queue: move it to the front again.
                 self.requests.waiting.rotate_right(1);
                 return;
             }

@@ -1,11 +1,11 @@
-//! The reference policies once more, written for nothing but plainness: vectors, oldest first, searched from end to
-//! end. They share no code with the library.
+//! A second implementation of the reference policies, written for simplicity only: vectors, oldest first, searched from
+//! end to end. It shares no code with the library.
 
 /// A cache of plain numbers.
 pub trait Naive {
     /// Uses a block; whether it was cached.
     fn access(&mut self, key: u64) -> bool;
-    /// Drops a block and its memory.
+    /// Drops a block and everything remembered about it.
     fn remove(&mut self, key: u64);
     /// Blocks cached.
     fn cached(&self) -> Vec<u64>;
@@ -408,7 +408,7 @@ impl Naive for Sieve {
     }
 }
 
-/// Hits of the best that can be done, by trying everything: which blocks to hold after each access.
+/// The most hits that are possible, by exhaustive search over which blocks to hold after each access.
 pub fn best_hits(keys: &[u64], capacity: usize) -> usize {
     use std::collections::{BTreeMap, BTreeSet};
     let mut states = BTreeMap::from([(BTreeSet::new(), 0)]);

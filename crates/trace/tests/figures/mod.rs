@@ -3,9 +3,9 @@
 use haversack_trace::generate::Profile;
 use haversack_trace::{Access, Source, Summaries, Summary};
 
-/// The share of a figure by which a generated trace may be off.
+/// The relative error that a figure of a generated trace may have.
 const TOLERANCE: f64 = 0.05;
-/// By this much it may be off in any case: of a few requests sizes do not come out on average.
+/// The absolute error that is always allowed: in a few requests, sizes do not average out.
 const FEW: f64 = 3.0;
 const BLOCK_BYTES: u64 = 4096;
 
@@ -15,12 +15,13 @@ pub fn all(source: &mut dyn Source) -> Vec<Access> {
     accesses
 }
 
-/// What is off by more than the tolerance: figure, found, wanted; `distances` tells whether they are looked at.
+/// Figures that are off by more than the tolerance: name, found and wanted value. `distances` tells whether reuse
+/// distances are checked.
 pub fn off(profile: &Profile, seed: u64, distances: bool) -> Vec<String> {
     off_from(profile, profile, seed, distances)
 }
 
-/// The same of a trace of one profile against the figures of another.
+/// Like [`off`], but compares a trace of one profile with the figures of another.
 pub fn off_from(made: &Profile, profile: &Profile, seed: u64, distances: bool) -> Vec<String> {
     let accesses = all(&mut *made.source(seed).unwrap());
     assert!(accesses.is_sorted_by_key(|access| access.time_ns));

@@ -19,12 +19,12 @@ impl ModelHost {
         ModelHost { state: HostState::Serving, here, back_in: 0 }
     }
 
-    /// It is away until a window.
+    /// Makes the host away until a window.
     pub fn leaves(&mut self, until: u64) {
         (self.state, self.back_in) = (HostState::Away, until);
     }
 
-    /// It is back if it is time.
+    /// Makes an absent host serve again if its window has come.
     pub fn returns(&mut self, window: u64) {
         if self.state == HostState::Away && self.back_in <= window {
             self.state = HostState::Serving;

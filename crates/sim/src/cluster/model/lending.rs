@@ -1,8 +1,10 @@
-//! Flash that the hosts of a model lend each other, where the production plan says: [`Balancer::loans`](haversack_cluster::Balancer).
+//! Flash that the hosts of a model lend each other, according to the production plan:
+//! [`Balancer::loans`](haversack_cluster::Balancer).
 //!
-//! What is modelled and not simulated: lenders have the blocks that are worth most after those in the borrower's own cache. Loans
-//! fill with half of what its VMs miss, since a block is sent when it was read for the second time. A lender's own VMs come first, and
-//! take loans back at once. Each host is connected to the [`NEIGHBOURS`] after it.
+//! Simplifications: lenders have the blocks that are worth most after those in the borrower's own cache. A loan fills
+//! with half of the blocks that the borrower's VMs miss, since a block is sent when it is read for the second time. A
+//! lender's own VMs come first, and take loans back immediately. Each host is connected to the next [`NEIGHBOURS`]
+//! hosts.
 //!
 //! Invariant
 //! - After [`Lending::take_back`] no host has lent more than it has room for.
@@ -69,7 +71,7 @@ impl Lending {
         (self.lent.iter().sum(), self.from.iter().filter(|from| !from.is_empty()).count())
     }
 
-    /// Notes that a host has lost this part of what its VMs had: a VM has left it.
+    /// Notes that a VM has left a host: the host loses this part of its blocks at lenders.
     pub fn lost(&mut self, host: usize, part: f64) {
         for blocks in self.from[host].values_mut() {
             *blocks *= 1.0 - part.clamp(0.0, 1.0);
@@ -88,8 +90,8 @@ impl Lending {
         }
     }
 
-    /// Returns what hosts say about loans. `serves` tells whether a host does, `may_borrow` whether one may borrow that
-    /// borrows already or not.
+    /// Returns the hosts' offers for loans. `serves` tells whether a host serves, `may_borrow` whether a host may
+    /// borrow, given whether it already borrows.
     pub fn offers(&self, serves: impl Fn(usize) -> bool, may_borrow: impl Fn(usize, bool) -> bool) -> Offers {
         let count = self.from.len();
         let mut offers = Offers { moves_are_made: true, ..Offers::default() };
@@ -107,7 +109,7 @@ impl Lending {
         offers
     }
 
-    /// Borrows as planned. What other lenders have is given back.
+    /// Borrows as planned. Loans from all other lenders are returned.
     pub fn choose(&mut self, loans: &[FlashLoan]) {
         let mut before = std::mem::replace(&mut self.from, vec![BTreeMap::new(); self.lent.len()]);
         let number = |name: &HostName| number_of(&name.0);

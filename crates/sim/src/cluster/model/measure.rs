@@ -9,7 +9,7 @@ pub struct Sample {
     pub time_hours: f64,
     /// Mean latency of all accesses.
     pub mean_us: f64,
-    /// 90 % of the accesses are of VMs whose mean latency was no longer.
+    /// 90 % of the accesses were made by VMs whose mean latency did not exceed this.
     pub p90_us: f64,
     /// Accesses that hit.
     pub hit_ratio: f64,

@@ -2,10 +2,10 @@
 //! time. There are no requests: in each window a host divides its cache by the curves, and a VM's latency follows from its
 //! share.
 //!
-//! What is modelled and not simulated: the division is the best one for the window itself; a smaller share takes effect at
-//! once, a larger one fills with what the VM misses; a moved VM brings its cache with it, stands still for as long as the
-//! balancer expects, and slows both hosts down while its cache is copied; a VM of a host that failed starts with nothing cached.
-//! Latencies do not depend on load.
+//! Simplifications: a host always has the best division for the current window; a smaller share takes effect
+//! immediately, a larger one fills with what the VM misses; a moved VM brings its cache with it, stands still for as
+//! long as the balancer expects, and slows both hosts down while its cache is copied; a VM of a failed host starts with
+//! nothing cached. Latencies do not depend on load.
 
 mod division;
 mod hosts;

@@ -79,7 +79,7 @@ pub struct Vms {
     /// The amplitude of rates and working sets over a day, as a part of their means. All VMs of a host have their peak within
     /// `peaks` of a day of each other.
     pub amplitude: f64,
-    /// See there.
+    /// The part of a day within which all VMs of a host have their peak.
     pub peaks: f64,
     /// The mean time after which a VM's working set changes its size; never if 0.
     pub phase: Span,

@@ -7,8 +7,8 @@ use super::scenario::Vms;
 
 /// Points of a curve: parts of the working set.
 const PARTS: [f64; 7] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 3.0 / 8.0, 1.0 / 2.0, 3.0 / 4.0, 1.0];
-/// The least and the most skew: with 1, every block of the working set is used as often, and the last is worth as much as the
-/// first.
+/// Minimum and maximum skew. With 1, all blocks of the working set are used equally often, so the last block is worth
+/// as much as the first.
 const SKEWS: (f64, f64) = (1.0, 3.5);
 /// The least and the most that a phase multiplies a working set by.
 const PHASES: (f64, f64) = (0.4, 1.8);
@@ -60,7 +60,7 @@ impl ModelVm {
         }
     }
 
-    /// Goes on to a window that begins at this part of a day and takes that part of one.
+    /// Advances to a window that begins at `day`, a part of a day. `phase_ends` starts a new phase of the working set.
     pub fn advance(&mut self, vms: &Vms, day: f64, phase_ends: bool, random: &mut Random) {
         if phase_ends {
             self.phase = PHASES.0 + (PHASES.1 - PHASES.0) * random.unit();
@@ -92,7 +92,7 @@ impl ModelVm {
         Curve::estimated(self.points().map(|(blocks, hits)| (blocks as u64, hits)))
     }
 
-    /// Fills what it may have with what it misses in a time. Returns its mean hit ratio meanwhile.
+    /// Fills the VM's share with the blocks that it misses during this time. Returns its mean hit ratio in that time.
     pub fn run(&mut self, share_blocks: f64, seconds: f64) -> f64 {
         self.held_blocks = self.held_blocks.min(share_blocks);
         let before = self.hit_ratio(self.held_blocks);

@@ -45,11 +45,11 @@ pub struct World<'a> {
     /// Flash of other hosts, if the system has it.
     lending: Option<Lending>,
     division: Division,
-    /// The division as if a host's cache had what it borrows besides.
+    /// The division of a host's cache as if it included the flash that the host borrows.
     wider: Division,
     latencies: Latencies,
     window: u64,
-    /// Parts of the hosts that are still to be maintained: how many hosts each has, and how long they are away.
+    /// Groups of hosts that are still to be maintained: how many hosts each has, and how long they are away.
     waves: Vec<(usize, u64)>,
     /// The hosts that are maintained now, and the first that is not yet.
     maintained: std::ops::Range<usize>,
@@ -75,7 +75,7 @@ pub(super) fn number_of(name: &str) -> Option<usize> {
     name.get(1..)?.parse().ok()
 }
 
-/// Whether a VM cannot move, if this part of them cannot. Any VMs in a row have about that part.
+/// Whether a VM cannot move, if the share `part` of all VMs cannot. Consecutive VMs contain about that share.
 fn is_pinned(vm: usize, part: f64) -> bool {
     (vm as f64 * 0.618_033_988_749_895).fract() < part
 }
@@ -413,7 +413,7 @@ impl World<'_> {
             match event {
                 Event::Step { hosts, factor, .. } => {
                     let count = count(*hosts);
-                    // By the hosts that they were on first: with every rule the same VMs.
+                    // VMs are selected by their first hosts, so that the same VMs change with every rule.
                     let each = scenario.vms_per_host;
                     for host in self.choose(count) {
                         self.vms[host * each..(host + 1) * each].iter_mut().for_each(|vm| vm.step(*factor));
@@ -436,7 +436,7 @@ impl World<'_> {
         self.maintain();
     }
 
-    /// Lets empty hosts that drain leave, and begins with the next part when all of this one are back.
+    /// Makes draining hosts that are empty go away, and begins with the next group when all hosts of this one are back.
     fn maintain(&mut self) {
         let Some((count, lasts)) = self.waves.first().copied() else { return };
         let current = self.maintained.clone();

@@ -68,7 +68,7 @@ impl World<'_> {
         self.look_at_moves()
     }
 
-    /// Lets one side of a disk's protocol go on. Returns whether it did.
+    /// Advances one side of a disk's protocol. Returns whether it did anything.
     fn drive(&mut self, host: usize, volume: usize) -> bool {
         let now = self.now_us();
         let mut any = false;

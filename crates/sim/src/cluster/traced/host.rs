@@ -64,7 +64,7 @@ pub struct Host {
     pub movers: Vec<Mover>,
     /// Requests that the core has not accepted yet, or whose disk is not served yet, in the order of arrival.
     pub waiting: VecDeque<Arrived>,
-    /// The time of what the control loop asks for.
+    /// The time that the core is given with the control loop's changes.
     pub now_us: Micros,
     purposes: Vec<Option<Purpose>>,
     free_tags: Vec<u32>,
@@ -208,7 +208,7 @@ impl Host {
         set.map_err(|error| refused(&self.names[usize::from(disk.0)], error))
     }
 
-    /// Whether a disk is used here, or is about to come.
+    /// Checks the result of a setting: it may be refused while the disk is elsewhere, busy or about to come.
     fn settable<T>(&self, disk: DiskNo, result: Result<T, ManageError>) -> Result<(), SimError> {
         match result {
             // It is elsewhere, or busy: what was decided is set again when it has come, or with the next decision.
@@ -224,7 +224,7 @@ fn refused(name: &str, error: ManageError) -> SimError {
     SimError::Manage { disk: name.to_owned(), error }
 }
 
-/// What is set of a disk that is elsewhere has no effect. Actions of the core stay in it until the host is driven.
+/// Settings of a disk that is elsewhere have no effect. The core keeps its actions until the host is driven.
 impl Governable for Host {
     fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError> {
         (0..self.movers.len()).try_for_each(|volume| self.monitor_disk(DiskNo(volume as u16), config))

@@ -134,7 +134,8 @@ impl Measure {
         });
     }
 
-    /// Ends all. What came after the last window is too little for one of its own, but counts.
+    /// Ends the measurements. The time after the last window is too short for a window of its own, but counts in the
+    /// totals.
     pub fn end(&mut self, hosts: &[Host]) {
         self.count(hosts);
     }

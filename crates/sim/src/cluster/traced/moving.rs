@@ -12,9 +12,9 @@ use super::host::host_id;
 use super::world::World;
 use crate::error::SimError;
 
-/// The most times the copying of memory that a VM waits for its cache to be ready.
+/// The longest time for which a VM waits for its cache to be ready, as a multiple of the time to copy its memory.
 const MOST_WAITS: u64 = 8;
-/// How often it is looked whether it is.
+/// Interval between checks whether the cache is ready.
 const WAIT_NS: u64 = 100_000_000;
 
 /// A step of a move.
@@ -94,7 +94,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Whether a VM's host needs no other one for it.
+    /// Whether a VM's host needs no other host for the VM's disk.
     fn is_alone(&mut self, volume: usize, host: usize) -> bool {
         let record = self.hosts[host].movers[volume].migration.record();
         matches!(record, Record::Owner { peers, .. } if peers.is_empty()) && self.hosts[host].serves(volume)
@@ -137,7 +137,7 @@ impl World<'_> {
         self.pump(moving.to)
     }
 
-    /// Goes on with moves for which what they waited for has happened.
+    /// Advances the moves whose awaited event has happened.
     pub(super) fn look_at_moves(&mut self) -> Result<(), SimError> {
         for volume in 0..self.vms.len() {
             let Some(mut moving) = self.vms[volume].moving else { continue };

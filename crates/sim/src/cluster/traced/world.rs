@@ -76,7 +76,7 @@ pub struct World<'a> {
     pub now_ns: u64,
     pub pool_blocks: u64,
     agenda: Agenda<What>,
-    /// The control loops need one; what it notes is not used.
+    /// The control loops require a meter; its counts are not used.
     pub meter: Meter,
 }
 
@@ -269,7 +269,7 @@ impl<'a> World<'a> {
         self.measure.sample(self.now_ns, &self.hosts, places, loads, self.done.len());
     }
 
-    /// Starts to record a disk that has come.
+    /// Starts to record the requests of a disk that has arrived at a host.
     pub fn monitor_arrived(&mut self, volume: usize, host: usize) -> Result<(), SimError> {
         let disk = haversack_model::DiskNo(volume as u16);
         self.hosts[host].monitor_disk(disk, MonitorConfig::default())

@@ -7,8 +7,8 @@
 //! The price of a block written to flash is what it must save at least, in microseconds of latency. It is moved so that the
 //! bucket stays half full: writes may exceed the rate while there is more in it, and have to stay below the rate while there
 //! is less. The logarithm of the price integrates what is written beyond that, in units of the rate: a controller that works
-//! alike for prices of 1 us and of 10 ms, and in which quiet hours and bursts weigh by their bytes. The last tenth of the
-//! bucket is dear: there the price rises steeply, so that no burst overdraws the account by much.
+//! alike for prices of 1 us and of 10 ms, and in which quiet hours and bursts weigh by their bytes. In the last tenth
+//! of the bucket the price rises steeply, so that no burst overdraws the account by much.
 //!
 //! Caches whose admission weighs no prices follow the same price: see [`Pacer::fill_share`].
 //!
@@ -32,9 +32,10 @@ pub const LEAST_PRICE_US: f64 = 1.0;
 pub const MOST_PRICE_US: f64 = 60e6;
 /// The bucket is brought half full within this part of the time that it takes to fill.
 const CORRECTION: f64 = 0.25;
-/// At twice the rate that is right, the price rises by a factor of e in this part of the time that the bucket takes to fill.
+/// While writes exceed the permitted rate by the budget's rate, the price rises by a factor of e in this part of the
+/// time that the bucket takes to fill.
 const RESPONSE: f64 = 1.0 / 8.0;
-/// Rates that are off by more than this count as off by it, in units of the budget's rate: below, and above.
+/// Limits to which the deviation from the permitted rate is clamped, in units of the budget's rate: below and above.
 const MOST_BELOW: f64 = -2.0;
 const MOST_ABOVE: f64 = 8.0;
 /// Above this part of the bucket the price does not rise: a burst that leaves so much is free.

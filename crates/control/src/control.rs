@@ -1,4 +1,4 @@
-//! The control loop of a pool: takes in records, closes windows, decides, and logs what it did.
+//! The control loop of a pool: it collects records, closes windows, decides, and logs what it did.
 //!
 //! Invariants
 //! - A refused event or decision changes neither the plan nor the log, except for an entry that reports it.
@@ -256,7 +256,7 @@ impl Control {
         }
     }
 
-    /// Takes in a disk's records. Records of a disk that is gone or not known are ignored.
+    /// Adds a disk's records. Records of a disk that is gone or not known are ignored.
     pub fn note(&mut self, disk: &str, records: &Records) {
         if let Some(observer) = self.observed.get_mut(disk).and_then(|observed| observed.observer.as_mut()) {
             observer.note(records);

@@ -1,4 +1,5 @@
-//! Flash writes as ECI-Cache counts them: from the classes of a window's accesses, without those of a cache that is full.
+//! Flash writes as ECI-Cache counts them: from the classes of a window's accesses, ignoring that a full cache may have
+//! evicted a block and must write it again.
 //!
 //! A disk in write-back mode writes what it reads for the first time and all that it writes, CR + CW + WAR + WAW; that
 //! is all but the reads of blocks that were accessed before. A read-only one writes CR. Blocks are known from the same

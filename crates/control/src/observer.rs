@@ -179,7 +179,7 @@ impl Observer {
         self.before
     }
 
-    /// Takes in records.
+    /// Adds records.
     pub fn note(&mut self, records: &Records) {
         self.lost += records.lost();
         let shift = records.sample_shift();
@@ -268,8 +268,9 @@ impl Observer {
         }
     }
 
-    /// Ends a window of the pool for the lengths on trial, if the disk's window is to be at the knee, and returns what is
-    /// chosen. Otherwise, and at the first call, ends or begins the trial; until it leads to a choice, the earlier one holds.
+    /// With `at_knee`, the length of the disk's window is found by trying several lengths: ends a window of the pool
+    /// for the lengths on trial, and returns the chosen one. The first call only begins the trial. Until it leads
+    /// to a choice, the earlier choice `chosen` holds. Without `at_knee`, ends the trial.
     ///
     /// # Errors
     /// The number of reuses is not one that is counted.
@@ -332,8 +333,8 @@ impl Observer {
         Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
     }
 
-    /// Ends a window of the pool, of which the disk's own window has this many. Returns the figures of that, so far if it
-    /// goes on, and whether it does.
+    /// Ends a window of the pool; the disk's own window consists of `windows` of these. Returns the figures of the
+    /// disk's window, and whether that window continues: then the figures are those so far.
     ///
     /// # Errors
     /// Only the errors of [`new`](Self::new).

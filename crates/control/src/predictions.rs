@@ -99,7 +99,7 @@ pub(crate) fn is_observed(disk: &DiskInput) -> bool {
     matches!(disk.state, DiskState::Active | DiskState::Idle)
 }
 
-/// What is expected of a disk's window that goes on.
+/// What is expected of a disk's current window.
 struct Expected {
     /// The window before, which predicts.
     window: DiskWindow,

@@ -179,7 +179,8 @@ fn windows_in_which_the_target_moves_are_predicted_by_the_time_at_each_size() {
     assert!(local[1..].iter().all(|one| one.predicted > 0.85), "{local:?}");
 }
 
-/// Nothing is predicted of a disk's window by a window that it brought along and that is shown again while it is awaited.
+/// While a disk is awaited, decisions show a window that it brought along. That window is not compared with
+/// predictions.
 #[test]
 fn an_awaited_disk_has_no_real_hit_ratio() {
     let mut pair = Pair::new("utility");

@@ -2,8 +2,8 @@
 //! and in the crash simulator by a model of it.
 //!
 //! Invariants
-//! - A move begins only if the disk still has the owner and epoch that its mover has seen, and no other move of it is there. A move
-//!   that the same daemon has begun already is begun again.
+//! - A move begins only if the disk still has the owner and epoch that the mover has seen, and the directory has no
+//!   intent for another move of the disk. The daemon that began a move may begin the same move again.
 //! - Under a [`Leadership`], nothing is changed once another host has become the leader.
 //! - An intent is removed only if it is still the one that was seen: a later one stays.
 
@@ -60,7 +60,7 @@ impl Change {
         Ok(Change { conditions: leads.into_iter().chain([is_owned]).collect(), ..Change::of(write) })
     }
 
-    /// Removes this intent; none if it is not there.
+    /// Returns the change that removes this intent; none if the view does not have the intent.
     pub fn end_move(view: &View, disk: &str, intent: &IntentRecord) -> Option<Change> {
         let key = Key::Intent(disk.into());
         if planted(Bug::EndAnyMove) {

@@ -14,7 +14,7 @@ pub const PREFIX: &str = "/haversack/v1/";
 /// | `hosts/HOST` | a host that is alive | yes | the host |
 /// | `pools/HOST/POOL` | a pool | no | its host |
 /// | `disks/ID` | a disk, its owner and epoch; `ID` is the disk's identity | no | its owner |
-/// | `intents/ID` | a move that is planned or under way | no | who has begun it |
+/// | `intents/ID` | a move that is planned or under way | no | the host that began it |
 /// | `drain/HOST` | the host is draining | no | an operator |
 /// | `tenants/TENANT` | what a tenant may use | no | an operator |
 /// | `leader` | the host that balances | yes | that host |

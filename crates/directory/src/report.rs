@@ -17,8 +17,8 @@ pub struct Report {
     pub host: HostRecord,
     /// Its pools.
     pub pools: BTreeMap<String, PoolRecord>,
-    /// Those of them that are not open: only their state is known, so the directory keeps the figures that it has of them, and
-    /// the entries of their disks.
+    /// Pools that are not open: only their state is known, so their figures in the directory, and the entries of their
+    /// disks, stay as they are.
     pub closed_pools: BTreeSet<String>,
     /// The disks that it owns, by identity.
     pub disks: BTreeMap<String, DiskRecord>,
@@ -241,9 +241,9 @@ mod tests {
         assert_eq!(written(&report, &view), ["put /haversack/v1/disks/id"]);
     }
 
-    /// A host with busy disks, for an hour with a report every 10 s. Requests come at random, with the rate of each disk, which
-    /// changes by a half every quarter of an hour on average; use grows; dirty data comes and goes. Returns the keys and the
-    /// transactions that are written a second.
+    /// Simulates a host with busy disks for an hour, with a report every 10 s. Requests arrive at random at each disk's
+    /// rate, which changes by a half every quarter of an hour on average; usage grows; dirty data comes and goes.
+    /// Returns the keys and the transactions written per second.
     fn written_a_second(disks: usize) -> (f64, f64) {
         const REPORTS: u32 = 360;
         let mut state = 0x9e37_79b9_7f4a_7c15u64;

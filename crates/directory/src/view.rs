@@ -62,7 +62,7 @@ pub struct View {
     pub balance: Option<Seen<BalanceRecord>>,
     /// Keys with values that this daemon cannot read.
     pub unreadable: BTreeMap<Key, Unreadable>,
-    /// Keys that this host has deleted, and at which revisions, until the watch has brought that.
+    /// Keys that this host has deleted, and at which revisions, until the watch has reported the deletions.
     deleted: BTreeMap<Key, i64>,
 }
 
@@ -155,7 +155,7 @@ impl View {
         }
     }
 
-    /// All changes up to a revision have been applied.
+    /// Records that all changes up to a revision have been applied.
     pub fn reached(&mut self, revision: i64) {
         self.revision = self.revision.max(revision);
         let reached = self.revision;
@@ -410,7 +410,7 @@ pub(crate) mod tests {
         assert_eq!(progress(Some(disk("alpha", 3)), Some(8)), Progress::Abandoned);
         assert_eq!(progress(Some(disk("alpha", 3)), None), Progress::Abandoned);
         let sending = DiskRecord { moving_to: Some("beta".into()), ..disk("alpha", 3) };
-        // Whoever has begun it may be gone: it is under way.
+        // The move is under way, although the daemon that began it is gone.
         assert_eq!(progress(Some(sending), None), Progress::Sending);
         assert_eq!(progress(Some(disk("beta", 4)), Some(7)), Progress::Arrived);
         assert_eq!(progress(Some(disk("delta", 4)), Some(7)), Progress::Elsewhere);
@@ -432,7 +432,7 @@ pub(crate) mod tests {
         view.reached(5);
         view.set(&key, &value, stamp(5));
         assert!(view.intents.is_empty());
-        // Somebody else's, later.
+        // A later intent, from another host.
         view.set(&key, &value, stamp(7));
         assert!(view.intents.contains_key("id"));
         view.reached(7);

@@ -31,7 +31,7 @@ impl Write {
         Write { key, value: None, lease: 0, expected: None }
     }
 
-    /// Lets the key go with a lease.
+    /// Makes the key expire with a lease.
     pub fn with_lease(self, lease: i64) -> Write {
         Write { lease, ..self }
     }

@@ -35,7 +35,7 @@ use crate::reactor::Reactor;
 use crate::siblings::Siblings;
 use crate::snapshot::Snapshot;
 
-/// A running arena. Dropping it stops the thread at once, like a kill.
+/// A running arena. Dropping it stops the thread immediately, like a kill.
 pub(crate) struct Arena {
     handle: ArenaHandle,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -139,7 +139,8 @@ impl ArenaHandle {
         self.clock.now_us()
     }
 
-    /// Returns whether latencies by the pool's clock are measurements: it runs by itself, or I/Os take time by a model.
+    /// Returns whether latencies by the pool's clock are meaningful: the clock runs by itself, or the durations of I/Os
+    /// are modelled.
     pub fn measures_latencies(&self) -> bool {
         self.measures_latencies
     }
@@ -442,7 +443,7 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.base_usage(disk))?
     }
 
-    /// Ends it.
+    /// Ends the sharing of blocks with the disk's base.
     ///
     /// # Errors
     /// The disk is not attached.

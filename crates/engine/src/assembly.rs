@@ -140,7 +140,7 @@ fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String
 pub(crate) fn places(name: &str, listed: &[PathBuf]) -> Vec<PathBuf> {
     let listed_paths = listed.iter().filter(|path| !is_pattern(path)).map(|path| Faults::of(path).0);
     let mut places: Vec<PathBuf> = listed_paths.collect();
-    // Why they are not found is told when the pool is opened.
+    // Errors are ignored here: opening the pool reports them.
     let found = assemble(name, listed).map(|assembly| assembly.devices.devices).unwrap_or_default();
     for device in found {
         if !places.contains(&device.path) {

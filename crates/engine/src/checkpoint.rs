@@ -28,7 +28,7 @@ const LEAST_PACE: u64 = 250_000_000;
 const START_TIME: Duration = Duration::from_secs(1);
 /// How often its progress is reported.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// Bytes that stay free on the file system, or as many as the file takes, if that is more.
+/// At least this many bytes must stay free on the file system, or as many as the file has, if that is more.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
 /// How often the free space is checked: others may write there as well.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
@@ -227,7 +227,7 @@ impl Reader {
     fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         if self.offset_bytes + WANTED_AHEAD_BYTES / 2 >= self.wanted_bytes {
             let ahead = std::num::NonZeroU64::new(WANTED_AHEAD_BYTES);
-            // Only speed depends on it.
+            // An error is ignored: this only makes reading faster.
             let _ = rustix::fs::fadvise(&self.file, self.wanted_bytes, ahead, Advice::WillNeed);
             self.wanted_bytes += WANTED_AHEAD_BYTES;
         }

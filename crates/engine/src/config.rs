@@ -27,7 +27,7 @@ pub struct PoolSettings {
     pub staging_blocks: u32,
     /// Blocks of memory for data in transit between devices, origins and the staging area.
     pub transfer_blocks: u32,
-    /// Memory for the payloads of NBD requests, in bytes. A disk may use no more than it leaves free.
+    /// Memory for the payloads of NBD requests, in bytes. A disk may use at most as much as then remains free.
     /// Regardless of that, a disk without requests may have one, and a client without requests a small one.
     pub client_bytes: usize,
     /// Settings of the cache core.
@@ -51,7 +51,7 @@ pub struct PoolSettings {
     /// The file in which a clean stop leaves the tables of the arena, so that the next start need not read all metadata.
     /// Each arena but the first has a file of its own, named like its staging file. `None` for no such file.
     pub checkpoint_path: Option<PathBuf>,
-    /// Called every two seconds while it is written.
+    /// Called every two seconds while the checkpoint is written.
     pub on_saving: OnSaving,
 }
 

@@ -24,7 +24,7 @@ impl Disks {
         Disks { arena, attached: Vec::new(), ending: Vec::new(), attachments: 0 }
     }
 
-    /// Returns a handle of its own for the next disk with a number.
+    /// Returns a handle for the next disk with this number, different from all earlier handles.
     pub fn next_handle(&mut self, number: DiskNo) -> DiskHandle {
         self.attachments = self.attachments.wrapping_add(1);
         DiskHandle::new(self.arena, number, self.attachments)

@@ -50,7 +50,7 @@ pub enum EngineEvent {
         /// The disk.
         disk: DiskId,
     },
-    /// A server answers that it is shutting down, and is connected to again. Reported each time that it does so.
+    /// An origin's server has answered that it is shutting down, so the engine connects again. Reported each time.
     OriginShutsDown {
         /// The disk.
         disk: DiskId,

@@ -42,7 +42,7 @@ pub(crate) struct Held {
     stations: Stations,
     /// I/Os by the time at which they end and the order in which they were asked for.
     due: BTreeMap<(Micros, u64), IoId>,
-    /// Those that have been carried out.
+    /// I/Os that have been carried out.
     ended: HashMap<IoId, Ended>,
     asked: u64,
     /// When timers are checked.
@@ -57,7 +57,7 @@ fn nanoseconds(us: Micros) -> u64 {
 }
 
 impl Held {
-    /// Everything is idle.
+    /// Creates the state in which all devices and origins are idle.
     pub fn new(times: &WholeTimes) -> Held {
         Held {
             stations: Stations::new(&times.model(), DEVICES, 0),
@@ -70,7 +70,7 @@ impl Held {
         }
     }
 
-    /// The core asks for an I/O now.
+    /// Records that the core requests an I/O now.
     pub fn asked(&mut self, now: Micros, action: &Action) {
         let now_ns = nanoseconds(now);
         // The amount does not count: transfers take no time.
@@ -127,7 +127,7 @@ impl Held {
         Some(ended)
     }
 
-    /// A client has sent a request, or settings are changed.
+    /// Records that a client has sent a request, or that settings have changed.
     pub fn stirred(&mut self, now: Micros) {
         self.looks.soon(nanoseconds(now));
     }

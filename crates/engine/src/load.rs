@@ -35,7 +35,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Notes what has happened until now.
+    /// Records the totals so far.
     pub fn note(&mut self, now: Micros, totals: Totals) {
         let passed_us = now.saturating_sub(self.window_us);
         if passed_us < WINDOW_US {

@@ -17,7 +17,7 @@ use crate::pool_clock::PoolClock;
 use crate::pool_handle::PoolHandle;
 use crate::siblings::Siblings;
 
-/// An open pool. Dropping it stops its threads at once, like a kill: nothing acknowledged is lost, and the
+/// An open pool. Dropping it stops its threads immediately, like a kill: nothing acknowledged is lost, and the
 /// next start finds the staging area. For a clean stop call [`PoolHandle::shutdown`] first.
 pub struct OpenPool {
     handle: PoolHandle,

@@ -73,10 +73,10 @@ impl Pacing {
         Some(io)
     }
 
-    /// Notes that a piece of an I/O has been moved.
+    /// Records that a piece of an I/O has been moved.
     pub fn moved(&mut self, fd: RawFd, io: u32) {
         let line = self.line(fd);
-        // One that was released when pacing ended is unknown.
+        // An I/O that was released when pacing ended is unknown here.
         if let Some(at) = line.moving.iter().position(|(moving, _)| *moving == io) {
             line.moving_units -= line.moving.swap_remove(at).1;
         }
@@ -127,7 +127,7 @@ mod tests {
         (0..3).for_each(|io| pacing.wait(DEVICE, io, 1 << 20));
         assert_eq!(all(&mut pacing), [0]);
         assert_eq!(pacing.switch(false).collect::<Vec<_>>(), [1, 2]);
-        // They come back with what is left of them.
+        // They queue again with their remaining bytes.
         for io in [0, 1, 2] {
             pacing.moved(DEVICE, io);
             pacing.wait(DEVICE, io, 1 << 19);

@@ -36,14 +36,14 @@ impl Polling {
         Polling { longest_us, waits: [Wait::default(); 2], look: None }
     }
 
-    /// Notes that there was work.
+    /// Records that there was work.
     pub fn found(&mut self) {
         if let Some((_, kind)) = self.look.take() {
             self.waits[kind] = Wait::default();
         }
     }
 
-    /// Notes that there was no work. Returns false if it is time to sleep.
+    /// Records that there was no work. Returns false if it is time to sleep.
     pub fn goes_on(&mut self, now: Micros, awaits_io: bool) -> bool {
         let Some((end_us, kind)) = self.look else { return self.begin(now, usize::from(awaits_io)) };
         if now < end_us {

@@ -63,7 +63,8 @@ impl PoolHandle {
         self.arenas[0].now_us()
     }
 
-    /// Returns whether latencies by the pool's clock are measurements: it runs by itself, or I/Os take time by a model.
+    /// Returns whether latencies by the pool's clock are meaningful: the clock runs by itself, or the durations of I/Os
+    /// are modelled.
     pub fn measures_latencies(&self) -> bool {
         self.arenas[0].measures_latencies()
     }

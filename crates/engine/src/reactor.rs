@@ -286,7 +286,7 @@ impl Reactor {
             worked = true;
         }
         if self.end_held() {
-            // What the core asks for next comes before another I/O ends.
+            // Carry out the core's next actions before another I/O ends.
             self.carry_out();
             return true;
         }

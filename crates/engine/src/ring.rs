@@ -80,7 +80,7 @@ struct InflightIo {
     done: usize,
     /// The most bytes to move at a time.
     most_bytes: usize,
-    /// It takes turns with others of its device.
+    /// Paced: the I/O takes turns with others on its device.
     is_paced: bool,
     mode: i32,
     message: libc::msghdr,
@@ -183,7 +183,7 @@ impl InflightIo {
                 self.message.msg_iovlen = count;
                 opcode::SendMsg::new(fd, &raw const self.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
-            // A read would end at once, because guests make their eventfds non-blocking.
+            // A read would return immediately, because guests make their eventfds non-blocking.
             (Kind::Bell, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         };
         entry.user_data(u64::from(number))

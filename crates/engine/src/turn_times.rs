@@ -81,7 +81,7 @@ impl TurnTimes {
         self.load.is_busy()
     }
 
-    /// Notes that the current turn has found work.
+    /// Records that the current turn has found work.
     pub fn worked(&mut self) {
         self.worked = true;
     }
@@ -129,6 +129,6 @@ mod tests {
         assert_eq!((turns.took.count(), turns.took.sum_us()), (2, 5_050));
         turns.next(9_000_000);
         turns.next(9_400_000);
-        assert_eq!((turns.took.count(), turns.took.sum_us()), (3, 405_050), "the sleep is none");
+        assert_eq!((turns.took.count(), turns.took.sum_us()), (3, 405_050), "the sleep is not a turn");
     }
 }

@@ -167,7 +167,7 @@ fn nothing_of_a_pool_that_was_wiped_counts_for_the_next() {
     let formatting = Formatting { overwrite: true, ..Formatting::default() };
     let refused = pool::create(&settings.devices, formatting, Shape { redundancy: false, arenas: 3 });
     assert!(refused.unwrap_err().to_string().contains("already carries"));
-    // As `dd` over the beginning of the device: the second arena's superblock stays.
+    // Overwrite the beginning of the device, as `dd` would: the second arena's superblock stays.
     let device = std::fs::OpenOptions::new().write(true).open(&settings.devices[0]).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&device, &vec![0; 1 << 20], 0).unwrap();
     drop(device);

@@ -34,7 +34,7 @@ fn detach(host: &Host, disk: DiskHandle) {
     host.handle().arena(disk).detach(disk, false).unwrap().wait().unwrap();
 }
 
-/// Attaches the disk where it was, again and again while it is being released.
+/// Attaches the disk again at the host where it was, and retries while the disk is being released.
 fn attach_again(host: &Host, origin: &OriginSpec) -> DiskHandle {
     loop {
         let spec = DiskSpec { moves: Some(Moves::default()), ..spec(1, DISK_MIB, origin.clone()) };
@@ -49,8 +49,8 @@ fn attach_again(host: &Host, origin: &OriginSpec) -> DiskHandle {
     }
 }
 
-/// A host attaches its disk again at the moment when another host asks for it: one of them gets the disk, and the other
-/// one gets it when its guest arrives.
+/// A host attaches its disk again at the moment when another host asks for it. Either of them may get the disk first;
+/// in the end the host of the guest owns it.
 #[test]
 fn an_attach_and_a_release_at_the_same_time_leave_one_owner() {
     let (shared, a, b) = (Place::new("detached"), Place::new("detached-a"), Place::new("detached-b"));
@@ -111,7 +111,7 @@ fn only_a_disk_that_was_left_clean_stands_by() {
     assert!(owns(&host), "it stands by");
     host.kill();
     host.start();
-    assert!(record(&host).is_none(), "after a start, only who has asked the others says that it may");
+    assert!(record(&host).is_none(), "after a start, it stands by only when the caller says so");
     assert!(host.handle().stand_by(DISK).unwrap() && owns(&host));
     // A disk that does not move is not given away.
     let (disk, job) = host.handle().attach(spec(1, DISK_MIB, origin(&shared))).unwrap();

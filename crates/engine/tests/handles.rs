@@ -81,7 +81,7 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
     assert!(matches!(refusal(8 * MIB, false, 2), EngineError::Detached));
 }
 
-/// A connection that came to the end of its negotiation. Returns the client's side.
+/// Hands over a connection that has completed its negotiation. Returns the client's side.
 fn offer(
     handle: &PoolHandle,
     disk: DiskHandle,
@@ -97,7 +97,7 @@ fn offer(
     handle.arena(client.disk).add_nbd_client(client).map(|()| ours)
 }
 
-/// No client gets in between the check for clients and the change of size, either.
+/// No client can connect between the check for clients and the change of size.
 #[test]
 fn a_disk_that_is_being_made_smaller_takes_no_client() {
     let place = Place::new("shrinking");
@@ -114,7 +114,7 @@ fn a_disk_that_is_being_made_smaller_takes_no_client() {
     }
 }
 
-/// No client gets in between the check for clients and the end of the detach.
+/// No client can connect between the check for clients and the end of the detach.
 #[test]
 fn a_disk_that_is_being_detached_takes_no_client() {
     let (place, near) = (Place::new("closing"), Place::new("closing-near"));
@@ -132,7 +132,7 @@ fn a_disk_that_is_being_detached_takes_no_client() {
     drop(client);
     wait_until("the client's end", || handle.arena(disk).nbd_peers(disk).unwrap().is_empty());
 
-    // What is dirty cannot be cleaned, so the detach takes its time.
+    // Dirty blocks cannot be cleaned now, so the detach does not end.
     server.leaves.store(true, Ordering::Relaxed);
     let job = handle.arena(disk).detach(disk, false).unwrap();
     refused("a client", offer(&handle, disk, 8 * MIB, false, 9));

@@ -1,4 +1,4 @@
-//! Every method moves a disk with what it promises and with nothing else: two pools, one origin.
+//! Every method moves a disk with exactly the blocks that it promises: two pools, one origin.
 
 mod common;
 
@@ -18,7 +18,7 @@ const SECTORS: u64 = BYTES / 512;
 const DISK: DiskId = DiskId([1; 16]);
 /// The guest writes this much from the start of the disk on.
 const WRITTEN: u64 = SECTORS / 4;
-/// It reads from here on twice, from there on once, in sectors.
+/// In sectors: the guest reads from `HOT` to `COLD` twice, and from `COLD` to `END` once.
 const HOT: u64 = SECTORS / 2;
 const COLD: u64 = HOT + SECTORS / 8;
 const END: u64 = COLD + SECTORS / 8;
@@ -46,7 +46,8 @@ fn read_blocks(guest: &mut Client, from: u64, to: u64) {
     }
 }
 
-/// Two hosts. The disk is at the first one, with dirty blocks, with clean ones that were used again, and with others.
+/// Two hosts. The disk is at the first one, with dirty blocks, with clean blocks that were used again, and with clean
+/// blocks that were used once.
 struct Pair {
     shared: Place,
     _places: [Place; 2],
@@ -91,7 +92,7 @@ impl Pair {
         (self, moved)
     }
 
-    /// Everything is there, and the earlier owner is needed no more.
+    /// Checks that all data is at the new owner, and that the earlier owner is no longer needed.
     fn check(&self, moved: &mut Client) {
         let expected = |sector| match sector {
             80..84 => 2,
@@ -106,7 +107,7 @@ impl Pair {
         wait_until("the move ends", || is_alone(&self.b) && !status(&self.a).progress.is_peer);
     }
 
-    /// Clean blocks have followed, as many as can be.
+    /// Waits until all clean blocks that can follow have followed.
     fn wait_for_late(&self) {
         wait_until("clean blocks follow", || {
             let left = status(&self.b).progress.following_blocks;
@@ -115,10 +116,10 @@ impl Pair {
     }
 }
 
-/// The data is at the origin before the other host has the disk.
+/// Whether the data that the guest wrote before the move is at the origin.
 fn is_written_back(pair: &Pair) -> bool {
     let origin = fs::read(pair.shared.path("origin")).unwrap();
-    // The guest has changed sectors there since.
+    // Sectors 80 to 83 are left out: the guest has changed them on the other host since.
     origin[..80 * 512] == patterns(0, 80, 1)
         && origin[84 * 512..(WRITTEN * 512) as usize] == patterns(84, WRITTEN - 84, 1)
 }

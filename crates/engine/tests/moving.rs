@@ -40,7 +40,7 @@ fn origin(place: &Place) -> OriginSpec {
     OriginSpec::File { path }
 }
 
-/// A guest on NBD moves there and back; every sector is what was written last.
+/// A guest on NBD moves to the other host and back; every sector has what was written last.
 fn there_and_back(detaches: bool, faults: bool, seed: u64) {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
     let network = Network::new(faults, seed);
@@ -54,7 +54,7 @@ fn there_and_back(detaches: bool, faults: bool, seed: u64) {
 
     send_ahead(&a, at_a, &b);
     guest.write(64, 64, 2);
-    // The hypervisor there looks at the disk before its guest comes.
+    // The destination's hypervisor reads the disk before its guest arrives.
     let mut moved = Client::new(&b.handle(), at_b, BYTES);
     assert_eq!(moved.read(0, 8), patterns(0, 8, 1));
     assert_eq!(moved.read(64, 64), patterns(64, 64, 2));
@@ -122,7 +122,7 @@ fn a_network_that_loses_messages_only_costs_time() {
     there_and_back(false, true, 1);
 }
 
-/// More clients look at a disk before its guest comes than its owner reads for at a time: none is refused, and all are
+/// Before the guest arrives, more clients read a disk than the owner serves at a time: no read is refused, and all are
 /// answered.
 #[test]
 fn clients_that_look_at_a_disk_wait_for_each_other() {
@@ -188,7 +188,7 @@ fn blocks_that_only_the_source_has_wait_for_it() {
     wait_until("nothing is left at the source", || !status(&a).progress.is_peer);
 }
 
-/// Without blocks that were sent ahead, and with a guest that never stopped at the source: it is not taken from it.
+/// Nothing was sent ahead, and the guest at the source has never stopped: the disk is not taken from it.
 #[test]
 fn a_disk_in_use_is_not_given_away() {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
@@ -236,7 +236,7 @@ fn a_guest_that_gives_up_does_not_take_the_disk_later() {
     assert!(owns(&a) && !owns(&b));
 }
 
-/// What was sent ahead is dropped when the migration is called off, and it can begin again.
+/// Copies that were sent ahead are dropped when the migration is aborted, and the migration can begin again.
 #[test]
 fn a_migration_that_is_called_off_changes_nothing() {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
@@ -258,7 +258,7 @@ fn a_migration_that_is_called_off_changes_nothing() {
     assert_eq!(moved.read(8, SECTORS - 8), patterns(8, SECTORS - 8, 2));
 }
 
-/// A hypervisor looks at a disk on hosts that only know where it was two moves ago: they are told where it is.
+/// A hypervisor reads a disk on hosts that only know where it was two moves ago: they learn where it is now.
 #[test]
 fn a_read_finds_a_disk_that_has_moved_on() {
     let places: Vec<Place> =
@@ -374,8 +374,8 @@ fn a_disk_that_was_released_is_taken_although_nobody_writes() {
     assert!(owns(&b));
 }
 
-/// A client reads while no other host can be reached, and the guest comes: the read is answered when the disk is here, also
-/// where the disk was new once, so that no other host was named when it was attached.
+/// A client reads while no other host can be reached, and then the guest arrives: the read is answered when the disk is
+/// here. This also holds if the disk was new at first, so that no other host was named when it was attached.
 #[test]
 fn a_read_that_waited_for_the_owner_is_answered_when_the_disk_comes() {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));

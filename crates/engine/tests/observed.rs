@@ -28,7 +28,7 @@ type Answers = Arc<Mutex<Vec<Answer>>>;
 /// Another disk of the same host.
 const OTHER: DiskId = DiskId([2; 16]);
 
-/// Makes this pool one of a host whose answers are collected.
+/// Makes this host known to the pool, and collects its answers.
 fn join(handle: &PoolHandle, answers: &Answers) {
     let answers = answers.clone();
     join_as(handle, 1, move |to, message| {
@@ -38,7 +38,7 @@ fn join(handle: &PoolHandle, answers: &Answers) {
     });
 }
 
-/// Makes this pool one of a host that was started this often.
+/// Makes this host, which was started this many times, known to the pool.
 fn join_as(handle: &PoolHandle, starts: u64, send: impl Fn(HostId, HostMessage) + Send + Sync + 'static) {
     let send = move |to, _, message| send(to, message);
     let host = HostSettings {
@@ -111,8 +111,8 @@ fn no_host_has_more_read_at_a_time_than_its_room() {
     assert!(answers.lock().unwrap()[0] == (HostId(2), 7, Ok(data[7 * bytes..8 * bytes].to_vec())));
 }
 
-/// A host repeats its questions while the origin of one disk is away. They take the room of one read, and none of that of
-/// another disk.
+/// A host repeats a question while the origin of one disk is away. The repetitions together take the room of one read,
+/// and none of the room of another disk.
 #[test]
 fn reads_of_a_disk_whose_origin_is_away_do_not_hold_up_others() {
     let place = Place::new("observed-two");
@@ -170,7 +170,7 @@ fn a_read_of_any_length_is_answered() {
     assert!(client.read(100, SECTORS) == patterns(100, SECTORS, 5));
 }
 
-/// The answer to a question of an earlier start may come late, and must not pass for that to one of this start.
+/// A late answer to a question of an earlier start must not be taken for the answer to a question of this start.
 #[test]
 fn questions_have_other_numbers_after_a_restart() {
     let place = Place::new("observed-again");

@@ -116,7 +116,8 @@ fn an_nbd_origin_may_go_and_come_back() {
     assert_eq!(client.read(0, 200), patterns(0, 200, 1));
 }
 
-/// Such as nbdkit after SIGTERM. What it answers is no error of the disk: it is asked again when it is back.
+/// A server that is shutting down, such as nbdkit after SIGTERM. Its answers are not errors of the disk: requests are
+/// repeated when the server is back.
 #[test]
 fn a_server_that_is_shutting_down_is_waited_for() {
     let (place, near) = (Place::new("departing"), Place::new("near"));

@@ -79,7 +79,7 @@ fn nothing_flushed_is_lost_with_the_owner() {
         for sector in (0..SECTORS).step_by(256) {
             guest.write(sector, 256, round);
         }
-        // Past the cache, over what the replica has.
+        // The trim bypasses the cache, over blocks that the replica has.
         guest.trim(512, 64);
         guest.flush();
     }
@@ -178,7 +178,7 @@ fn a_restarted_owner_serves_the_disk_again() {
     wait_until("the replica is complete", || is_complete(&a));
 }
 
-/// The disk is not attached any more, or as one that does not move: its replica ends nevertheless.
+/// The disk is no longer attached, or is attached as a disk that does not move: its replica ends nevertheless.
 #[test]
 fn a_replica_is_ended_although_its_disk_moves_no_more() {
     let network = Network::new(false, 0);
@@ -247,7 +247,7 @@ fn a_host_that_is_not_the_owner_neither_ends_nor_empties_a_replica() {
     for incarnation in [0, (1 << 32) + 1, u64::MAX] {
         for (count, taker) in [(0, 0), (1, (1 << 32) + 1), (u64::MAX, (1 << 32) + 1), (1, (1 << 32) + 2)] {
             let session = Session { incarnation, count };
-            // Even a new owner waits until the replica is not in use any more.
+            // Even a message of a new owner has no effect while the replica is in use.
             let later = made_up(session, taker, epoch + 1).pop();
             for message in made_up(session, taker, epoch).into_iter().chain(later) {
                 for host in [&a, &b] {
@@ -277,7 +277,7 @@ fn a_take_over_is_trusted_once_and_only_with_a_replica_that_is_there() {
     guest.flush();
     a.kill();
     wait_until("the end of the lease", || status(&b).replica.is_some_and(|replica| !replica.is_certain));
-    // An epoch that is too low: nothing has happened, and nothing is trusted any more.
+    // The epoch is too low: nothing changes, and the replica is not trusted any more.
     b.handle().arena(at_b).take_over_with_replica(at_b, 0).unwrap_err();
     assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
     b.handle().arena(at_b).take_over_with_replica(at_b, FORCED).unwrap();
@@ -312,8 +312,8 @@ fn a_host_on_which_the_disk_is_smaller_has_no_replica() {
     assert!(guest.read(SECTORS - 8, 8) == patterns(SECTORS - 8, 8, 2));
 }
 
-/// The owner comes back without what its devices had: the replica is the only place of what was dirty there. The disk is
-/// attached at both.
+/// The owner comes back without what its devices had: only the replica has what was dirty there. The disk is attached
+/// at both hosts.
 fn lossy(network: &Arc<Network>) -> ([Place; 3], Host, Host, [DiskHandle; 2]) {
     let places = ["replica-loss", "replica-loss-a", "replica-loss-b"].map(Place::new);
     let (mut host_a, host_b) = (Host::new(&places[1], 1, network), Host::new(&places[2], 2, network));
@@ -338,7 +338,7 @@ fn lossy(network: &Arc<Network>) -> ([Place; 3], Host, Host, [DiskHandle; 2]) {
 fn an_owner_that_has_lost_blocks_does_not_end_its_replica() {
     let network = Network::new(false, 0);
     let (_places, mut a, b, [_, at_b]) = lossy(&network);
-    // Longer than until it could no longer be used.
+    // Wait for longer than the replica's lease.
     std::thread::sleep(Duration::from_secs(8));
     let MoveStatus { problem, no_replica, .. } = status(&a);
     assert!(problem.is_some_and(|problem| problem.contains("take the disk over on the other one")));
@@ -366,7 +366,7 @@ fn a_loss_that_is_accepted_ends_the_replica() {
     wait_until("the replica is gone", || status(&b).replica.is_none());
 }
 
-/// It was given up while its host could not be reached, and the owner wants none any more.
+/// The owner gives the replica up while the replica's host cannot be reached, and does not want another one.
 #[test]
 fn a_replica_that_its_owner_has_left_ends_when_its_host_asks() {
     let network = Network::new(false, 0);

@@ -53,7 +53,7 @@ fn moved() -> (Place, [Place; 2], Host, Host, [DiskHandle; 2], Client) {
     (shared, [a, b], host_a, host_b, [at_a, at_b], guest)
 }
 
-/// What is at the dead host only fails, and nothing else; the list of it is exact.
+/// Only reads of sectors that just the dead host had fail; the list of these sectors is exact.
 #[test]
 fn what_only_the_dead_host_had_fails_until_it_is_written() {
     let (_shared, _places, mut a, b, [_, at_b], mut guest) = moved();
@@ -85,7 +85,8 @@ fn what_only_the_dead_host_had_fails_until_it_is_written() {
     assert_eq!(b.handle().arena(at_b).lost_runs(at_b).unwrap(), [] as [(SectorNo, u64); 0]);
 }
 
-/// The host that needs blocks of a dead one was restarted: it has no list, and keeps all that it has.
+/// The host that needs blocks of a dead one was restarted: it no longer has the list of
+/// those blocks, and keeps all blocks that it has itself.
 #[test]
 fn a_restarted_host_keeps_what_it_has() {
     let (shared, _places, mut a, mut b, _, guest) = moved();
@@ -136,7 +137,7 @@ fn a_dead_owner_that_comes_back_serves_nothing_and_keeps_its_dirty_blocks() {
     assert!(matches!(status(&a).record, Record::Overtaken { by, epoch: FORCED } if by == b.id));
     let told = EngineEvent::Overtaken { disk: DISK, by: b.id, dirty_blocks: 1 };
     wait_until("the event", || events.try_iter().any(|event| event == told));
-    // A guest there is not served, and what is dirty there never reaches the origin.
+    // A guest at the earlier owner is not served, and its dirty blocks never reach the origin.
     let other = Client::new(&a.handle(), at_a, BYTES);
     let mut waiting = other.ask_only(Command::Write, 0, 8, &patterns(0, 8, 9));
     b.handle().arena(at_b).clean(at_b).unwrap().wait().unwrap();
@@ -157,7 +158,8 @@ fn a_dead_owner_that_comes_back_serves_nothing_and_keeps_its_dirty_blocks() {
     assert_eq!(guest.read(0, 8), patterns(0, 8, 3));
 }
 
-/// The disk went away and its new owner died: what is still held for that one is the newest that is left.
+/// The disk has moved away and its new owner has died: the blocks still held for the new owner are the newest
+/// ones left.
 #[test]
 fn a_disk_is_taken_back_from_a_dead_owner() {
     let (_shared, _places, a, mut b, [disk, _], guest) = moved();
@@ -175,7 +177,7 @@ fn a_disk_is_taken_back_from_a_dead_owner() {
     assert!(held > 0, "what was held is served");
 }
 
-/// A host that waits for the disk was away when it was taken over, and hears of it while copies are being sent there.
+/// A host that waits for the disk has missed the take-over, and learns of it while copies are being sent to it.
 #[test]
 fn a_host_that_waits_hears_who_has_taken_the_disk_over() {
     let shared = Place::new("takeover");

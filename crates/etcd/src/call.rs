@@ -17,7 +17,7 @@ pub(crate) const MOST_CALLS: usize = 64;
 /// A change, and who waits for it.
 pub(crate) struct Call {
     pub change: Change,
-    /// Gets the revision of the change. It has room for that.
+    /// Receives the revision of the change. The channel has room for it, so sending never blocks.
     pub answer: SyncSender<Result<i64, DirectoryError>>,
 }
 
@@ -26,7 +26,7 @@ impl Call {
     pub fn refuse(self, shared: &Shared) {
         shared.count_failed_call();
         let why = shared.why_away().unwrap_or_else(|| "the connection was just lost".into());
-        // Whoever has asked may be gone.
+        // The caller may have given up waiting.
         let _ = self.answer.try_send(Err(DirectoryError::Away { why }));
     }
 
@@ -79,7 +79,7 @@ async fn make(
     Ok(revision)
 }
 
-/// Applies a change to the view at once, so that its maker sees it. The watch brings it again.
+/// Applies a change to the view immediately, so that the caller sees it. The watch reports it again.
 fn note(shared: &Shared, writes: &[Write], revision: i64) {
     let at = Instant::now();
     let mut view = shared.lock_view();

@@ -30,7 +30,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Goes on with a lease, or with a new one if there is none or etcd does not know it any more.
+    /// Continues with a lease, or with a new one if there is none or etcd does not know it any more.
     pub async fn start(
         client: &mut Client,
         endpoint: &str,
@@ -60,7 +60,7 @@ impl Keeper {
         let sent = Instant::now();
         let keep = async {
             match client.lease_keep_alive(id).await {
-                // The library's word for an answer without time left.
+                // The library returns this error for an answer that says that the lease has no time left.
                 Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(None),
                 result => result.map(Some),
             }
@@ -88,7 +88,7 @@ impl Keeper {
     }
 }
 
-/// Etcd counts from when the request has arrived, so not before it was sent.
+/// Returns a lease that counts from when the request was sent: etcd counts from its arrival, which is never earlier.
 fn lease(id: i64, sent: Instant, seconds: i64) -> Lease {
     Lease { id, valid_until: sent + Duration::from_secs(seconds.unsigned_abs()) }
 }

@@ -1,5 +1,5 @@
-//! A host's connection to etcd, which has the directory of a cluster. What is written there, and what follows from it, is
-//! for the crate `haversack-directory` to say.
+//! A host's connection to etcd, which holds the directory of a cluster. The crate `haversack-directory` decides what is
+//! written there and what follows from it.
 //!
 //! [`Directory`] runs one thread. It keeps a connection to one member of etcd, a lease that says that this host is alive,
 //! and a watch that keeps the [`View`](haversack_directory::View) up to date. When anything fails it connects to the next

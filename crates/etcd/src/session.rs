@@ -1,4 +1,4 @@
-//! One connection to one member of etcd, from its begin to its end.
+//! One connection to one member of etcd, from beginning to end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Session<'a> {
     /// When a part of the report was refused, because another host has changed a key, or etcd has at the end of a
     /// lease. The report is then compared with the view again, which has the change by then.
     refused_at: Option<Instant>,
-    /// The revision of this host's entry while it is another daemon's.
+    /// The revision of the entry with this host's name, while another daemon has that name.
     other: Option<i64>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
         let before = std::mem::replace(&mut self.other, other);
         match (before, other) {
             (_, None) => self.shared.set_name_taken(false),
-            // A dead one does not report.
+            // The entry has changed, so the other daemon is alive: a dead one does not report.
             (Some(before), Some(now)) if before != now => self.shared.set_name_taken(true),
             _ => {}
         }

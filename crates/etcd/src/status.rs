@@ -127,7 +127,7 @@ impl Shared {
         lock(&self.view)
     }
 
-    /// Returns how the directory is.
+    /// Returns the state of the connection.
     pub fn status(&self) -> Status {
         let now = Instant::now();
         let (has_report, is_written) = {
@@ -181,7 +181,7 @@ impl Shared {
         lock(&self.report).report.clone()
     }
 
-    /// A report is in the directory, as far as it can be.
+    /// Records that a report is in the directory, as far as possible.
     pub fn wrote(&self, report: &Arc<Report>) {
         let mut waiting = lock(&self.report);
         if waiting.report.as_ref().is_some_and(|last| Arc::ptr_eq(last, report)) {
@@ -208,7 +208,7 @@ impl Shared {
         lock(&self.state).heard = Some(at);
     }
 
-    /// Everything was read from an etcd.
+    /// Records that everything was read from this etcd cluster.
     pub fn read(&self, at: Instant, cluster: Option<u64>) {
         let mut state = lock(&self.state);
         (state.heard, state.cluster) = (Some(at), cluster);
@@ -223,7 +223,7 @@ impl Shared {
         lock(&self.state).lease
     }
 
-    /// The lease was granted or prolonged; none if it has ended.
+    /// Sets the lease that was granted or prolonged; none if it has ended.
     pub fn set_lease(&self, lease: Option<Lease>) {
         let mut state = lock(&self.state);
         let is_other =

@@ -40,7 +40,8 @@ impl Watch {
         if is_lost || !is_same_history(shared, calls, endpoint).await? {
             read_all(shared, calls, endpoint).await?;
         }
-        // What happened at the last known revision may come in parts, so it is asked for again: it does no harm.
+        // The last known revision may have arrived only in part, so the watch starts with it: repeated changes are
+        // harmless.
         let from = shared.view().revision;
         let options = WatchOptions::new().with_prefix().with_start_revision(from).with_fragment();
         let stream = in_time(endpoint, "watching", watching.watch(PREFIX, Some(options))).await?;
@@ -102,7 +103,7 @@ impl Watch {
     }
 }
 
-/// Why a watch does not go on.
+/// Why a watch cannot continue.
 pub(crate) enum Lost {
     /// The history that it needs was compacted.
     Compacted,
@@ -151,7 +152,7 @@ async fn read_all(shared: &Shared, calls: &mut Client, endpoint: &str) -> Result
     tracing::debug!(endpoint, keys = all.len(), revision, "the directory was read");
     let mut view = shared.lock_view();
     Arc::make_mut(&mut view).replace(all.iter().filter_map(|kv| found(kv, at)), revision, at);
-    // Before anybody sees it.
+    // Do this before the view is unlocked, so that no reader sees one without the other.
     shared.read(at, cluster);
     Ok(())
 }

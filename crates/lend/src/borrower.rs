@@ -9,7 +9,7 @@
 //!   has until the next write begins.
 //! - A copy is used only if no write to the block was under way since its loan was asked for, up to the moment when all data
 //!   of the read is there. So it is what a read of the origin would return.
-//! - Each read that was taken on has one outcome.
+//! - Each read that [`Borrower::read`] accepts has exactly one outcome.
 //! - Memory: for each chosen lender about half a KiB, [`MOST_LOANS`] filters, [`MOST_READS`] reads of [`MOST_READ_BLOCKS`] blocks, and the table of writes.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -48,11 +48,11 @@ const REFUSED_US: Micros = 5_000_000;
 const FIRST_DEADLINE_US: Micros = 20_000;
 const LONGEST_DEADLINE_US: Micros = 200_000;
 const LEAST_DEADLINE_US: Micros = 1_000;
-/// Reads of the origin after which it is known.
+/// The origin's latency counts as known after this many reads.
 const ENOUGH: u32 = 64;
 /// The number of questions after which a loan is given up if more than half of them found nothing.
 const QUESTIONS: u32 = 128;
-/// Blocks that may not be sent under a loan, because they were written, before the next one is asked for.
+/// When more blocks than this could not be sent under a loan, because they were written, the next loan is requested.
 const MOST_UNSENT: u32 = 64;
 
 /// What a borrower needs to know.
@@ -73,7 +73,7 @@ pub struct BorrowerSettings {
 pub struct ReadTicket {
     newest: u64,
     began_us: Micros,
-    /// A lender was asked for it and had nothing.
+    /// A lender was asked for the data before and did not have it.
     was_missing: bool,
 }
 
@@ -101,7 +101,7 @@ pub enum Outcome {
 struct Lender {
     host: HostId,
     breaker: Breaker,
-    /// No loan is asked for before.
+    /// No loan is requested from this lender before this time.
     ask_from_us: Micros,
     /// The most blocks to request: half of what the lender has refused, and doubled each time that the lender grants a
     /// loan.
@@ -126,7 +126,7 @@ impl Lender {
         }
     }
 
-    /// Notes that it has refused a loan of this many blocks: a smaller one may be possible.
+    /// Records that the lender has refused a loan of this many blocks: a smaller one may be possible.
     fn refused(&mut self, now: Micros, blocks: u32) {
         if blocks > LEAST_LOAN_BLOCKS {
             self.most_blocks = (blocks / 2).max(LEAST_LOAN_BLOCKS);
@@ -136,7 +136,7 @@ impl Lender {
         }
     }
 
-    /// Notes that reads have ended.
+    /// Records that reads have ended.
     fn answered(&mut self, blocks: usize) {
         self.in_flight = self.in_flight.saturating_sub(blocks);
     }
@@ -248,17 +248,17 @@ impl Borrower {
         self.outcomes.pop_front()
     }
 
-    /// Notes that a write of any kind to these blocks, the last one included, is about to be sent to the origin.
+    /// Records that a write of any kind to these blocks, including `last`, is about to be sent to the origin.
     pub fn write_begins(&mut self, first: u64, last: u64) {
         self.voids.begins(first, last, self.newest);
     }
 
-    /// Notes that it has ended, successfully or not.
+    /// Records that such a write has ended, successfully or not.
     pub fn write_ended(&mut self, first: u64, last: u64) {
         self.voids.ended(first, last, self.newest);
     }
 
-    /// Takes on a read if lenders have all its blocks. Returns false if the origin is to be read.
+    /// Accepts a read if lenders have all its blocks. Returns false if the origin is to be read.
     pub fn read(
         &mut self,
         now: Micros,
@@ -317,13 +317,13 @@ impl Borrower {
         self.origin.p99_us().clamp(LEAST_DEADLINE_US, LONGEST_DEADLINE_US)
     }
 
-    /// Notes that a read of the origin is about to be sent.
+    /// Records that a read is about to be sent to the origin.
     pub fn read_begins(&self, now: Micros) -> ReadTicket {
         ReadTicket { newest: self.newest, began_us: now, was_missing: false }
     }
 
-    /// Takes in the result of a read of the origin: whole blocks, the last one included, whose data `data` returns. `room` returns
-    /// how many blocks may be sent to a lender, less those that were taken from `poll`.
+    /// Handles the end of a read of the origin: the whole blocks from `first` to `last`, whose contents `data` returns.
+    /// `room` returns how many blocks may be sent to a lender, not counting those already taken from `poll`.
     pub fn read_ended(
         &mut self,
         now: Micros,
@@ -432,7 +432,7 @@ impl Borrower {
         self.outcomes.push_back(Outcome::Send(part.lender, Message::Close { loan: part.loan }));
     }
 
-    /// Takes in a message of a lender.
+    /// Handles a message of a lender.
     pub fn heard(&mut self, now: Micros, from: HostId, message: Message) {
         let loan = message.loan();
         let at = self.parts.iter().position(|part| part.loan == loan && part.lender == from);
@@ -555,7 +555,7 @@ impl Borrower {
     fn remove(&mut self, question: u64) -> Option<Reading> {
         let reading = self.reads.remove(&question)?;
         for (_, host, _) in &reading.blocks {
-            // One that was chosen again since has forgotten this read.
+            // A lender that was removed and chosen again since no longer counts this read.
             self.lender_mut(*host).into_iter().for_each(|lender| lender.answered(1));
         }
         Some(reading)

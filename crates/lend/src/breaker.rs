@@ -70,7 +70,7 @@ impl Breaker {
         now >= self.until_us
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     pub fn answered(&mut self, now: Micros, took_us: Micros, origin: &Times) {
         if self.is_closed(now) {
             self.failures = 0;
@@ -79,7 +79,7 @@ impl Breaker {
         }
     }
 
-    /// Notes that an answer has not come after this time. The read takes that long, and then what the origin takes.
+    /// Records that an answer is late after this time. The whole read takes this time plus the origin's latency.
     pub fn late(&mut self, now: Micros, waited_us: Micros, origin: &Times) {
         if self.is_closed(now) {
             self.count(now, waited_us + origin.mean_us() as Micros, origin);
@@ -97,7 +97,7 @@ impl Breaker {
         }
     }
 
-    /// Notes a question that was answered wrongly, or not in time.
+    /// Records a question that was answered wrongly, or not in time.
     pub fn failed(&mut self, now: Micros) {
         if !self.is_closed(now) {
             return;

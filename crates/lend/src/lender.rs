@@ -182,7 +182,7 @@ impl Lender {
         self.outputs.push_back(LenderOutput::Send(host, disk, message));
     }
 
-    /// Takes in a message of a host that may borrow. `spare_blocks` can be stored without taking space from anyone.
+    /// Handles a message of a host that may borrow. `spare_blocks` can be stored without taking space from anyone.
     pub fn heard(&mut self, now: Micros, from: HostId, disk: DiskId, message: Message, spare_blocks: u64) {
         let loan = message.loan();
         let no = self.numbers.get(&(from, disk, loan)).copied();
@@ -249,7 +249,7 @@ impl Lender {
     /// Returns the loans that must end for a loan of a host; `None` if it would not be fair, or not enough.
     fn victims(&self, host: HostId, blocks: u32) -> Option<Vec<LoanNo>> {
         let blocks = u64::from(blocks);
-        // So that a disk does not lose all that it has for its next loan, and the first host leaves room for others.
+        // Such a large loan could cost the disk all its other loans, or leave no room for other hosts.
         if blocks > (self.capacity_blocks / LEAST_LOANS).max(LEAST_LOAN_BLOCKS.into()) {
             return None;
         }
@@ -339,7 +339,7 @@ impl Lender {
         self.outputs.push_back(LenderOutput::Read { no, block, ticket });
     }
 
-    /// Takes in the end of a read: the block's data, if it is there.
+    /// Handles the end of a read: the block's data, if the block is there.
     pub fn read_done(&mut self, ticket: u64, data: Option<Vec<u8>>) {
         let Some(Read { host, disk, loan, block, question }) = self.reads.remove(&ticket) else { return };
         self.figures.hit_blocks += u64::from(data.is_some());
@@ -351,7 +351,7 @@ impl Lender {
         self.send(host, disk, Message::Got { loan, block, question, found });
     }
 
-    /// Notes that no space could be made for a loan.
+    /// Records that no space could be made for a loan.
     pub fn failed(&mut self, no: LoanNo) {
         if let Some(held) = self.take(no) {
             let LoanStatus { host, disk, loan, .. } = held.status;

@@ -1,7 +1,7 @@
 //! When each block of a disk was last written at its origin, counted in loans.
 //!
-//! Blocks share a bounded number of entries, adjacent blocks different ones. An entry has the highest number of all its
-//! blocks: sharing only makes more copies void than need be.
+//! The number of entries is bounded, so blocks share them; adjacent blocks have different entries. An entry has the
+//! highest number of all its blocks, so sharing only makes more copies void than necessary.
 //!
 //! Invariants
 //! - An entry is at least the number of the newest loan at the beginning and at the end of each write to its blocks.
@@ -44,7 +44,7 @@ impl Voids {
         }
     }
 
-    /// Notes that a write to blocks begins while this loan is the newest.
+    /// Records that a write to blocks begins while this loan is the newest.
     pub fn begins(&mut self, first: u64, last: u64, newest: u64) {
         self.visit(first, last, |written_in, writes| {
             *written_in = newest;
@@ -52,7 +52,7 @@ impl Voids {
         });
     }
 
-    /// Notes that it has ended.
+    /// Records that such a write has ended.
     pub fn ended(&mut self, first: u64, last: u64, newest: u64) {
         self.visit(first, last, |written_in, writes| {
             *written_in = newest;

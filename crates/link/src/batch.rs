@@ -104,7 +104,7 @@ impl Packing {
         Packing { packer, link_is_slow: false, packed: Vec::new(), skip: (0, 1) }
     }
 
-    /// Notes whether the last batch had to wait for the link, or for a byte limit.
+    /// Records whether the last batch had to wait for the link, or for a byte limit.
     pub fn link_was_slow(&mut self, is_slow: bool) {
         self.link_is_slow = is_slow;
     }

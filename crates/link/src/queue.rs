@@ -149,7 +149,7 @@ impl Queue {
         self.send(frame)
     }
 
-    /// Copies that were taken needed fewer bytes on the link than their length.
+    /// Records how many bytes compression has saved for copies that were taken, so that the limit does not count them.
     pub fn saved(&mut self, copy_bytes: usize) {
         self.bucket.give_back(copy_bytes);
     }

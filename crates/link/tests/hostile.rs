@@ -247,7 +247,8 @@ fn a_flood_that_is_not_handled_stays_in_the_socket() {
         });
         scope.spawn(|| read_to_the_end(&mut &stream));
         wait_for(|| (received() >= most).then_some(()));
-        // The same thread serves another host, and would find more of the flood each time.
+        // Frames of another host arrive on the same thread. If the limit did not hold, more of the flood would arrive
+        // with each of them.
         let aa = Running::start(&config("aa.test", Security::Insecure, &[("b.test", &address.to_string())]));
         aa.expect(&Event::Connected);
         let mut waiting = Vec::new();
@@ -262,7 +263,7 @@ fn a_flood_that_is_not_handled_stays_in_the_socket() {
             }
         }
         let most_received = received();
-        // All of it comes when it is handled.
+        // When the waiting frames have been handled, the rest of the flood arrives.
         drop(waiting);
         for _ in 0..10 * most {
             events.recv().unwrap();

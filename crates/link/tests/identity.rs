@@ -167,7 +167,7 @@ fn a_host_of_an_older_version_is_spoken_to_in_that_version() {
     assert_eq!(a.state().last_error, None);
     drop(stream);
     a.expect(&Event::Lost);
-    // It may have been upgraded meanwhile.
+    // The peer may have been upgraded meanwhile, so the newest version is tried first.
     let (mut stream, _) = listener.accept().unwrap();
     assert_eq!(read_versioned_greeting(&mut stream).0, VERSION);
     stream.write_all(&refusal(OLDEST_VERSION, "no")).unwrap();

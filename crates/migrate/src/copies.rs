@@ -76,7 +76,7 @@ impl Sending {
         Some((block, self.at.next))
     }
 
-    /// Notes that a copy is on its way.
+    /// Records that a copy has been sent.
     pub fn sent(&mut self, block: BlockNo, now: Micros) {
         if self.in_flight.is_empty() {
             self.since_us = None;
@@ -85,7 +85,7 @@ impl Sending {
         self.at.next += 1;
     }
 
-    /// Notes up to which order copies have arrived, and whether one of the hosts is busy.
+    /// Records up to which order copies have arrived. `is_busy`: one of the hosts is busy.
     pub fn acknowledged(&mut self, until: Position, now: Micros, is_busy: bool) {
         if until.round != self.at.round || until.next > self.at.next {
             return;
@@ -139,7 +139,7 @@ impl Receiving {
         Receiving { from, session, until: at, beyond: BTreeSet::new() }
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub fn begins(&mut self, at: Position) {
         if at.round > self.until.round {
             (self.until, self.beyond) = (at, BTreeSet::new());

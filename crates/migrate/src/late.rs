@@ -193,7 +193,7 @@ impl Migration {
         }
     }
 
-    /// Notes that a late copy was asked for, so that lending goes on.
+    /// Records that a late copy was requested, so that lending continues.
     pub(crate) fn is_borrowed_from(&mut self, now: Micros) {
         if let Some(lending) = &mut self.lending {
             lending.asked_us = now;

@@ -40,7 +40,7 @@ pub struct Timing {
     /// The most clean blocks that are read from the origin at a time, if they follow the disk from there.
     pub preload_window: u32,
     /// The most blocks that are fetched from the earlier owner in a period of 100 ms, if the method has a limit.
-    /// Those that requests wait for count; blocks beyond the limit are first in the next period.
+    /// Blocks that requests wait for count, too; blocks beyond the limit come first in the next period.
     pub fetched_a_period: Option<u32>,
     /// How long a replica counts as certain after its owner was heard, unless the owner's policy says otherwise. It must be the
     /// same on all hosts.
@@ -131,7 +131,7 @@ pub struct Migration {
     pub(crate) disk: Option<DiskNo>,
     pub(crate) ownership: Ownership,
     pub(crate) task: Task,
-    /// The guest is here, and where it was before.
+    /// Set while the guest is here: the host where the guest was before.
     pub(crate) guest: Option<HostId>,
     pub(crate) asked_us: Micros,
     /// The method of migrations that do not name one.
@@ -302,7 +302,7 @@ impl Migration {
         self.disk.and_then(|disk| call.disk_info(disk)).is_some_and(|info| info.attached)
     }
 
-    /// Notes whether guests occupy this host, so that copies should be sent slowly, from here and to here.
+    /// Sets whether guests occupy this host. If so, copies from and to this host should be sent slowly.
     pub fn set_busy(&mut self, is_busy: bool) {
         self.is_busy = is_busy;
     }

@@ -8,35 +8,35 @@ use crate::message::{Message, Position, Question, Session};
 /// The purpose of a copy that is being read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyTicket {
-    /// It is sent ahead.
+    /// The copy is sent ahead of the disk.
     Ahead {
-        /// To this host.
+        /// The destination.
         to: HostId,
-        /// As one of these copies.
+        /// The session that the copy belongs to.
         session: Session,
-        /// For this start of its pool.
+        /// The start of the destination's pool that the copy is for.
         taker: u64,
         /// The round, and the copy's order.
         at: Position,
         /// The block.
         block: BlockNo,
     },
-    /// It is for the replica.
+    /// The copy is for the replica.
     Replica {
-        /// To this host.
+        /// The replica's host.
         to: HostId,
-        /// As one of these copies.
+        /// The session that the copy belongs to.
         session: Session,
-        /// For this start of its pool.
+        /// The start of that host's pool that the copy is for.
         taker: u64,
         /// The round, and the copy's order.
         at: Position,
         /// The block.
         block: BlockNo,
     },
-    /// It answers a question.
+    /// The copy answers a question.
     Answer {
-        /// Of this host.
+        /// The host that asked.
         to: HostId,
         /// The question.
         question: Question,

@@ -36,7 +36,7 @@ impl Migration {
                 let job = match call.freeze(now, disk) {
                     Ok(job) => job,
                     Err(error) => {
-                        // After a restart it may not be attached. The new owner asks again.
+                        // After a restart, the disk may not be attached here yet. The new owner asks again.
                         if !self.is_attached_here(call) {
                             self.attach_again(call, now);
                         }
@@ -74,7 +74,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Whether this host has dirty blocks that it released and that no host has needed.
+    /// Whether this host keeps dirty blocks for another host: those of a disk that it has released, or a replica.
     pub(crate) fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. } | Moved::Replica { .. }))
@@ -139,7 +139,7 @@ impl Migration {
         Ok(())
     }
 
-    /// The disk is frozen, or cannot be.
+    /// Handles the end of the freeze: the disk is frozen, or could not be frozen.
     pub(crate) fn frozen<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -94,13 +94,13 @@ impl Pace {
         if self.allowed < BURST as f64 { 0 } else { self.allowed as usize }
     }
 
-    /// Notes that copies were sent.
+    /// Records that copies were sent.
     pub fn sent(&mut self, copies: usize) {
         self.allowed = (self.allowed - copies as f64).max(0.0);
     }
 
-    /// Notes that copies have arrived. The answer to the newest of them took `answer_us`. `is_busy` says whether guests
-    /// occupy one of the hosts.
+    /// Records that copies have arrived. The answer to the newest of them took `answer_us`. `is_busy` says whether
+    /// guests occupy one of the hosts.
     pub fn arrived(&mut self, now: Micros, answer_us: Micros, is_busy: bool) {
         if now >= self.period_us + BASE_US {
             (self.soonest_us, self.period_us) = ([None, self.soonest_us[0]], now);

@@ -91,7 +91,7 @@ impl Keeping {
         }
     }
 
-    /// A beat is being sent.
+    /// Records that a beat is being sent.
     fn beats(&mut self, now: Micros) {
         self.beat += 1;
         self.beats.push_back((self.beat, now));
@@ -100,7 +100,7 @@ impl Keeping {
         }
     }
 
-    /// The owner returns a beat.
+    /// Handles a beat that the owner has returned.
     fn heard(&mut self, echo: u64, now: Micros, lease_us: Micros) {
         (self.heard_us, self.owes_answer) = (now, true);
         while self.beats.front().is_some_and(|(beat, _)| *beat < echo) {
@@ -186,7 +186,7 @@ impl Migration {
         self.send(to, Message::ReplicaHas(state));
     }
 
-    /// An owner asks for an empty replica, or begins another round of copies for this one.
+    /// Handles a request of an owner: to start an empty replica, or to begin another round of copies for this one.
     #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
     pub(crate) fn replica_opened<M: Memory>(
         &mut self,
@@ -230,7 +230,8 @@ impl Migration {
         }
     }
 
-    /// Returns the replica to which a message belongs. One for an earlier start of this host is answered.
+    /// Returns the replica to which a message belongs. If the message is for an earlier start of this
+    /// host, tells the owner that the replica is unknown.
     fn kept(&mut self, from: HostId, session: Session, taker: u64) -> Option<&mut Keeping> {
         let is_known = self.keeping.as_ref().is_some_and(|one| one.from == from && one.session == session);
         if taker != self.incarnation {
@@ -310,7 +311,7 @@ impl Migration {
         }
     }
 
-    /// The owner does not need its replica here any more.
+    /// Handles the owner's message that it no longer needs its replica here.
     pub(crate) fn replica_ended<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -370,8 +371,8 @@ impl Migration {
         true
     }
 
-    /// Asks an owner that says nothing whether it still needs the replica that is here: it may have given that up without having
-    /// told this host.
+    /// Asks an owner that says nothing whether it still needs the replica that is here: the owner may have given it up
+    /// without telling this host.
     pub(crate) fn ask_silent_owner<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         let Some(Moved::Replica { of, .. }) = info.map(|info| info.moved) else {

@@ -73,14 +73,14 @@ const LEFT_ALONE_US: [Micros; 2] = [15_000_000, 240_000_000];
 #[derive(Debug, Default)]
 pub(crate) struct Hindrance {
     why: Option<NoReplica>,
-    /// Until when this host is left alone.
+    /// The host that is not asked again for now, and until when.
     left_alone: Option<(HostId, Micros)>,
     /// For how long it is left alone next time.
     next_us: Option<Micros>,
 }
 
 impl Hindrance {
-    /// The host did not store what it was sent.
+    /// Records that the host did not store what it was sent.
     fn not_stored(&mut self, at: HostId, now: Micros) {
         let [first_us, most_us] = LEFT_ALONE_US;
         let is_same = self.left_alone.is_some_and(|(host, _)| host == at);
@@ -132,7 +132,7 @@ pub(crate) struct Replicating {
     /// The start of the pool of the replica's host, once it is known.
     taker: Option<u64>,
     sending: Sending,
-    /// Orders of copies that turned out to be of nothing.
+    /// Orders of copies for which there turned out to be nothing to copy.
     nothing: BTreeSet<u64>,
     removal: Option<Removal>,
     removals: u64,
@@ -144,7 +144,7 @@ pub(crate) struct Replicating {
     told_us: Option<Micros>,
     /// Since when the replica has not kept up.
     behind_us: Option<Micros>,
-    /// When it has this change, it is complete.
+    /// The replica is complete when it has this change.
     complete_from: Option<u64>,
     is_complete: bool,
 }
@@ -524,7 +524,7 @@ impl Migration {
         }
     }
 
-    /// The host of the replica says what it has.
+    /// Handles a message of the replica's host about what the replica has.
     pub(crate) fn heard_of_replica<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -535,7 +535,8 @@ impl Migration {
         let Some(disk) = self.disk else { return };
         let is_sent_there = |sending: &Sending| sending.to == from && sending.session == state.session;
         if self.replicating.is_none() && self.sending.as_ref().is_some_and(is_sent_there) {
-            // An earlier replica is in the way of the move.
+            // The destination still has an earlier replica, which must end before the move's copies are
+            // accepted.
             let taker = Some(state.taker);
             return self.send(from, Message::ReplicaEnd { session: state.session, taker });
         }
@@ -566,7 +567,7 @@ impl Migration {
                 }
             }
             Stage::Opening | Stage::Streaming if is_other || !state.is_known => {
-                // What it has had is of no use any more.
+                // The replica's earlier contents can no longer be used.
                 if is_other || replicating.stage == Stage::Streaming {
                     replicating.taker = Some(state.taker);
                     self.give_up_replica(call, now);
@@ -610,7 +611,7 @@ impl Migration {
         }
         sending.acknowledged(state.until, now, self.is_busy);
         if let Some(removal) = replicating.removal.take_if(|removal| removal.number <= state.removed) {
-            // Removals need no space there: they do not show that copies are stored.
+            // A removal needs no space on the other host, so it does not show that copies are stored there.
             if sending.in_flight.is_empty() {
                 replicating.behind_us = None;
             }
@@ -625,7 +626,7 @@ impl Migration {
         }
     }
 
-    /// The host of the replica has dropped it, and no crash there brings it back.
+    /// Handles the message that the replica's host has dropped the replica, so that no crash there brings it back.
     pub(crate) fn replica_dropped<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

@@ -52,9 +52,9 @@ impl Migration {
         }
     }
 
-    /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent
-    /// now. The guest is spared while it runs here, unless one waits at another host until this one has sent all.
-    /// Returns their number.
+    /// Starts to send as many copies as may be on their way, at most `most`: a driver that limits the rate passes how
+    /// many more may be sent now. While the guest runs here, copies are paced so that it is not slowed down. They are
+    /// not paced if another host already waits for the disk until all copies have been sent. Returns their number.
     pub fn send_more(&mut self, now: Micros, most: usize) -> usize {
         let limit = self.timing.copies_in_flight;
         let spares_guests = self.asker.is_none() && self.guest.is_some();
@@ -108,7 +108,8 @@ impl Migration {
             return;
         }
         if self.has_replica_of(call, from) {
-            // The owner has it dropped first, unless this is an old message.
+            // The replica must end before copies are accepted. This answer makes the owner end it, unless the offer is
+            // an old message.
             return self.answer_unknown(from, session);
         }
         let known = self.receiving.as_mut().filter(|receiving| receiving.from == from);
@@ -147,7 +148,8 @@ impl Migration {
         let mine = self.sending.as_mut().filter(|s| s.to == from && s.session == session);
         let Some(sending) = mine else { return };
         if sending.taker.is_some_and(|known| known != taker) {
-            // Its earlier contents are gone, and copies that were sent before may still arrive.
+            // The destination's pool was started again, so its earlier copies are gone. Earlier messages may still
+            // arrive, so a new session begins.
             let queue = std::mem::take(&mut sending.queue);
             if self.task == Task::Idle && self.start_sending(call, now, from).is_ok() {
                 self.send_blocks(queue);

@@ -3,9 +3,9 @@
 //! An intent decides nothing: the source's record says who owns the disk. The intent of a move that has ended, or that was
 //! abandoned, is removed.
 //!
-//! A disk that is being moved keeps its intent while its VM may still be moved: as long as the daemon that
-//! began the move is there, and as long as the program that it called may run, since a host that cannot reach
-//! etcd lets the program run.
+//! The intent of a disk that is being sent stays while the VM may still be moved: while the daemon that began the
+//! move is in the directory, and after that for as long as the program that the daemon called may run, because a
+//! host that cannot reach etcd does not stop the program.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use haversack_directory::bugs::{Bug, planted};
 use haversack_directory::{IntentRecord, Progress, Seen, View};
 
-/// For how many of its leases a host must see nobody drive a move before it removes the intent: a daemon that
-/// was cut off for a moment comes back.
+/// A host removes the intent of a move that no daemon drives only after this many of its leases: a daemon that
+/// was cut off briefly may come back.
 pub const ABANDONED_LEASES: u32 = 4;
 
 /// The intents that this host drives, or has seen abandoned.
@@ -23,14 +23,15 @@ pub struct Intents {
     me: String,
     instance: u64,
     abandoned_after: Duration,
-    /// Disks whose moves this daemon drives, and how often: an operator may ask for what the balancer does.
+    /// Disks whose moves this daemon drives, and the number of drivers of each: an operator may request a move
+    /// that the balancer already makes.
     driven: HashMap<String, u32>,
     /// Moves that their daemons do not drive any more, and since when.
     abandoned: HashMap<String, Instant>,
 }
 
 impl Intents {
-    /// Makes the intents of a daemon, which drives none yet.
+    /// Creates the state of a daemon that does not drive any move yet.
     pub fn new(me: &str, instance: u64, abandoned_after: Duration) -> Intents {
         Intents {
             me: me.into(),
@@ -57,7 +58,7 @@ impl Intents {
         }
     }
 
-    /// Returns the intents that have ended, among those that name this host and those of its disks.
+    /// Returns the obsolete intents among those that name this host or are of its disks.
     pub fn over(&mut self, view: &View, now: Instant) -> Vec<(String, IntentRecord)> {
         self.abandoned.retain(|disk, _| view.intents.contains_key(disk));
         let mut over = Vec::new();
@@ -79,7 +80,7 @@ impl Intents {
         let intent = &seen.record;
         let is_mine = intent.instance == self.instance;
         match view.progress(disk, intent) {
-            // The daemon that drives it removes it at its next look.
+            // While the daemon that began the move is there, it removes the intent itself, at its next check.
             Progress::Arrived | Progress::Elsewhere => is_mine || !is_driven(view, intent),
             Progress::Abandoned => self.is_abandoned(disk, now) || planted(Bug::AbandonAtOnce),
             Progress::Sending if !is_driven(view, intent) => {
@@ -112,7 +113,7 @@ fn is_driven(view: &View, intent: &IntentRecord) -> bool {
 pub enum Claimed<'a> {
     /// No move of the disk is under way.
     Free,
-    /// It is that move.
+    /// The requested move is already under way.
     Same(&'a IntentRecord),
     /// The disk is on its way to another host.
     Elsewhere(&'a IntentRecord),
@@ -138,7 +139,7 @@ mod tests {
     const ABANDONED: Duration = Duration::from_secs(60);
     const MOST: Duration = Duration::from_secs(600);
 
-    /// A disk that is on its way from alpha to beta, by the order of gamma.
+    /// A view with a disk that is being moved from alpha to beta by gamma's daemon.
     fn sending(most: Option<Duration>) -> View {
         let mut view = View::default();
         ["alpha", "beta", "gamma"].iter().for_each(|name| add_host(&mut view, name, true));
@@ -159,8 +160,8 @@ mod tests {
         view
     }
 
-    /// Returns after how many seconds the intent is over for alpha, if it is within a day. It looks every ten seconds at a view that
-    /// `change` has changed.
+    /// Returns after how many seconds alpha considers the intent obsolete, if within a day. Alpha checks the view every
+    /// ten seconds, after `change` has modified it.
     fn over_after(most: Option<Duration>, change: impl Fn(u64, &mut View)) -> Option<u64> {
         let mut view = sending(most);
         let (mut intents, begin) = (Intents::new("alpha", 9, ABANDONED), Instant::now());
@@ -178,22 +179,22 @@ mod tests {
     fn a_move_that_nobody_can_be_driving_is_over_although_its_disk_is_being_sent() {
         assert_eq!(over_after(Some(MOST), |_, _| {}), None, "gamma is there");
         assert_eq!(over_after(None, |_, view| gone(view)), None, "nobody knows how long its program runs");
-        // Its program may run as long as it may, and its end takes a moment.
+        // The program may run for `MOST`. After that, alpha waits for `ABANDONED`.
         assert_eq!(over_after(Some(MOST), |_, view| gone(view)), Some(660));
-        // It has been gone for long enough only then.
+        // Gamma disappears after 5000 s: alpha waits for `ABANDONED` from then on.
         let goes_late = |seconds, view: &mut View| {
             if seconds >= 5000 {
                 gone(view);
             }
         };
         assert_eq!(over_after(Some(MOST), goes_late), Some(5060));
-        // Another daemon of that name does not drive it.
+        // A later daemon with gamma's name does not drive the move.
         let is_other = |_, view: &mut View| {
             let host: &mut HostRecord = &mut view.hosts.get_mut("gamma").unwrap().record;
             host.instance = 2;
         };
         assert_eq!(over_after(Some(MOST), is_other), Some(660));
-        // It was only cut off, twice.
+        // Gamma is cut off repeatedly, each time for less than `ABANDONED`.
         let comes_back = |seconds, view: &mut View| {
             if seconds % 50 == 0 {
                 add_host(view, "gamma", true);

@@ -4,13 +4,15 @@
 //!
 //! - [`snapshot`] is what the balancer sees of the directory.
 //! - [`Observed`] is what a host remembers for the balancer: windows with too much demand, and earlier moves.
-//! - [`Mover`] is the host that balances: it takes one step after the other, from finding out whether it leads to calling the
+//! - [`Mover`] decides the steps of the host that balances, from checking whether this host leads to calling the
 //!   program that moves a VM.
 //! - [`Intents`] says which intents in the directory are obsolete.
 //!
 //! Invariants
 //! - A program is called only for a move whose intents are in the directory, and that the next leader can know of.
-//! - An intent is removed only by hosts that it names, and not while its move is driven, or may be while it is sending.
+//! - An intent is removed only by a host that it names or by the disk's owner, and only when its move is not driven. If
+//!   the daemon that drove the move disappears while the disk is being sent, the intent stays for as long as the
+//!   program that the daemon called may still run.
 
 mod intents;
 mod mover;

@@ -15,14 +15,15 @@ use serde::Serialize;
 use crate::observed::Observed;
 use crate::snapshot;
 
-/// For how long VMs are left alone.
+/// How long a VM is not moved again.
 #[derive(Clone, Copy, Debug)]
 pub struct Rests {
     /// After a move that has failed.
     pub after_failure: Duration,
-    /// After one that was made or that could not begin, in periods of the hosts' reports: until both hosts have reported it.
+    /// After a move that was made or could not begin, in report periods of the hosts: until both hosts have reported
+    /// the result.
     pub reports: f64,
-    /// The least after such a move.
+    /// The minimum after such a move.
     pub least: Duration,
 }
 
@@ -70,14 +71,14 @@ pub enum Act {
         disk: String,
         /// The intent.
         intent: IntentRecord,
-        /// This host's right to it.
+        /// This host's right to write it.
         leadership: Leadership,
     },
     /// Put what the balancer knows into the directory: [`Mover::handed_on`].
     HandOn {
         /// What it knows.
         record: BalanceRecord,
-        /// This host's right to it.
+        /// This host's right to write it.
         leadership: Leadership,
     },
     /// Have the program move a VM: [`Mover::moved`].
@@ -110,7 +111,7 @@ pub struct Mover {
     rests: Rests,
     /// The most time that the program may take, in milliseconds.
     most_ms: u64,
-    /// Says what is wrong with a name that cannot be passed to the program.
+    /// Returns an error for a name that cannot be passed to the program.
     check_name: fn(&str) -> Result<(), String>,
     leadership: Option<Leadership>,
     /// VMs that are left alone, and until when.
@@ -120,7 +121,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Makes the mover of a daemon, which ends the program that moves a VM after the time `most`.
+    /// Creates the mover of a daemon that stops the program that moves a VM after the time `most`.
     pub fn new(
         me: &str,
         instance: u64,
@@ -142,7 +143,7 @@ impl Mover {
         }
     }
 
-    /// Begins a round. Nothing is done while the view does not show what the directory has now.
+    /// Begins a round. Does nothing while the view is not up to date (`is_current`).
     pub fn round(&mut self, is_current: bool) -> Option<Act> {
         self.beginning = None;
         if !is_current {
@@ -180,7 +181,7 @@ impl Mover {
         Some(Act::Plan)
     }
 
-    /// The balancer has made a plan of this view.
+    /// Handles the result of [`Act::Plan`]: a plan that is based on this view.
     pub fn planned(
         &mut self,
         plan: Result<Plan, ClusterError>,
@@ -255,7 +256,7 @@ impl Mover {
         }
     }
 
-    /// An intent is in the directory, or was refused.
+    /// Handles the result of [`Act::Begin`]: the intent is in the directory, or was refused.
     pub fn began(
         &mut self,
         result: Result<(), DirectoryError>,
@@ -263,7 +264,7 @@ impl Mover {
         now: Instant,
     ) -> Option<Act> {
         if let Err(error) = result {
-            // Nothing was tried. The next plan is made of what the directory has then.
+            // The program was not called. The next plan is based on the directory as it is then.
             tracing::info!("a VM is not moved now: {error}");
             self.put_off(now);
             return None;
@@ -291,7 +292,7 @@ impl Mover {
     ) -> Option<Act> {
         if let Err(error) = result {
             tracing::debug!("the balancer's state is not in the directory: {error}");
-            // The program is not called.
+            // The program is not called, so forget the recorded move.
             let recorded = self.beginning.as_ref().and_then(|beginning| beginning.recorded.as_ref());
             recorded.into_iter().for_each(|moved| observed.forget(moved));
             self.put_off(now);
@@ -310,7 +311,7 @@ impl Mover {
         self.put_off(now);
     }
 
-    /// Leaves the VM alone until both hosts have reported the result.
+    /// Excludes the VM from moves until both hosts have reported the result.
     fn put_off(&mut self, now: Instant) {
         let Some(beginning) = self.beginning.take() else { return };
         let (least, most) = (self.rests.least, self.rests.after_failure);

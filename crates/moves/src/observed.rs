@@ -29,7 +29,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Makes what a host remembers when it starts.
+    /// Creates the state of a host that has just started.
     pub fn new(balancer: Balancer, now: Instant) -> Observed {
         Observed { balancer, clock_us: 0, since: now, windows: 0, handed_on: None, followed: None }
     }
@@ -50,7 +50,7 @@ impl Observed {
         (self.balancer.clone(), self.now_us(now))
     }
 
-    /// Returns whether a plan may say that a host is to borrow. `borrows` says that it does already.
+    /// Returns whether a plan may tell a host to borrow. `borrows`: the host already borrows.
     pub fn may_borrow(&self, host: &str, borrows: bool) -> bool {
         self.balancer.may_borrow(&HostName(host.into()), borrows)
     }
@@ -58,7 +58,7 @@ impl Observed {
     /// Looks at the hosts' loads at the end of a window.
     ///
     /// # Errors
-    /// What the directory has contradicts itself.
+    /// The directory contradicts itself.
     pub fn observe(&mut self, view: &View) -> Result<(), ClusterError> {
         self.balancer.observe(&crate::snapshot::of(view))?;
         self.windows += 1;
@@ -114,12 +114,12 @@ impl Observed {
 
     /// Returns what to hand on to the host that balances next.
     pub fn to_hand_on(&self, now: Instant) -> BalanceRecord {
-        // Its keys are text.
+        // This cannot fail: all keys are text.
         let state = serde_json::to_value(&self.balancer).unwrap_or_default();
         BalanceRecord { clock_us: self.now_us(now), state }
     }
 
-    /// The handed-on state is in the directory.
+    /// Records that the handed-on state is in the directory.
     pub fn handed_on(&mut self, record: BalanceRecord) {
         self.handed_on = Some(record);
     }
@@ -144,7 +144,7 @@ mod tests {
         MoveRecord { at_us, vm: vm.into(), from: "alpha".into(), to: "beta".into(), draining: false }
     }
 
-    /// A view with what a leader has handed on, whose clock showed that time.
+    /// A view in which a leader has handed on these moves when the cluster's clock showed `clock_us`.
     fn view(clock_us: Micros, moves: &[MoveRecord], revision: i64, at: Instant) -> View {
         let balancer = Balancer::restore(Settings::default(), moves.to_vec()).unwrap();
         let record = BalanceRecord { clock_us, state: serde_json::to_value(&balancer).unwrap() };
@@ -168,7 +168,7 @@ mod tests {
         let mut host = observed(start);
         host.follow(&view(5_000 * SECOND, &[moved("web", 4_900 * SECOND)], 7, start), at(10));
         assert_eq!(known(&host, at(10)), [("web".into(), 100)]);
-        // Etcd is an empty one now, and this host leads.
+        // Etcd has been replaced by an empty one, and this host leads.
         host.take_over(&View::default(), at(60));
         assert_eq!(known(&host, at(60)), [("web".into(), 150)]);
         assert_eq!(host.to_hand_on(at(60)).clock_us, 5_050 * SECOND);
@@ -180,12 +180,12 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut host = observed(start);
         host.follow(&view(5_000 * SECOND, &[moved("web", 4_900 * SECOND)], 7, start), at(10));
-        // Another one has just started, and its clock with it.
+        // Another leader has just started, so its clock shows only 30 s.
         let mut news = view(30 * SECOND, &[moved("db", 20 * SECOND)], 3, start);
         host.follow(&news, at(40));
         host.follow(&news, at(50));
         assert_eq!(known(&host, at(50)), [("web".into(), 140), ("db".into(), 20)]);
-        // Of the same move the later one counts.
+        // Of two moves of the same VM, the later one counts.
         news = view(60 * SECOND, &[moved("web", 55 * SECOND)], 4, start);
         host.take_over(&news, at(50));
         assert_eq!(known(&host, at(50)), [("db".into(), 20), ("web".into(), 5)]);

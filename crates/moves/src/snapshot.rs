@@ -82,7 +82,7 @@ impl<'a> Names<'a> {
 
 fn vms(view: &View) -> Vec<Vm> {
     let names = Names::new(view);
-    // By host as well: a VM whose disks are on two hosts is on its way.
+    // The key includes the host: a VM whose disks are on two hosts is being moved.
     let mut vms: BTreeMap<(String, String), Vm> = BTreeMap::new();
     for (id, seen) in &view.disks {
         let record = &seen.record;
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(names(&snapshot), expected);
         assert!(snapshot.vms.iter().all(|vm| vm.pinned.is_some()), "{:?}", snapshot.vms);
         assert_eq!(disks_of(&view, [("3", "alpha")])[&("3", "alpha")], [("3".into(), "local".into())]);
-        // A VM that is called like a part of another one.
+        // A VM with the name that a part of another VM would get.
         add_disk(&mut view, "5", "odd", Some("web@alpha"), "beta");
         let names: BTreeSet<String> = of(&view).vms.into_iter().map(|vm| vm.name.0).collect();
         assert!(names.len() == 5 && names.contains("web@alpha@"), "{names:?}");

@@ -138,7 +138,7 @@ impl FrontEnds {
         true
     }
 
-    /// Notes that none of a front end's queues runs any more.
+    /// Records that none of a front end's queues runs any more.
     pub fn release(&self, id: FrontEndId) {
         let mut state = self.state();
         if state.holder == Some(id) {

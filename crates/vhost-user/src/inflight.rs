@@ -194,13 +194,13 @@ impl InflightQueue {
         self.flag(head).store(1, Ordering::Release);
     }
 
-    /// Notes that a head is about to be published in the used ring.
+    /// Records that a head is about to be published in the used ring.
     pub(crate) fn before_used(&mut self, head: u16) {
         self.store(entry(head) + NEXT, self.load(LAST_BATCH_HEAD));
         self.store(LAST_BATCH_HEAD, head);
     }
 
-    /// Notes that the head was published: the used ring's index is now `used_index`.
+    /// Records that the head was published: the used ring's index is now `used_index`.
     pub(crate) fn after_used(&mut self, head: u16, used_index: u16) {
         self.flag(head).store(0, Ordering::Release);
         self.store(USED_INDEX, used_index);

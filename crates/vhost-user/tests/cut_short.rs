@@ -66,7 +66,7 @@ impl Place {
         assert!(cause.starts_with(&format!("the {what} is lost")), "{cause}");
     }
 
-    /// A new connection is served as if nothing had been.
+    /// Checks that a new connection is served normally.
     fn check_alive(&self) {
         let ram = Ram::new();
         let mut client = self.client(&ram, None);
@@ -102,7 +102,7 @@ fn data_that_was_cut_off_is_not_written() {
     client.queues[0].submit(driver::WRITE, 0, &[(BUFFERS, 4096)]).unwrap();
     place.check_lost("guest memory");
     assert_eq!(place.disk.stored(0, 4096), [5; 4096]);
-    assert_eq!(client.queues[0].driver.used_index(), 1, "what came to nothing is not answered");
+    assert_eq!(client.queues[0].driver.used_index(), 1, "the lost request is not completed");
     assert_eq!(neighbour.queues[0].run(driver::WRITE, 0, &[(BUFFERS, 4096)]), 0);
     place.check_alive();
     other.check_alive_beside(&mut neighbour);

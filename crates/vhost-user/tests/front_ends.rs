@@ -61,7 +61,7 @@ fn a_second_front_end_starts_where_the_first_has_stopped() {
     ];
     assert_eq!(disk.events(), all.concat());
 
-    // The one that has nothing leaves, and nothing is taken from the other.
+    // The front end without running queues disconnects; the other one keeps its queues.
     drop(source);
     wait_for_event(&disk, |event| *event == Event::Disconnected(None));
     assert_eq!(destination.queues[1].run(driver::WRITE, 3, &[(BUFFERS, 512)]), 0);
@@ -83,7 +83,7 @@ fn two_front_ends_never_have_queues_running_at_once() {
         }
     });
     wait_for_event(&disk, |event| *event == Event::Waits);
-    // One queue stopped is not all.
+    // The second front end waits until all queues of the first have stopped.
     first.frontend.set_vring_enable(0, false).unwrap();
     assert_eq!(first.queues[1].run(driver::WRITE, 7, &[(BUFFERS, 512)]), 0);
     assert!(!waiting.is_finished());

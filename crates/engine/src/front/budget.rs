@@ -3,8 +3,8 @@
 //! Invariants
 //! - Beyond the pool's budget, a disk without requests may always have one, and a client without requests one of at
 //!   most `SMALL_BYTES`. So no client waits forever, regardless of what the others use.
-//! - A disk uses no more than it leaves free. However many disks use all they may, the next one finds as much
-//!   free as each of them has.
+//! - Apart from these requests, memory is granted to a disk only if the disk then uses no more than what remains free
+//!   in the budget. So a single disk gets at most half of the budget, and memory always remains for the next disk.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;

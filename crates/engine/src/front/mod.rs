@@ -160,7 +160,7 @@ pub(crate) trait Client {
     ) -> Option<Finished>;
     /// Answers which parts of a range are cached (flag 1) and dirty (flag 2), as runs of sectors.
     fn status(&mut self, _: &mut ClientContext<'_>, _: u32, _: &[(u64, u32)]) {}
-    /// Notes the disk's new size.
+    /// Handles a change of the disk's size.
     fn resized(&mut self, _: u64) {}
     /// Copies from a write request's payload; returns false if it is lost.
     fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool;

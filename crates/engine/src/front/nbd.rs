@@ -144,7 +144,7 @@ pub(crate) struct NbdConnection {
     replies: VecDeque<Reply>,
     /// The replies that are being sent. They stay in place while a send is in flight: the kernel reads their heads.
     leaving: VecDeque<Reply>,
-    /// Bytes of the first of them that have been sent.
+    /// Bytes of the first reply in `leaving` that have been sent.
     gone_bytes: usize,
     /// Bytes of the send in flight.
     sending_bytes: Option<usize>,
@@ -486,7 +486,7 @@ impl NbdConnection {
     /// Closes a connection that cannot be served any more.
     fn hang_up(&mut self) {
         self.closing = true;
-        // I/O on it completes. A peer that has gone already is no failure.
+        // This completes all I/O on the socket. An error means that the peer has already disconnected.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }

@@ -208,7 +208,7 @@ struct Arrivals {
 }
 
 impl Arrivals {
-    /// Notes that the ring was polled and has requests up to this index.
+    /// Records that the ring was polled and has requests up to this index.
     fn look(&mut self, available: u16, now: Micros) {
         // A guest may set the index to anything.
         if available != self.available && self.seen.len() < haversack_vhost_user::MAX_QUEUE_SIZE.into() {
@@ -562,12 +562,12 @@ mod tests {
         let mut arrivals = Arrivals { looked_us: 10, available: 65_533, ..Arrivals::default() };
         arrivals.look(65_535, 20);
         assert_eq!(arrivals.of_taken(65_534), 10);
-        // Two more, of which the second poll sees none; the indices wrap around.
+        // Two more requests arrive after the poll at 30; the indices wrap around.
         arrivals.look(65_535, 30);
         arrivals.look(1, 40);
         assert_eq!(arrivals.of_taken(65_535), 10);
         assert_eq!([0, 1].map(|next| arrivals.of_taken(next)), [30, 30]);
-        assert_eq!(arrivals.of_taken(2), 40, "one that came between look and taking");
+        assert_eq!(arrivals.of_taken(2), 40, "a request that arrived between the poll and the take");
         arrivals.looked_us = 90;
         arrivals.look(3, 95);
         assert_eq!(arrivals.of_taken(3), 90);

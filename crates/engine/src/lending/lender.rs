@@ -58,7 +58,7 @@ impl Reactor {
         }
     }
 
-    /// Carries out what the lender wants done.
+    /// Carries out the lender's outputs.
     fn drive_lending(&mut self) {
         while let Some(output) = self.lending.as_mut().and_then(|lending| lending.lender.poll()) {
             match output {
@@ -128,7 +128,7 @@ impl Reactor {
         });
         match started {
             Some(Copied { mask: u8::MAX, .. }) => {}
-            // Part of the block is there. What the core reads now is not used.
+            // Only part of the block is cached, so the borrower gets nothing. The result of this read is not used.
             Some(_) => self.lent_read(ticket, None),
             None => {
                 self.memory.payloads.copies.drop_buffer(tag);
@@ -170,7 +170,7 @@ impl Reactor {
         self.lending.as_ref().is_some_and(|lending| lending.disks.len() < before)
     }
 
-    /// Returns when loans have to be looked at.
+    /// Returns when loans must be checked next.
     pub(crate) fn next_look_at_loans(&self) -> Option<Micros> {
         self.lending.as_ref()?.lender.next_look()
     }
@@ -183,7 +183,7 @@ impl Reactor {
         if !is_short || used == 0 || since_us < GIVE_BACK_EVERY_US {
             return false;
         }
-        // What is being forgotten frees space soon.
+        // Loans that are being forgotten will free space soon.
         if since_us < FREE_WITHIN_US && self.lent_disks() > used {
             return false;
         }

@@ -118,7 +118,7 @@ impl Reactor {
         let numbers: Vec<_> = self.core.disk_numbers().collect();
         for number in numbers {
             if self.core.disk_info(number).is_some_and(|info| is_lent(&info)) {
-                // An error says that it is a loan of this run, or is being forgotten.
+                // An error means that the loan is of this run, or is already being forgotten.
                 let _ = self.core_call(|core, now| core.forget(now, number, None));
             }
         }

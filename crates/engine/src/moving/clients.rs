@@ -8,7 +8,7 @@ use crate::front::{Asked, ClientKind, Tag, Wish};
 use crate::reactor::Reactor;
 
 impl Reactor {
-    /// A client is about to be added. Returns whether it may be served now.
+    /// Prepares for a client that is about to be added. Returns whether it may be served now.
     pub(crate) fn client_comes(&mut self, disk: DiskHandle, kind: ClientKind) -> bool {
         let Some(at) = self.moving.place_of(disk) else { return true };
         self.moving.movers[at].has_had_queues |= kind == ClientKind::VhostUser;

@@ -58,7 +58,7 @@ impl Copies {
         self.slots[Tag::decode(tag).slot as usize] = None;
     }
 
-    /// Notes the contents that a copy being read will have.
+    /// Records which contents a copy that is being read will have.
     pub fn reads(&mut self, tag: RequestTag, what: Copied) {
         if let Some((Purpose::Read { copied, .. }, _)) = &mut self.slots[Tag::decode(tag).slot as usize] {
             *copied = Some(what);
@@ -81,7 +81,7 @@ impl Copies {
         Some(bytes)
     }
 
-    /// Notes that the core has ended a read.
+    /// Records that the core has ended a read.
     pub fn completed(&mut self, slot: u32, result: Result<(), RequestError>) {
         let (purpose, bytes) = self.slots[slot as usize].take().expect("a read ends once");
         self.done.push(Done { purpose, bytes, result });

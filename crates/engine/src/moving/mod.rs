@@ -63,7 +63,7 @@ pub enum HostMessage {
         /// The data.
         data: std::result::Result<Vec<u8>, ReadRefusal>,
     },
-    /// What is said about flash that one host lends to the other.
+    /// A message about flash that one of the hosts lends to the other.
     Lend(haversack_lend::Message),
 }
 
@@ -106,7 +106,7 @@ pub struct HostSettings {
     pub fetched_a_period: Option<u32>,
     /// How messages are sent.
     pub send: SendToHost,
-    /// How many copies may be sent: beyond that they would wait for the rate that they are limited to.
+    /// How many copies may be sent now: more would wait for the rate limit.
     pub room: RoomForCopies,
 }
 
@@ -205,7 +205,7 @@ impl Reactor {
             return Err(ManageError::Busy.into());
         }
         self.check_not_overtaken(config.id)?;
-        // A disk that may have a replica is attached when that has ended.
+        // A disk that may still have a replica is attached when the replica has ended.
         let is_left = info.is_some_and(|info| {
             !info.owned || matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. })
         });
@@ -289,7 +289,7 @@ impl Reactor {
         if !is_away {
             let mover = self.moving.movers.swap_remove(at);
             if let Some(number) = mover.migration.disk() {
-                // An error says that it is not expected.
+                // An error means that the disk is not expected here.
                 let _ = self.core_call(|core, now| core.dismiss_disk(now, number));
             }
             self.stand_by(mover.id);

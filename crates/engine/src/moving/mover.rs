@@ -24,7 +24,8 @@ pub struct MoveStatus {
     pub from: HostId,
     /// The host that it is about to move to.
     pub to: Option<HostId>,
-    /// Method: of its migration to this host, as long as anything is on its way here, otherwise of one from here.
+    /// The method of the migration to this host while anything is still on its way here, otherwise of the migration
+    /// from here.
     pub method: Method,
     /// How often all cached blocks were listed to find what to send.
     pub passes: u32,
@@ -182,7 +183,7 @@ impl Mover {
         newer.map_or_else(|| self.owner(), |(host, _)| host)
     }
 
-    /// Notes where the disk went. Returns false if something newer is known.
+    /// Records where the disk went. Returns false if something newer is known.
     pub fn note_went_to(&mut self, to: HostId, epoch: u64) -> bool {
         let known = self.went_to.map_or(0, |(_, epoch)| epoch).max(self.migration.record().epoch());
         if epoch > known {

@@ -92,7 +92,7 @@ impl Reactor {
         let Some(number) = self.moving.movers[at].migration.disk() else { return };
         let tag = self.memory.payloads.copies.put(Purpose::Take, data);
         let now = self.now;
-        // An error says that the disk is no longer expected.
+        // An error means that the disk is no longer expected.
         let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, block, copied);
         self.memory.payloads.copies.drop_buffer(tag);
     }
@@ -108,7 +108,7 @@ impl Reactor {
         let Some(number) = self.moving.movers[at].migration.disk() else { return };
         let tag = self.memory.payloads.copies.put(Purpose::Take, data);
         let kept = self.core.with(&mut self.memory).keep_copy(self.now, tag, number, block, mask);
-        // An error says that there is no replica here any more.
+        // An error means that there is no replica here any more.
         self.moving.movers[at].migration.copy_kept(session, order, kept.unwrap_or(false));
         self.memory.payloads.copies.drop_buffer(tag);
     }
@@ -127,7 +127,7 @@ impl Reactor {
                 self.send_to(from, disk, HostMessage::ReadDone { question, data });
             }
             Purpose::Lent { ticket } => self.lent_read_done(ticket, bytes, result),
-            Purpose::Take => unreachable!("the core takes a copy at once"),
+            Purpose::Take => unreachable!("the core takes a copy within the call"),
         }
     }
 

@@ -70,7 +70,7 @@ impl BorrowedOrigin {
         (start / BLOCK_BYTES as u64, end / BLOCK_BYTES as u64)
     }
 
-    /// Lets the origin act, and takes in its answers.
+    /// Lets the underlying origin act, and handles its answers.
     fn inner(
         &mut self,
         context: &mut OriginContext<'_>,
@@ -118,7 +118,7 @@ impl BorrowedOrigin {
         });
     }
 
-    /// Carries out what the borrower wants done.
+    /// Carries out the borrower's outcomes.
     fn drive(&mut self, context: &mut OriginContext<'_>) {
         while let Some(outcome) = self.borrower.poll() {
             match outcome {

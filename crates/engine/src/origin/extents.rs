@@ -35,7 +35,8 @@ const STEP_BYTES: u64 = 1 << 30;
 const MOST_LAYERS: usize = 256;
 /// Blocks of each layer that are compared with the base.
 const COMPARED: usize = 256;
-/// How many blocks of zeroes may be read for each of them: nearly all images have such.
+/// How many blocks of zeroes may be read for each compared block: nearly all images have some. Equal zeroes prove
+/// nothing, so they do not count as compared.
 const ZEROES: usize = 4;
 /// How long the server may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(60);

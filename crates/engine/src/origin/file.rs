@@ -2,12 +2,12 @@
 //! krbd).
 //!
 //! Block devices with 512-byte sectors are accessed with direct I/O, past the page cache: another host that
-//! takes over the disk must find what was written. Those with larger ones go through the page cache, since requests
-//! are of whole 512-byte sectors. Files do so too, and are flushed with fdatasync.
+//! takes over the disk must find what was written. Devices with larger sectors go through the page cache,
+//! because requests are multiples of 512 bytes. So do files, which are flushed with fdatasync.
 //!
 //! If the disk moves between hosts, the page cache is used only for files on file systems that keep it coherent. On
-//! others, such as NFS, and on block devices, a host that has the disk again would read pages from before: they are
-//! accessed with direct I/O, or refused.
+//! others, such as NFS, and on block devices, a host that gets the disk back would read stale pages: such
+//! origins are accessed with direct I/O, or refused.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -272,7 +272,7 @@ mod tests {
         rustix::fs::fcntl_getfl(&opened.file).unwrap()
     }
 
-    /// A file system of a kernel's own has one page cache, however often a file on it is opened.
+    /// A local file system has one page cache, however often a file on it is opened.
     #[test]
     fn a_file_that_moves_goes_past_the_page_cache_only_where_hosts_have_different_ones() {
         let directory = tempfile::tempdir().unwrap();
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(ZEROES.0.as_ptr().align_offset(4096), 0);
     }
 
-    /// One that is on no block device, and not known.
+    /// A file system that is not on a block device and not in the list of known ones.
     #[test]
     fn a_file_that_moves_is_refused_where_it_cannot_go_past_the_page_cache() {
         let path = Path::new("/proc/self/comm");

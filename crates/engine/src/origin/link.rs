@@ -288,7 +288,7 @@ impl Link {
     pub fn hang_up(&mut self, why: &str) {
         if self.over.is_none() {
             self.over = Some(why.to_string());
-            // I/O on it completes. A peer that has gone already is no failure.
+            // This completes all I/O on the socket. An error means that the peer has already disconnected.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }

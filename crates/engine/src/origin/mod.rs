@@ -81,7 +81,7 @@ pub(crate) trait Origin {
     fn completed(&mut self, context: &mut OriginContext<'_>, token: u64, completion: Completion);
     /// Advances the time. Called by [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
-    /// Notes the disk's new size, which the store already has.
+    /// Handles the growth of the disk to a size that the store already has.
     fn grown(&mut self, _: &mut OriginContext<'_>, _needed_bytes: u64) {}
     /// Returns when it must be ticked next.
     fn next_wakeup(&self) -> Option<Micros> {
@@ -97,11 +97,11 @@ pub(crate) trait Origin {
     fn is_closed(&self) -> bool {
         true
     }
-    /// Takes in what a host says that lends flash to this one.
+    /// Handles a message of a host that lends flash to this one.
     fn lender_said(&mut self, _: &mut OriginContext<'_>, _from: HostId, _: Message) {}
     /// Stops using anything that was sent to lenders so far.
     fn void_lent(&mut self, _: &mut OriginContext<'_>) {}
-    /// Gives back what a lender has.
+    /// Restricts borrowing to these hosts, and gives back all loans of others.
     fn choose_lenders(&mut self, _: &mut OriginContext<'_>, _hosts: &[HostId]) {}
     /// Returns what is borrowed, in all and by lender, if the disk borrows.
     fn borrowed(&self, _now: Micros) -> Option<(BorrowerFigures, Vec<AtLender>)> {

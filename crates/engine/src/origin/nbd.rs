@@ -266,7 +266,7 @@ impl NbdOrigin {
         let flags = link.features();
         let has_fua = flags.contains(TransmissionFlags::SEND_FUA);
         let is_zeroing = matches!(job.request.op, OriginOp::Zero { .. });
-        // Zeroes are always made durable at once: a guest does not regard them as writes that it has to flush.
+        // Zeroes are always made durable immediately: a guest does not regard them as writes that it has to flush.
         let fua = if has_fua && (job.request.durable || is_zeroing) {
             CommandFlags::FUA
         } else {

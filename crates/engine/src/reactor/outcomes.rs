@@ -96,7 +96,8 @@ impl Reactor {
         for client in self.clients_of(disk) {
             self.client(client, |client, context| client.close(context));
         }
-        // The core has refused them before it released the disk, or would.
+        // These requests still wait for their turn. They fail like requests of this disk that had reached the core: the
+        // core refuses them while it detaches the disk.
         for request in self.turns.remove(disk) {
             let Tag { client, slot, .. } = Tag::decode(request.tag);
             self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));

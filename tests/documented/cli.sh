@@ -1,4 +1,5 @@
-# A reference, not a course: each command finds vm1 as it presumes. Its origin is an RBD image; the disk moves with one in a file.
+# A reference, not a tutorial: vm1 is set up for each command as that command requires. Its origin is an RBD image, or a
+# file where the disk moves.
 . "$WORKSPACE/tests/documented/hosts.sh"
 for device in a b c; do truncate -s 3G /srv/nvme-$device && ln -s /srv/nvme-$device /dev/disk/by-id/nvme-$device; done
 for address in 10.0.0.2 10.0.0.3; do ip address add $address/32 dev lo; done
@@ -50,7 +51,7 @@ before() {
         ANSWER=beta
         ;;
     "haversack disk event"*)
-        # What is lost can be written, and read then.
+        # Reads of the lost ranges fail until these are written.
         write_on haversack vm1 '0 32M' && policy_of_seconds
         ;;
     "haversack disk curve"*) haversack disk event vm1 resumed >/dev/null && until_done measured haversack disk curve vm1 ;;

@@ -1,10 +1,11 @@
-# What the pages presume of the host that their commands run on, and how a command of a page runs.
+# The common setup for the commands of all pages, and the functions that run a command of a page.
 
-# A page's own file replaces it: it is called with each command before that runs, and makes what the text around it says.
+# A page's own file replaces this function: it is called before each command, and creates what the surrounding text
+# describes.
 before() { :; }
 
-# Runs the command that is on stdin as it is printed in this line of the page, in this shell. With ANSWER it has a terminal, in
-# which that is typed. With UNTIL it ends only when it is told to: by Ctrl-C, once the command UNTIL succeeds.
+# Runs the command on stdin as it is printed in this line of the page, in this shell. With ANSWER, the command has a
+# terminal, in which that answer is typed. With UNTIL, the command is ended with Ctrl-C once the command UNTIL succeeds.
 run() {
     local line=$1 text start
     IFS= read -r -d '' text || true
@@ -24,7 +25,7 @@ run() {
     echo "took $(((${EPOCHREALTIME/./} - start) / 1000)) ms"
 }
 
-# Tells the preparation of a command that is not run here.
+# Prepares for a command that is not run here.
 skip() {
     local line=$1 text
     IFS= read -r -d '' text || true

@@ -11,7 +11,7 @@ moves() {
         '[[host]]' "name = \"$3\"" "address = \"$4:10810\""
 }
 
-# Starts the directory of a cluster, of which the hosts are that start from now on.
+# Starts the directory of a cluster that consists of the hosts started from now on.
 directory() {
     etcd --data-dir /var/lib/etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
         >>"$OUT/etcd.log" 2>&1 &
@@ -41,7 +41,8 @@ on() { haversack --socket /run/$1/control.sock "${@:2}"; }
 # Writes to a disk at a host, as a VM that runs there.
 write_on() { qemu-io -f raw -c "write $3" "nbd+unix:///$2?socket=/run/$1/nbd.sock" >/dev/null; }
 
-# A disk is at host $1 with dirty blocks when it goes to $2, where something of it is written; $1 dies before it has sent them all.
+# The disk is on host $1 with dirty blocks when it moves to $2, where some of it is written; $1 dies before it has sent
+# all blocks.
 dies_behind() {
     tc qdisc replace dev lo root tbf rate 50mbit burst 128kb latency 100ms
     write_on $1 $3 '0 32M' && write_on $2 $3 '28k 4k' && kill -9 ${daemons[$1]}

@@ -1,4 +1,4 @@
-//! Clients of the control API and of metrics that are many, slow, or have no business there.
+//! Many, slow or unauthorized clients of the control API and of the metrics port.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -82,13 +82,13 @@ fn half_requests_keep_nobody_from_the_control_socket() {
     test("half requests", |place| {
         let (daemon, ports) = attacked(place)?;
         let bystander = Bystander::begin(&daemon.socket("nbd.sock"), "quiet")?;
-        // The system's default for who was not told otherwise.
+        // The system's default limit on descriptors.
         daemon.process()?.limit_descriptors(1024)?;
         let start = Instant::now();
         let mut half = Vec::new();
         for at in 0..1200 {
             let mut stream = connect(if at % 2 == 0 { ports.metrics } else { ports.api })?;
-            // One that was turned away is closed already.
+            // The server may already have closed a connection that it refused.
             let _ = stream.write_all(HALF);
             half.push(stream);
         }
@@ -161,7 +161,7 @@ fn huge_heads_and_bodies_are_refused() {
     });
 }
 
-/// Metrics and nothing else without a token; with a wrong one nothing at all.
+/// With no token, only metrics are accessible; with a wrong one, nothing is.
 #[test]
 fn strangers_get_no_access() {
     test("wrong roles", |place| {

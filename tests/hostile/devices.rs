@@ -11,7 +11,7 @@ use haversack_e2e::{Error, MIB, Place, Result, image, test};
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 3000;
 const CACHE_MIB: u64 = 64;
-/// Cleans nothing until somebody asks.
+/// Disables automatic cleaning.
 const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }";
 
 /// What is done to the file.

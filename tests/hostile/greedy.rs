@@ -138,7 +138,7 @@ fn headers_reserve_no_memory() {
         let mut other = Connection::open(&daemon.socket("nbd.sock"), "hostile")?;
         other.ask(Command::Write, 0, 4096, &mut [9; 4096])?;
         drop(greedy);
-        // The memory that they held is free again.
+        // The memory that these clients held is free again.
         other.ask(Command::Read, 0, 32 << 20, &mut vec![0; 32 << 20])?;
         bystander.end().map(|_| ())
     });

@@ -1,4 +1,4 @@
-//! Slips with the devices of a pool: some that are not listed, gone, moved, blank, or of another pool.
+//! Mistakes with the devices of a pool: devices that are not listed, gone, moved, blank, or of another pool.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) const BLOCKS: u64 = 2000;
 
 pub(crate) fn start<'a>(place: &'a Place, devices: &[&str], redundancy: bool) -> Result<Haversack<'a>> {
     let origin = image::zeroes(place, "vm1.img", 64)?.display().to_string();
-    // Nothing is cleaned by itself: what is lost would be seen.
+    // Disable automatic cleaning, so that a loss is visible.
     let disk = Disk::new("vm1", origin).with("cleaner = { idle = \"1h\", age = \"1h\" }");
     let mut settings = Settings::new(64, vec![disk]);
     settings.devices = devices.iter().map(ToString::to_string).collect();
@@ -48,7 +48,7 @@ fn move_file(place: &Place, from: &str, to: &str) -> Result<()> {
     std::fs::rename(place.path(from), place.path(to)).map_err(Error::io(from.to_string()))
 }
 
-/// Starts a daemon that must give up, and returns what it complained of.
+/// Starts a daemon that must fail, and returns its error output.
 fn complaint(place: &Place, daemon: &Haversack) -> Result<String> {
     let path = place.path("haversackd.toml");
     std::fs::write(&path, daemon.configuration()).map_err(Error::io("the configuration"))?;

@@ -1,5 +1,5 @@
-//! Servers of origins that are ended as one should (SIGTERM) and started again, under load: a server that ends may answer
-//! requests with errors before it hangs up, and no client of the cache may see one.
+//! Servers of origins that are stopped with SIGTERM and started again, under load. A server that is stopping may answer
+//! requests with errors before it disconnects, and no client of the cache may see such an error.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -142,7 +142,7 @@ fn a_server_that_is_ended_and_started_again_fails_no_request() {
                 .map(|client| {
                     scope.spawn(|| {
                         let result = load(client, &ends, &requests);
-                        // One that fails ends all of them.
+                        // A client that fails ends all of them.
                         ends.store(ends.load(Ordering::Relaxed) || result.is_err(), Ordering::Relaxed);
                         result
                     })

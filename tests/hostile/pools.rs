@@ -14,7 +14,7 @@ fn pool(arguments: &[&str]) -> Result<String> {
     tools::run(command)
 }
 
-/// What a command complained of; that it worked is an error.
+/// Returns the error output of a command. It is an error if the command succeeds.
 fn complaint(result: Result<String>) -> Result<String> {
     match result {
         Err(Error::Failed { output, .. }) => Ok(output),

@@ -1,4 +1,5 @@
-//! Slips of an operator: what would take data from a disk, or a disk from its guest, is refused until it is confirmed.
+//! Operator mistakes: an operation that would remove data from a disk, or a disk from its guest, is refused until it is
+//! confirmed.
 
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
@@ -9,7 +10,7 @@ use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::tools::{self, PATIENCE};
 use haversack_e2e::{Error, Guest, MIB, Place, Result, clients, image, test};
 
-/// Cleans nothing until somebody asks.
+/// Disables automatic cleaning.
 const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }";
 
 fn disk(place: &Place, name: &str) -> Result<Disk> {
@@ -303,7 +304,7 @@ fn dirty_disks_missing_from_the_file_are_reported() {
     });
 }
 
-/// Where a daemon makes Unix sockets.
+/// The paths of a daemon's Unix sockets.
 fn socket_places(place: &Place) -> [(&'static str, std::path::PathBuf); 3] {
     ["control.sock", "nbd.sock", "vm1.sock"].map(|name| (name, place.path("run").join(name)))
 }

@@ -1,5 +1,5 @@
-//! Everything at once: two disks whose every read is checked, while the daemon is killed, disks come and go, change their
-//! size and their mode, the configuration is read again, and strangers talk nonsense to every socket.
+//! Everything at the same time: two disks with verified reads, while the daemon is killed, disks are attached, detached
+//! and resized, their modes change, the configuration is reloaded, and invalid data is sent to every socket.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

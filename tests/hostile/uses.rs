@@ -1,5 +1,5 @@
-//! Slips with the origins of disks: used through another pool, under another name or identity, or changed in between. No guest
-//! reads older data than its origin has.
+//! Mistakes with the origins of disks: used through another pool, under another name or identity, or modified in
+//! between. No guest reads older data than its origin has.
 
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ impl Second<'_> {
         format!("\n[[pool]]\nname = \"{name}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n")
     }
 
-    /// Nothing is cleaned by itself.
+    /// Disables automatic cleaning.
     fn disk(&self, pool: &str) -> String {
         format!(
             "\n[[disk]]\nname = \"vm2\"\npool = \"{pool}\"\norigin = {:?}\nmode = \"wb\"\n\
@@ -120,7 +120,8 @@ fn create(place: &Place, pool: &str, file: &str) -> Result<PathBuf> {
     Ok(device)
 }
 
-/// A disk that the configuration now has in another pool does not either, whether its former pool is open or not.
+/// A disk that the configuration now assigns to another pool does not lose its dirty blocks either, whether its former
+/// pool is open or not.
 #[test]
 fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
     test("a disk in another pool", |place| {

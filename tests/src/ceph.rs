@@ -65,8 +65,9 @@ impl Ceph {
         run("ceph", &["osd", "crush", "add", "osd.0", "1", "host=localhost", "root=default"])?;
         let is_up = || Ok(run("ceph", &["osd", "stat"])?.contains("1 up"));
         let mut osd = daemon("ceph-osd", "0")?;
-        // An OSD that asks the monitor before it has got the cluster's identity from it ends: the monitor refuses
-        // its commands ("handle_command on fsid 00000000-... != ..."). What the OSD prints of it, if anything, varies.
+        // An OSD that queries the monitor before the monitor has told it the cluster's identity exits: the monitor
+        // refuses its commands ("handle_command on fsid 00000000-... != ..."). The error output of the OSD varies, and
+        // may be empty.
         for _ in 1..STARTS {
             match osd.wait_for(PATIENCE, is_up) {
                 Err(Error::Failed { command, .. }) if command == "ceph-osd" => {
@@ -91,7 +92,7 @@ impl Ceph {
     /// Creates an image and returns its origin.
     ///
     /// # Errors
-    /// What `rbd` complained of.
+    /// The error output of `rbd`.
     pub fn image(&self, name: &str, mib: u64) -> Result<String> {
         self.rbd(&["create", &format!("{POOL}/{name}"), "--size", &format!("{mib}M")])?;
         Ok(format!("rbd:{POOL}/{name}:conf={}", self.config.display()))
@@ -100,7 +101,7 @@ impl Ceph {
     /// Creates an image with the content of a file, with a snapshot of which clones can be made.
     ///
     /// # Errors
-    /// What `rbd` complained of.
+    /// The error output of `rbd`.
     pub fn base(&self, name: &str, snapshot: &str, file: &Path) -> Result<String> {
         self.rbd(&["import", "--no-progress", &file.display().to_string(), &format!("{POOL}/{name}")])?;
         let path = format!("{POOL}/{name}@{snapshot}");
@@ -112,7 +113,7 @@ impl Ceph {
     /// Creates a clone of a snapshot and returns its origin.
     ///
     /// # Errors
-    /// What `rbd` complained of.
+    /// The error output of `rbd`.
     pub fn clone(&self, base: &str, snapshot: &str, name: &str) -> Result<String> {
         self.rbd(&["clone", &format!("{POOL}/{base}@{snapshot}"), &format!("{POOL}/{name}")])?;
         Ok(format!("rbd:{POOL}/{name}:conf={}", self.config.display()))
@@ -121,7 +122,7 @@ impl Ceph {
     /// Copies an image to a file.
     ///
     /// # Errors
-    /// What `rbd` complained of.
+    /// The error output of `rbd`.
     pub fn export(&self, name: &str, file: &Path) -> Result<()> {
         self.rbd(&["export", "--no-progress", &format!("{POOL}/{name}"), &file.display().to_string()])
     }
@@ -134,7 +135,7 @@ impl Ceph {
     /// Takes Haversack's lock of an image as another host would.
     ///
     /// # Errors
-    /// Somebody has it.
+    /// Another client has the lock.
     pub fn lock(&self, name: &str, cookie: &str) -> Result<()> {
         let options =
             ["--lock-type", "exclusive", "--lock-cookie", cookie, "--lock-description", "elsewhere"];
@@ -157,7 +158,7 @@ impl Ceph {
     /// Returns the cookies and descriptions of those who have Haversack's lock of an image.
     ///
     /// # Errors
-    /// What `rados` complained of.
+    /// The error output of `rados`.
     pub fn lockers(&self, name: &str) -> Result<Vec<[String; 2]>> {
         let lockers = self.holders(name, LOCK)?;
         Ok(lockers.into_iter().map(|[_, cookie, description]| [cookie, description]).collect())
@@ -166,7 +167,7 @@ impl Ceph {
     /// Returns whether Haversack's lock of an image may have several holders.
     ///
     /// # Errors
-    /// What `rados` complained of.
+    /// The error output of `rados`.
     pub fn is_shared(&self, name: &str) -> Result<bool> {
         Ok(self.lock_info(name, LOCK)?["type"] == "shared")
     }
@@ -174,7 +175,7 @@ impl Ceph {
     /// Returns the addresses of the clients that have an image open for writing, as far as the cluster has heard of them lately.
     ///
     /// # Errors
-    /// What `rbd` complained of.
+    /// The error output of `rbd`.
     pub fn watchers(&self, name: &str) -> Result<Vec<String>> {
         let status = self.run("rbd", &["status", "--format", "json", &format!("{POOL}/{name}")])?;
         let status: serde_json::Value =
@@ -183,26 +184,26 @@ impl Ceph {
         Ok(watchers.iter().filter_map(|watcher| watcher["address"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Returns what an image's register of clients says of each.
+    /// Returns the entry of each client in an image's register of clients.
     ///
     /// # Errors
-    /// What `rados` complained of.
+    /// The error output of `rados`.
     pub fn registered(&self, name: &str) -> Result<Vec<String>> {
         Ok(self.holders(name, "haversack.clients")?.into_iter().map(|[_, _, client]| client).collect())
     }
 
-    /// Releases Haversack's lock of an image, whoever has it.
+    /// Releases Haversack's lock of an image for all holders.
     ///
     /// # Errors
-    /// What `rados` complained of.
+    /// The error output of `rados`.
     pub fn break_lock(&self, name: &str) -> Result<()> {
         self.break_lock_of(name, "")
     }
 
-    /// Releases Haversack's lock of an image for the holders whose descriptions end like this.
+    /// Releases Haversack's lock of an image for the holders whose descriptions end with this text.
     ///
     /// # Errors
-    /// What `rados` complained of.
+    /// The error output of `rados`.
     pub fn break_lock_of(&self, name: &str, end: &str) -> Result<()> {
         let holders = self.holders(name, LOCK)?;
         let mut named = holders.iter().filter(|[_, _, description]| description.ends_with(end));
@@ -211,20 +212,22 @@ impl Ceph {
         })
     }
 
-    /// Returns the addresses of the clients that the cluster keeps out, since others have taken over from them.
+    /// Returns the addresses of the clients that the cluster has blocklisted because other clients have taken over from
+    /// them.
     ///
     /// # Errors
-    /// What `ceph` complained of.
+    /// The error output of `ceph`.
     pub fn blocklist(&self) -> Result<Vec<String>> {
         let list = self.run("ceph", &["osd", "blocklist", "ls"])?;
         let clients = list.lines().filter_map(|line| line.split_whitespace().next());
         Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
     }
 
-    /// Blocklists the clients that have an image open for writing now. The OSD lists them until it learns of that.
+    /// Blocklists the clients that currently have an image open for writing. The OSD lists them until it learns of the
+    /// blocklist.
     ///
     /// # Errors
-    /// What `rbd` or `ceph` complained of.
+    /// The error output of `rbd` or `ceph`.
     pub fn block_clients(&self, name: &str) -> Result<()> {
         let clients = self.watchers(name)?;
         clients
@@ -282,8 +285,8 @@ fn within(command: Command, network: Option<&Path>) -> Result<Command> {
     }
 }
 
-/// Runs a program against the cluster with this configuration. The monitor refuses a command that comes before its client
-/// has got the cluster's identity from it; then it is run again.
+/// Runs a program against the cluster with this configuration. The monitor refuses a command that arrives before its
+/// client has received the cluster's identity from the monitor; in that case the program is run again.
 fn run(config: &Path, network: Option<&Path>, program: &str, arguments: &[&str]) -> Result<String> {
     let once = || {
         let mut command = tools::tool(program)?;

@@ -20,8 +20,8 @@ use crate::{Error, Place, Result, qmp, tools};
 
 /// The guest's memory. With vhost-user it is shared with the server.
 const MEMORY: &str = "256M";
-/// QEMU's emulation of processors rarely ends with this while a guest boots, whatever its disks are: a processor looks a device
-/// up while the other one changes the map of memory.
+/// QEMU's software emulation sometimes aborts with this message while a guest boots, regardless of the disks: one
+/// processor looks up a device while another one changes the memory map.
 const EMULATOR_FAULT: &str = "iotlb_to_section: Assertion";
 /// The kernel logs this when the emulated timer of the second processor has stopped, after which it hangs.
 const TIMER_FAULT: &str = "Possible timer handling issue";
@@ -146,7 +146,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The guest was moved to another QEMU by somebody else. Returns the one that it was in.
+    /// Another program has moved the guest to another QEMU. Returns the QEMU that it was in.
     pub fn runs_in(&mut self, qemu: Qemu) -> Qemu {
         self.consoles.push(qemu.console.clone());
         std::mem::replace(&mut self.qemu, qemu)
@@ -177,7 +177,7 @@ impl Guest {
     /// Waits for the answer to `command`.
     ///
     /// # Errors
-    /// As [`Guest::ask`]. After a time-out the guest is of no use any more.
+    /// As [`Guest::ask`]. After a time-out the guest can no longer be used.
     pub fn finish(&mut self, command: &str, limit: Duration) -> Result<Answer> {
         let mut line = String::new();
         self.qemu.port.get_ref().set_read_timeout(Some(limit)).map_err(Error::io(command))?;
@@ -298,7 +298,7 @@ impl Qemu {
 }
 
 impl Answer {
-    /// Takes an answer's line apart: words `key=value`; `first` takes the rest of the line.
+    /// Parses an answer's line: words `key=value`; `first` takes the rest of the line.
     fn new(text: &str) -> Self {
         let (words, first) = match text.split_once("first=") {
             Some((words, first)) => (words, Some(first.to_owned())),
@@ -369,7 +369,7 @@ fn attach(qemu: &mut Command, number: usize, disk: &Attachment) -> Result<()> {
     Ok(())
 }
 
-/// How QEMU's socket is told to connect again soon: in seconds before version 9.2, in milliseconds since.
+/// The option that makes QEMU's socket reconnect quickly: in seconds before version 9.2, in milliseconds since.
 fn reconnect_option() -> Result<&'static str> {
     let mut qemu = tools::tool("qemu-system-x86_64")?;
     qemu.arg("--version");

@@ -80,7 +80,7 @@ pub struct Settings {
     pub nbd: String,
     /// Lines at the end of the file, in the last disk's table or beginning one of their own.
     pub more: String,
-    /// A directory that is a small file system in memory for the daemon alone, and its size, as `16m`.
+    /// A directory that is a small in-memory file system, which only the daemon sees; and its size, such as `16m`.
     pub small: Option<(PathBuf, String)>,
     /// The network namespace that the daemon runs in, if not the test's.
     pub network: Option<PathBuf>,
@@ -192,8 +192,8 @@ impl<'a> Haversack<'a> {
         Ok(daemon)
     }
 
-    /// The same with one disk after the other, so that they are numbered in their order: a daemon that finds several in
-    /// its configuration attaches them side by side.
+    /// The same, but attaches the disks one after the other, so that they are numbered in their order: a daemon
+    /// attaches the disks in its configuration in parallel.
     ///
     /// # Errors
     /// If any of it fails.
@@ -210,8 +210,8 @@ impl<'a> Haversack<'a> {
 
     /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started without disks and
     /// given its own later. It must be running when the first one attaches a disk; otherwise the attach waits until its
-    /// question times out.
-    ///
+    /// given its own later. It must be running when the first one attaches a disk; otherwise the attach waits until its
+    /// query of the second daemon times out.
     /// # Errors
     /// If any of it fails.
     pub fn start_both(places: &'a [Place; 2], [first, mut second]: [Settings; 2]) -> Result<[Self; 2]> {
@@ -300,7 +300,7 @@ impl<'a> Haversack<'a> {
     /// Runs `haversack` with these arguments against the daemon and returns what it printed.
     ///
     /// # Errors
-    /// What it complained of.
+    /// The error output of the command.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         tools::run(self.command_line(arguments)?)
     }
@@ -329,7 +329,7 @@ impl<'a> Haversack<'a> {
     /// What `haversack --json` prints with these arguments.
     ///
     /// # Errors
-    /// What it complained of, or that it printed no JSON.
+    /// The error output of the command, or that its output is not JSON.
     pub fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.command(&[&["--json"], arguments].concat())?;
         serde_json::from_str(&text)
@@ -398,7 +398,7 @@ impl<'a> Haversack<'a> {
     /// back, and the disk is detached.
     ///
     /// # Errors
-    /// What the daemon complained of.
+    /// The error output of the daemon.
     pub fn detach(&self, disk: &str) -> Result<()> {
         tools::wait_until("the last client's end", PATIENCE, || {
             Ok(self.json(&["disk", "show", disk])?["clients"] == 0)
@@ -409,7 +409,7 @@ impl<'a> Haversack<'a> {
     /// Detaches a disk although clients are connected.
     ///
     /// # Errors
-    /// What the daemon complained of.
+    /// The error output of the daemon.
     pub fn detach_forced(&self, disk: &str) -> Result<()> {
         self.command(&["disk", "detach", disk, "--force"]).map(|_| ())
     }
@@ -417,7 +417,7 @@ impl<'a> Haversack<'a> {
     /// Attaches a disk of the settings again.
     ///
     /// # Errors
-    /// If there is no such disk, or what the daemon complained of.
+    /// If there is no such disk, or the error output of the daemon.
     pub fn attach(&self, disk: &str) -> Result<()> {
         let known = self.settings.disks.iter().find(|known| known.name == disk);
         let Disk { name, origin, mode, .. } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
@@ -427,7 +427,7 @@ impl<'a> Haversack<'a> {
         self.command(&[&["disk", "attach", name], &place[..]].concat()).map(|_| ())
     }
 
-    /// Starts a second daemon on the same pool, which must not work. Returns what it complained of.
+    /// Starts a second daemon on the same pool, which must fail. Returns its error output.
     ///
     /// # Errors
     /// If it does not give up.
@@ -507,7 +507,7 @@ impl Drop for Haversack<'_> {
     }
 }
 
-/// The pool's name: no two tests' are the same.
+/// The pool's name, which is unique to the test.
 pub fn pool_of(place: &Place) -> String {
     let directory = place.path("");
     let name = directory.file_name().map(Path::new).unwrap_or(Path::new("main"));

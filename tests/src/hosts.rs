@@ -12,7 +12,7 @@ use crate::{Place, Result};
 /// Where hosts listen. Each has an address of its own, so that the port is free when its daemon comes back.
 const PORT: u16 = 10810;
 
-/// What each host's configuration says of the others.
+/// The names, addresses and certificates of the hosts, for their configurations.
 #[derive(Debug)]
 pub struct Hosts {
     certificates: Certificates,
@@ -67,10 +67,10 @@ impl Hosts {
     }
 }
 
-/// What a host has of a disk that moves, as `haversack migrate status` calls it.
+/// The state of a moving disk on a host, as shown by `haversack migrate status`.
 ///
 /// # Errors
-/// What the daemon complained of.
+/// The error output of the daemon.
 pub fn state(host: &Haversack<'_>, disk: &str) -> Result<String> {
     Ok(host.json(&["migrate", "status", disk])?["state"].as_str().unwrap_or_default().to_owned())
 }

@@ -172,7 +172,7 @@ impl<'a> Manager<'a> {
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.directory.join(name);
-        // Whoever reads it sees all or nothing.
+        // Write to a temporary file and rename it: readers see the whole file or none.
         let new = self.directory.join(format!("{name}.new"));
         let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path));
         written.map_err(Error::io(path.display().to_string()))
@@ -254,7 +254,7 @@ impl<'a> Manager<'a> {
         &mut self.vms
     }
 
-    /// Answers the programs that ask for a QEMU, and finds out where VMs are whose program has ended.
+    /// Answers the programs that request a QEMU, and determines where the VMs are whose programs have ended.
     ///
     /// # Errors
     /// A VM runs nowhere, although nobody has killed its QEMU.
@@ -345,13 +345,13 @@ impl<'a> Manager<'a> {
             }
             "runs"
         } else if state.as_deref() == Some("running") {
-            // The program that was to move it has ended, so it stays.
+            // The program that moved the VM has ended without moving it, so the VM stays.
             "stays"
         } else if vm.was_hit && (here.is_none() || has_gone && !there.is_some_and(is_alive)) {
             vm.guest = None;
             "was killed"
         } else if ended.elapsed() < PATIENCE {
-            // It is on its way, or being brought back.
+            // The VM is still on its way, or being brought back.
             return Ok(());
         } else {
             return Err(Error::Check(format!("{} runs nowhere: {state:?}, {state_there:?}", vm.name)));

@@ -58,7 +58,7 @@ impl Nbdkit {
         &self.socket
     }
 
-    /// Its URI, with an export's name that nobody looks at.
+    /// Its URI, with an arbitrary export name, because nbdkit ignores the name.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///disk?socket={}", self.socket.display())
     }
@@ -76,7 +76,7 @@ impl Nbdkit {
         self.process.kill()
     }
 
-    /// Ends it as one should.
+    /// Stops the server with SIGTERM, and waits until it has ended.
     ///
     /// # Errors
     /// If it does not end.

@@ -16,9 +16,9 @@ use crate::{Error, Place, Result};
 /// A host's interface.
 const INTERFACE: &str = "host0";
 const SWITCH: &str = "switch0";
-/// What may be sent at once, whatever the rate: more than the kernel's largest packet.
+/// The size of a burst at any rate: more than the kernel's largest packet.
 const BURST: &str = "128kb";
-/// How long a packet may wait for those before it; more are dropped.
+/// The maximum time that a packet waits in the queue; other packets are dropped.
 const LONGEST_QUEUE: &str = "20ms";
 
 /// Hosts that reach each other through a switch. They and their links end with it.

@@ -15,7 +15,7 @@ use crate::{Error, Result, process};
 const MOST_TURNS: usize = 3;
 /// How many tests run.
 static TURNS: Mutex<usize> = Mutex::new(0);
-/// A test has ended.
+/// Signals that a test has ended.
 static ENDED: Condvar = Condvar::new();
 /// What a directory's name begins with. Short: a Unix socket's path has 107 bytes at most.
 const PREFIX: &str = "haversack-";
@@ -58,7 +58,7 @@ fn turns() -> MutexGuard<'static, usize> {
 /// Runs a test: waits for its turn, makes its place, and fails with the error and the logs.
 ///
 /// # Panics
-/// If the test fails; that is how a test does.
+/// If the test fails; Rust's test harness expects that.
 pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
     in_turn(name, 1, body);
 }

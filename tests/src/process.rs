@@ -1,8 +1,8 @@
 //! A server that runs beside the test.
 //!
-//! It dies when it is dropped. Should the test's thread die without that, the kernel kills it (`PR_SET_PDEATHSIG`,
-//! through setpriv): so start servers from the test's own thread. Its children are found by a variable in
-//! their environment that names the test's place, and end with the place.
+//! The server is killed when the value is dropped. If the test's thread ends without dropping it, the kernel kills the
+//! server (`PR_SET_PDEATHSIG`, through setpriv): so start servers from the test's own thread. The server's children are
+//! found by an environment variable that names the test's place, and are killed together with the place.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -103,7 +103,7 @@ impl Process {
         self.wait(limit)
     }
 
-    /// Waits for the end of a server that was told to end otherwise.
+    /// Waits for the end of a server that was told to stop in another way.
     ///
     /// # Errors
     /// If it does not end within `limit`.
@@ -210,7 +210,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; nothing else can go wrong with one's own child.
+        // The process may have ended already; no other error is possible for a child process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -25,7 +25,7 @@ use crate::error::check;
 use crate::tools::PATIENCE;
 use crate::{Error, Place, Result};
 
-/// What the clock goes on by, in microseconds.
+/// The step by which the clock advances, in microseconds.
 pub const STEP_US: u64 = 1000;
 /// How often it is looked whether a window has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -197,7 +197,8 @@ impl Replay {
         }
     }
 
-    /// Decisions of the policy so far, refused ones included, and what of them is still to be begun.
+    /// The number of decisions of the policy so far, including refused ones, and of changes that were decided but not
+    /// started.
     fn policy(&mut self) -> Result<(u64, u64)> {
         let policy = self.control.get("/v1/policy")?;
         let count = |what: &str| policy["pools"][0][what].as_u64().unwrap_or(0);

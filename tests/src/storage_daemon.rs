@@ -84,7 +84,7 @@ impl StorageDaemon {
         self.process.kill()
     }
 
-    /// Ends it as one should.
+    /// Stops the server with SIGTERM, and waits until it has ended.
     ///
     /// # Errors
     /// If it does not end.

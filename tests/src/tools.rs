@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// How long anything may take that ends by itself. A busy disk keeps a flush waiting for half a minute.
+/// Timeout for operations that end without being stopped. On a busy disk, a flush can take half a minute.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How long a build may take, on a busy machine.
@@ -70,7 +70,7 @@ pub fn tool(tool: &str) -> Result<Command> {
 /// `HAVERSACK_PROGRAMS` names, to test what is installed.
 ///
 /// # Errors
-/// What the compiler complained of.
+/// The error output of the compiler.
 pub fn own(program: &str) -> Result<Command> {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     if let Some(directory) = DIRECTORY.get() {
@@ -242,7 +242,7 @@ pub fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Asks again and again until the answer is yes.
+/// Polls a condition until it is true.
 ///
 /// # Errors
 /// The question's own, or [`Error::TimedOut`].

@@ -1,5 +1,5 @@
-//! An NBD client at work in the background that moves between hosts as a VM does: it stops at one host with nothing in
-//! flight, and goes on at another.
+//! An NBD client that runs in the background and moves between hosts like a VM: it stops at one host with nothing in
+//! flight, and continues at another.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// The pause of one that has stopped, or whose server is gone.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// See the module. It does not end by itself.
+/// See the module. The client runs until it is told to end.
 #[derive(Debug)]
 pub struct Traveller {
     disk: String,
@@ -117,7 +117,7 @@ impl Traveller {
 
     fn wait_until(&self, what: &str, question: impl Fn() -> bool) -> Result<()> {
         wait_until(&format!("{what} of the VM of disk '{}'", self.disk), PATIENCE, || {
-            // `end` tells of its error.
+            // `end` returns the client's error.
             Ok(question() || self.has_failed())
         })
     }

@@ -1,7 +1,7 @@
 //! A client that knows what each read may return, and checks it, whatever else happens to the daemon.
 //!
-//! A block that was written and acknowledged reads as its last version, a daemon that was killed between included. A write
-//! or zeroing that was not answered may have happened or not, until a read has shown which.
+//! A block that was written and acknowledged reads as its last version, even if the daemon was killed in between. A
+//! write or zeroing without an answer may or may not have happened, until a read has shown which.
 
 use haversack_model::random::Random;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ const SHUTDOWN: u32 = 108;
 /// What a block may read as: one of these versions, or anything if there is none. Version 0 is zeroes.
 type Versions = Vec<u64>;
 
-/// See the module. It uses the first blocks of a disk, or some from another one on, that nobody else writes, and that
-/// read as zeroes at first.
+/// See the module. The verifier uses a range of blocks, by default the first ones of the disk. Nothing else writes
+/// these blocks, and they read as zeroes at first.
 #[derive(Debug)]
 pub struct Verifier {
     socket: PathBuf,

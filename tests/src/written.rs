@@ -96,8 +96,8 @@ impl Written {
         check(self.flushes > 0, "nothing was flushed")
     }
 
-    /// Checks that each block is as it was at its last flush, or as it was written after that. What is read now is known from
-    /// then on.
+    /// Checks that each block has the value of its last flush or a later one. The value that is read now becomes the
+    /// expected one.
     ///
     /// # Errors
     /// A block is otherwise, or cannot be read.

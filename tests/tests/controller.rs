@@ -48,7 +48,7 @@ impl<'a> Pair<'a> {
         Ok(Self { place, daemons, from: 0, count: 0 })
     }
 
-    /// Calls off what is sent because the disks were attached at the other host, when nothing was cached.
+    /// Cancels the transfers that started because the disks were attached at the other host, when nothing was cached.
     fn call_off(&self) -> Result<()> {
         for disk in ["vm1", "vm2"] {
             wait_until("the sending", PATIENCE, || Ok(state(&self.daemons[0], disk)? == "sending"))?;
@@ -119,7 +119,7 @@ fn origins(place: &Place) -> Result<(std::path::PathBuf, [Nbdkit; 2])> {
     Ok((file, origins))
 }
 
-/// Fails unless the command ended with this exit code and said this. Returns what it printed.
+/// Fails unless the command ended with this exit code and printed this text. Returns its output.
 fn ended(output: &Output, code: i32, said: &str) -> Result<String> {
     let text = format!("{}{}", output.stdout, output.stderr);
     let right = output.status.code() == Some(code) && text.contains(said);
@@ -169,8 +169,8 @@ fn a_vm_moves_by_one_command_and_back() {
     });
 }
 
-/// A daemon is killed while QEMU stops the VM, and comes back at once or later: QEMU does not know which requests are completed, so
-/// the VM stays. So does one that the destination's QEMU refuses.
+/// A daemon is killed while QEMU stops the VM, and is restarted immediately or later. QEMU does not know which requests
+/// are completed, so the VM stays at the source. A VM that the destination's QEMU refuses also stays.
 #[test]
 fn a_vm_that_cannot_be_moved_as_it_is_goes_on_where_it_was() {
     test("moves that must not go on", |place| {
@@ -208,7 +208,7 @@ fn killed_while_the_vm_stops(
     is_back_at_once: bool,
 ) -> Result<()> {
     origin.process().pause()?;
-    // Until the guest waits for the origin: QEMU stops a queue only when nothing is in flight.
+    // Wait until the guest waits for the origin: QEMU stops a queue only when nothing is in flight.
     std::thread::sleep(Duration::from_secs(1));
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
@@ -231,7 +231,7 @@ fn killed_while_the_vm_stops(
     if is_back_at_once {
         process.wait_for_text("while QEMU stopped the VM")?;
     } else {
-        // QEMU itself may have called it off: it cannot flush the other disk.
+        // QEMU itself may have cancelled the migration, because it cannot flush the other disk.
         pair.daemons[from].start_again()?;
     }
     check(is_running(load.guest().qemu()), "the VM does not run where it was")?;
@@ -289,7 +289,7 @@ fn whatever_fails_the_vm_runs_and_can_be_moved() {
     });
 }
 
-/// It dies while the source waits for its cache: it gives no event at the source.
+/// The destination dies while the source waits for its cache. The source gets no event.
 fn dying_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();

@@ -36,7 +36,7 @@ const WINDOWS: usize = (REQUESTS as u64 * INTERVAL_NS / 1000 / WINDOW_US) as usi
 const CLEANER: &str = "cleaner = { age = \"800ms\", idle = \"40ms\" }";
 /// Windows before anything but the requests happens.
 const QUIET_WINDOWS: usize = 4;
-/// A disk keeps within a cap to about a segment.
+/// A disk may exceed its cap by about a segment.
 const SEGMENT_BLOCKS: u64 = 256;
 
 /// When the first request comes if I/Os take time, in nanoseconds: the disks are attached before. The simulator moves a
@@ -54,7 +54,7 @@ const TIMES: [(&str, u32); 8] = [
     ("origin-flush", 1009),
     ("origin-servers", 2),
 ];
-/// Bytes a second of what takes no time.
+/// A rate, in bytes per second, at which transfers take no time.
 const AT_ONCE: &str = "1048576TiB";
 
 fn io_time_us(name: &str) -> f64 {
@@ -86,8 +86,8 @@ fn name(disk: usize) -> String {
     format!("vol{disk}")
 }
 
-/// A disk that mostly reads some places again, one that is read up to a block and again from its start, and one that writes over what it has
-/// written.
+/// One disk that mostly re-reads some places, one that is read up to a block and then again from its start, and one
+/// that mostly overwrites what it has written.
 fn generators(scan_blocks: u64) -> [Generator; 3] {
     let of = |pattern, blocks, read, seed| Generator {
         pattern,
@@ -134,7 +134,7 @@ const DISKS: [&str; 3] = [
     "reservation = \"1MiB\"\nvm = \"vm2\"\ntenant = \"bank\"\n",
 ];
 
-/// An event of a disk, or a change of its settings; when it comes, the disk, and what it is in the words of the API.
+/// An event of a disk, or a change of its settings: its time, the disk, and its JSON for the API.
 type OnTheWay = (u64, usize, Value);
 
 /// Everything that can happen to a disk that stays on its host, at times that are neither whole milliseconds nor ends of
@@ -243,7 +243,7 @@ impl Scenario {
     }
 }
 
-/// What one of both has decided, and the blocks that each disk has at the end.
+/// The decisions of the daemon or the simulator, and the number of blocks that each disk has at the end.
 struct Outcome {
     log: Vec<Entry>,
     usage_blocks: Vec<u64>,
@@ -360,8 +360,8 @@ fn decisions(log: &[Entry]) -> Vec<&Decision> {
     decisions.filter(|decision| decision.cause == "window").collect()
 }
 
-/// Whether what was measured includes latencies, if anything was: reads take as long as the model says, or longer if they wait
-/// for each other.
+/// Returns whether the measurements, if there are any, include latencies: reads take as long as the model says, or
+/// longer if they wait for each other.
 fn measures_latencies(log: &[Entry]) -> bool {
     let disks = decisions(log).into_iter().map(|decision| &decision.inputs.disks[0]);
     let windows: Vec<_> = disks.filter_map(|disk| disk.window.as_ref()).collect();
@@ -372,8 +372,8 @@ fn measures_latencies(log: &[Entry]) -> bool {
     windows.is_empty() || are_measured(&origin_us, "origin-read") && are_measured(&device_us, "device-read")
 }
 
-/// Both do the same: every event, every figure that was measured, every demand, target, mode and filter, and every
-/// refusal, and all disks have as many blocks at the end. Returns what both did.
+/// Checks that the daemon and the simulator do the same: every event, measurement, demand, target, mode, filter and
+/// refusal, and the number of blocks of each disk at the end. Returns the outcomes of both.
 fn play_both(place: &Place, scenario: &Scenario) -> Result<(Outcome, Outcome)> {
     let mut trace = trace(scenario.scan_blocks)?;
     trace.iter_mut().for_each(|access| access.time_ns += scenario.start_ns());
@@ -623,7 +623,7 @@ fn caps() {
         let ((idle, targets), (shared, _)) = (used("idle")?, used("shared")?);
         let say = || format!("{idle:?} idle, capped at {targets:?}; {shared:?} shared");
         check(idle.iter().zip(&targets).all(|(used, target)| *used <= target + SEGMENT_BLOCKS), say())?;
-        // The scan has nothing to gain from space, and fills what it is left.
+        // The scan gains nothing from space, and fills the space that is left to it.
         check(shared[1] > idle[1] + SEGMENT_BLOCKS, say())
     });
 }

@@ -28,7 +28,7 @@ fn attach(host: &Haversack<'_>, origin: &Nbdkit, more: &[&str]) -> Result<()> {
     host.command(&[&["disk", "attach", "vm1", &uri, "--pool", &pool], more].concat()).map(drop)
 }
 
-/// Runs a command that must fail; returns what it complained of.
+/// Runs a command that must fail; returns its error output.
 fn refused<T>(result: Result<T>) -> Result<String> {
     match result {
         Ok(_) => Err(Error::Check("it was not refused".into())),
@@ -80,7 +80,7 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         guest.check_filled(0..BLOCKS, 1)?;
         guest.fill_durably(0..BLOCKS / 2, 2)?;
         drop(guest);
-        // Back, to a guest that writes first. Whoever has released the disk may die at once.
+        // Back, to a guest that writes first. The host that has released the disk may die immediately.
         beta.detach("vm1")?;
         attach(&alpha, &origin, &[])?;
         let mut guest = client(&alpha)?;

@@ -13,8 +13,8 @@ use haversack_e2e::{Guest, Place, Result, image, test};
 
 /// How often the guest moves, each time to the other host. A daemon is killed at most of the moves.
 const MOVES: usize = 6;
-/// A question about a disk has its settings in it, and is longer than this. Whatever else hosts send each other within
-/// seconds, without a disk to move, is shorter.
+/// A query about a disk contains the disk's settings, and is longer than this. All other messages that hosts exchange
+/// within seconds are shorter, if no disk moves.
 const QUESTION_BYTES: u64 = 300;
 
 #[test]
@@ -98,7 +98,8 @@ fn start_apart<'a>(
     Ok([alpha, beta])
 }
 
-/// Nobody tells the daemons of the migration: the destination's hypervisor opens the disk, and that is enough.
+/// No program announces the migration to the daemons. It is sufficient that the destination's hypervisor opens the
+/// disk.
 #[test]
 fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
     test("moves between hosts by itself", |place| {
@@ -189,8 +190,8 @@ fn a_migration_that_nobody_keeps_is_called_off() {
     });
 }
 
-/// The guest's writes and what it was told survive whichever host dies, and a disk that another host has is not attached as
-/// a new one.
+/// The guest's acknowledged writes survive whichever host dies, and a disk that another host has is not attached as a
+/// new one.
 #[test]
 fn a_disk_has_one_owner() {
     test("one owner", |place| {

@@ -131,7 +131,8 @@ fn a_scan_does_not_push_out_local_reads() {
     });
 }
 
-/// Without a policy, admission learns that what is read once is not worth its space, and knows that after a restart.
+/// Without a policy, admission learns that blocks that are read once are not worth caching, and remembers that after a
+/// restart.
 #[test]
 fn what_admission_has_learned_outlives_a_restart() {
     test("what is learned outlives a restart", |place| {

@@ -10,7 +10,7 @@ use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, PATIENCE};
 use haversack_e2e::{Attachment, Error, Guest, Place, Result, clients, image, test};
 
-/// How long the command takes, in seconds, and the pause in the writes of a frozen guest that this causes at least.
+/// How long the command takes, in seconds, and the minimum pause in the writes of a frozen guest that results.
 const SECONDS: &str = "2";
 const FROZEN_MS: u64 = 1_800;
 /// The longest pause in the writes of a guest that is not frozen, on a busy machine.

@@ -192,8 +192,8 @@ fn error_of(daemon: &Haversack<'_>) -> Result<String> {
     Ok(shown["error"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Its store answers every request that it is shutting down, and the helper goes on running. The lock says that the disk is
-/// still this host's: an operator has blocklisted the wrong client.
+/// The image's store answers every request with the error that it is shutting down, and the helper keeps running. The
+/// lock shows that this host still has the disk: an operator has blocklisted the wrong client.
 #[test]
 fn a_helper_whose_client_was_blocklisted_is_replaced_while_its_pool_has_the_lock() {
     test_alone("a blocklisted client", |place| {
@@ -244,7 +244,7 @@ fn a_helper_whose_client_was_blocklisted_is_not_replaced_while_a_program_has_the
     });
 }
 
-/// The host lives, and its supervisor starts a helper again: a client that nobody has blocklisted.
+/// The host is alive, and its supervisor starts a new helper, whose client is not blocklisted.
 #[test]
 fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_again() {
     test_alone("a fenced host that lives", |place| {
@@ -261,7 +261,7 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
         // It is cut off for so long that the cluster does not list its client any more.
         alpha.pause_helpers(true)?;
         wait_until("the end of alpha's watch", PATIENCE, || Ok(ceph.watchers("vm1")?.len() == 1))?;
-        // Nobody is told but the cluster.
+        // The host itself is not informed; only the cluster is.
         let (done, said) = fence(place, &origin, "alpha", "gamma")?;
         check(!done && said.contains("has not locked"), format!("fenced by a stranger: {said}"))?;
         let (done, said) = fence(place, &origin, "alpha", "beta")?;
@@ -310,7 +310,7 @@ fn a_host_that_was_fenced_writes_no_rbd_image_although_its_helper_is_started_aga
     });
 }
 
-/// It has neither a lock nor a client then, so nothing can be taken away from it.
+/// The fenced host then has neither a lock nor a client that could be taken away.
 #[test]
 fn a_host_that_was_fenced_after_it_detached_an_rbd_image_locks_it_again_only_if_all_hosts_are_connected() {
     test_alone("a fenced host that had detached", |place| {

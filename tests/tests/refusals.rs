@@ -10,7 +10,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, Place, Result, clients, image, test, tools};
 
-/// A daemon on these settings must not start, and must say all of `words`.
+/// Checks that a daemon with these settings does not start, and that its error contains all of `words`.
 fn refused(place: &Place, settings: Settings, words: &[&str]) -> Result<()> {
     match Haversack::start(place, settings) {
         Ok(_) => Err(Error::Check(format!("haversackd has started; it was to complain of {words:?}"))),

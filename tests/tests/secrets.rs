@@ -1,4 +1,5 @@
-//! Secrets stay where they are: not in a support bundle, not in files that others can read. Who asked for what stays known.
+//! Secrets do not leak into support bundles or into files that others can read. The caller of each operation is
+//! recorded.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

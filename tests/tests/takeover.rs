@@ -222,7 +222,7 @@ fn knows_all(host: &Haversack<'_>) -> Result<bool> {
     Ok(hosts.as_array().is_some_and(|hosts| hosts.iter().all(|host| host["is_connected"] == true)))
 }
 
-/// A take-over fails after one of the other hosts has noted it. The dead host comes back, and the disk is still its own.
+/// A take-over fails after one of the other hosts has recorded it. The dead host comes back, and still owns the disk.
 #[test]
 fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
     test("a take-over that fails half-way", |place| {
@@ -281,8 +281,8 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
     });
 }
 
-/// A host that is connected and cannot say whether it has the disk is not taken for a dead one, and the hosts that are not to be
-/// fenced are named.
+/// A connected host that cannot report whether it has the disk is not considered dead. The error names the hosts that
+/// are not fenced.
 #[test]
 fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
     test("a host with a closed pool", |place| {

@@ -53,7 +53,7 @@ pub enum HostState {
     Alive,
     /// It is alive and draining.
     Draining,
-    /// Its lease has ended. Its disks stay its own.
+    /// Its lease has ended. It still owns its disks.
     Away,
 }
 
@@ -195,7 +195,7 @@ pub struct ClusterPlan {
     pub windows: u64,
     /// The moves, the most urgent first.
     pub moves: Vec<PlannedMove>,
-    /// What should move and does not, and why.
+    /// The VMs that should move but do not, and why.
     pub held: Vec<String>,
     /// The hosts that borrow flash from others, or should, because no VM is moved off them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -284,7 +284,7 @@ pub struct TenantStatus {
     /// Its share of all caches by weight, reservation and limit, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_bytes: Option<u64>,
-    /// The part of its reservation that it could use and does not get, in bytes.
+    /// The part of its reservation that it demands but does not get, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_bytes: Option<u64>,
 }

@@ -150,7 +150,7 @@ pub enum Admission {
         /// Addresses remembered.
         addresses: u32,
     },
-    /// A block of a kind that is mostly used again while it would stay in the cache.
+    /// A block of a kind that is usually used again within the time that it would stay in the cache.
     Learned,
     /// A block in a 4 MiB region that was accessed before, outside long runs.
     Hec,
@@ -237,7 +237,7 @@ pub enum CleanOrder {
     /// The oldest first, in long runs of neighbours.
     #[default]
     Age,
-    /// The order of the guest's flushes: at any moment the origin is as a flush left it, plus some later writes.
+    /// The order of the guest's flushes: at any moment, the origin has the state of some flush, plus some later writes.
     Flush,
 }
 
@@ -408,8 +408,9 @@ pub struct DiskConfig {
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
-    /// Read-only disk of the image that this disk was made from: blocks that are still as in that image are read from it,
-    /// and cached once for all disks that were made from it. The origin must report which blocks these are, as qcow2: does.
+    /// Read-only disk of the image that this disk was made from. Blocks that are unchanged since then are read from
+    /// that disk, and cached once for all disks that were made from it. The origin must report which blocks these are,
+    /// as qcow2: does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// Another host that keeps a replica of the disk's dirty blocks, or `auto` for a reachable one; none if not given.
@@ -588,7 +589,7 @@ pub struct DiskChange {
     pub nbd: Option<bool>,
 }
 
-/// The window by which a change removes a disk's own.
+/// The value of `window` that removes a disk's own window.
 const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
 
 impl DiskChange {

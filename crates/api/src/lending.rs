@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 pub struct Loans {
     /// The pools of this host that lend.
     pub lends: Vec<LendingPool>,
-    /// What other hosts have here, by host and disk.
+    /// The loans that other hosts have here, by host and disk.
     pub lent: Vec<LentLoans>,
-    /// What disks of this host borrow from others, by disk and host.
+    /// The loans that disks of this host have from others, by disk and host.
     pub borrowed: Vec<BorrowedLoans>,
 }
 
@@ -58,9 +58,9 @@ pub struct LentLoans {
 pub enum LenderState {
     /// The lender is asked for blocks.
     Asked,
-    /// It is not asked for a while, because it did not answer in time or was slower than the origin.
+    /// The lender is not asked for a while, because it did not answer in time or was slower than the origin.
     Paused,
-    /// The pause is over, and no answer has come since.
+    /// The pause has ended, and no answer has arrived since.
     Trial,
     /// It is not connected, or does not lend to this host.
     Unreachable,
@@ -90,7 +90,7 @@ pub struct BorrowedLoans {
     pub host: String,
     /// The state of borrowing from it.
     pub state: LenderState,
-    /// For how much longer it is not asked, in seconds.
+    /// For how many more seconds the lender is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_left_s: Option<f64>,
     /// How often it was paused since the disk was attached.

@@ -56,9 +56,9 @@ pub enum MigrationState {
     Here,
     /// This host has it, and it is about to move: what the method sends ahead is being sent.
     Sending,
-    /// This host has it, and blocks of it are still on the host that it came from.
+    /// This host has it, and some of its blocks are still on the host that it came from.
     Arriving,
-    /// It waits for its guest, and the other host has it.
+    /// The disk waits here for its guest. The other host owns it.
     Waiting,
     /// Another host has it, and needs blocks that are here.
     Leaving,
@@ -92,13 +92,14 @@ pub struct MigrationStatus {
     /// The other host: the one that it is sent to, came from, or went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Method: of its migration to this host, as long as anything is on its way here, otherwise of one from here.
+    /// The method of its migration to this host while anything is still arriving here, otherwise of its migration from
+    /// here.
     #[schema(value_type = String, example = "pre-copy")]
     pub method: Method,
     /// The guest uses it here.
     pub guest_is_here: bool,
-    /// Number of its vhost-user queues that run here. Missing if none has run since this daemon has the disk: its guest
-    /// uses NBD, or has not connected again.
+    /// Number of its vhost-user queues that run here. Missing if none has run since this daemon got the disk: its guest
+    /// uses NBD, or has not reconnected yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vhost_user_queues: Option<u64>,
     /// Requests are served here.
@@ -201,7 +202,7 @@ pub struct Takeover {
     pub last_known: Option<LastKnown>,
     /// Dirty bytes of the disk that this host has, and keeps.
     pub kept_bytes: u64,
-    /// The replica of the owner's dirty blocks that this host has. What it has is not among `kept_bytes`.
+    /// The replica of the owner's dirty blocks that this host has. Its blocks are not counted in `kept_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<KeptReplica>,
     /// The host that does not answer and had a complete replica, as far as the directory of a cluster says so.
@@ -236,7 +237,7 @@ pub enum ReplicaState {
     Filling,
     /// It has everything that was flushed.
     Complete,
-    /// It is being given up. Flushes wait until it is certain that it can no longer be used.
+    /// The replica is being given up. Flushes wait until it is certain that it can no longer be used.
     Ending,
 }
 
@@ -264,7 +265,7 @@ pub struct ReplicaStatus {
     pub behind_bytes: u64,
     /// Bytes of blocks that it has.
     pub kept_bytes: u64,
-    /// The disk writes through meanwhile.
+    /// Whether the disk writes through until the replica is complete.
     pub writes_through: bool,
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -285,7 +286,7 @@ pub struct KeptReplica {
     /// Seconds since the owner was last heard; missing if it has not been heard since this daemon was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_s: Option<f64>,
-    /// A later epoch of the disk is known here: the replica is of no use.
+    /// Whether a later epoch of the disk is known here, so that the replica is useless.
     #[serde(default)]
     pub is_void: bool,
 }

@@ -149,7 +149,7 @@ pub struct PolicyStatus {
     pub effective: Option<serde_json::Value>,
     /// Whether disks are measured.
     pub measures: bool,
-    /// What was decided and is still to be begun: changes of write modes, new sizes of filters.
+    /// What was decided but not started yet: changes of write modes, new sizes of filters.
     #[serde(default)]
     pub orders: u64,
     /// The pools.

@@ -91,7 +91,7 @@ fn passwords(text: &str) -> String {
         let authority = &address[..address.find(ends).unwrap_or(address.len())];
         clean.push_str(before);
         rest = address;
-        // The last one: a password may contain an @.
+        // Search for the last @: a password may contain one.
         if let Some(at) = authority.rfind('@')
             && let Some(separator) = authority[..at].find([':', '%'])
         {
@@ -102,7 +102,7 @@ fn passwords(text: &str) -> String {
     clean + rest
 }
 
-/// Returns where the next server's address begins: after `://`, of which JSON may escape the slashes.
+/// Returns where the next server's address begins: after `://`. JSON may escape the slashes.
 fn authority(text: &str) -> Option<usize> {
     let slash = |text: &str| Some(text.len() - text.trim_start_matches('\\').strip_prefix('/')?.len());
     text.match_indices(':').find_map(|(colon, _)| {
@@ -136,7 +136,7 @@ fn values(text: &str) -> String {
     clean + rest
 }
 
-/// Returns the length of what opens a value: nothing, a quote, or three; each may be escaped.
+/// Returns the length of the text that opens a value: nothing, one quote or three quotes; each quote may be escaped.
 fn opening_bytes(value: &str) -> usize {
     let backslashes = value.len() - value.trim_start_matches('\\').len();
     if !value[backslashes..].starts_with(['"', '\'']) {
@@ -158,7 +158,7 @@ fn length_bytes(content: &str, opening: &str) -> usize {
     end.unwrap_or_else(|| line.trim_end_matches('\n').len())
 }
 
-/// Returns where a quoted value ends: at the quote as it was opened, unless it is escaped once more.
+/// Returns where a quoted value ends: at the same kind of quote that opened it, unless that quote is escaped once more.
 fn closing(content: &str, opening: &str) -> Option<usize> {
     let is_end = |at: usize| !content[..at].ends_with('\\');
     content.match_indices(opening).map(|(at, _)| at).find(|at| is_end(*at))

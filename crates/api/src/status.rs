@@ -33,8 +33,8 @@ pub struct Status {
 /// How the daemon is confined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStatus {
-    /// The version of Landlock that enforces it; 0 if the kernel has none: then only the daemon itself observes
-    /// it.
+    /// The version of Landlock that enforces the sandbox. If it is 0, the kernel has no Landlock, and only the daemon
+    /// itself enforces the sandbox.
     pub landlock: u32,
     /// The configured paths: what origins may be, besides those of configured disks.
     pub paths: Vec<String>,
@@ -226,7 +226,7 @@ pub struct DiskStatus {
     pub pool: String,
     /// State.
     pub state: DiskState,
-    /// Why the disk is not attached; or, if it is, why no helper of its origin is started any more.
+    /// Why the disk is not attached; or, if it is attached, why the helper of its origin is no longer restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Size in bytes, 0 if not known yet.
@@ -408,7 +408,7 @@ pub struct ErrorCounters {
     pub failed_requests: u64,
     /// Failed I/Os of the origin.
     pub origin_errors: u64,
-    /// Blocks read from flash that failed their checksum, and no crash explains it.
+    /// Blocks read from flash that failed their checksum for a reason other than a crash.
     pub corrupt_blocks: u64,
     /// Dirty blocks among them without a valid second copy.
     pub lost_blocks: u64,

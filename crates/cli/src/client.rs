@@ -80,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Runs a future to completion; this client's calls may be made within it.
+    /// Runs a future to completion. The future may use this client's calls.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }

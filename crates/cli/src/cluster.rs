@@ -81,7 +81,7 @@ pub fn run(client: &Client, command: &ClusterCommand, as_json: bool) -> Result<(
     }
 }
 
-/// Replaces control characters, which a terminal might obey: names come from other hosts.
+/// Replaces control characters, which a terminal could interpret: names come from other hosts.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -127,7 +127,7 @@ pub fn drain(client: &Client, host: &str, is_drained: bool, style: Style) -> Res
     })
 }
 
-/// Shows what the directory has of a permanently dead host, asks for its name as a confirmation, and removes that.
+/// Shows what the directory lists for a permanently dead host, asks for its name as a confirmation, and removes it.
 pub fn forget(client: &Client, host: &str, confirm: Option<&str>, style: Style) -> Result<()> {
     let not_confirmed = || CliError::NotConfirmed(host.into());
     if confirm.is_some_and(|typed| typed != host) {

@@ -51,7 +51,7 @@ fn read(path: &Path) -> Result<Scenario> {
         })?,
     };
     let keys: toml::Table = toml::from_str(&text).map_err(|error| usage(&error))?;
-    // Only a mix has disks. To parse it as what it is gives an error with a line.
+    // Only a mix has disks. Parse the file as a mix then, so that the error names a line.
     let scenario = if keys.contains_key("disk") {
         toml::from_str(&text).map(|mix| Scenario::Traced(Box::new(mix)))
     } else {

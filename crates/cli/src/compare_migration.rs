@@ -155,7 +155,7 @@ fn write_pictures(directory: &Path, comparison: &MigrationComparison) -> Result<
     Ok(())
 }
 
-/// The mix's table, with what the options change.
+/// The mix's `migration` table, with the options applied.
 fn table(
     arguments: &MigrationArguments,
     at: Span,

@@ -65,7 +65,7 @@ impl Pool {
     /// As [`Pool::check`], or the file cannot be replaced.
     pub fn add_to(&self, file: &Path) -> Result<()> {
         let add = || {
-            // What a link leads to is replaced, not the link.
+            // If the path is a symbolic link, replace its target, not the link.
             let file = fs::canonicalize(file)?;
             let text = self.added_to(&fs::read_to_string(&file)?).map_err(io::Error::other)?;
             replace(&file, &text)

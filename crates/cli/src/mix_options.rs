@@ -64,7 +64,7 @@ impl Common {
         disk.admission = match pool.admission {
             None => disk.admission,
             Some(AdmissionArgument::Fixed(admission)) => admission,
-            // It depends on the disk's share, so the policy sizes it.
+            // The size depends on the disk's share, so the policy sets it.
             Some(AdmissionArgument::Rule(_)) => Admission::Auto,
         };
         disk.sequential_cutoff = pool.sequential_cutoff.unwrap_or(disk.sequential_cutoff);

@@ -25,7 +25,7 @@ pub fn create(
     style: Style,
 ) -> Result<()> {
     let entry = Pool::new(name, devices)?;
-    // Before the devices are written: a pool that is in no file is easily forgotten.
+    // Check this before the devices are written: a pool that is in no configuration file is easily forgotten.
     configure.map_or(Ok(()), |file| entry.check(file))?;
     let id = pool::create(devices, formatting, shape).map_err(failed)?;
     let table = entry.table();

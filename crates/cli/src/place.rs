@@ -9,8 +9,9 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
 }
 
-/// Makes the paths in an origin absolute: of a file or an image, of an NBD server's socket, of Ceph's configuration. A word without
-/// a slash or a scheme is a path if such a file exists; anything else, such as `iscsi://host/target/0`, is left as it is.
+/// Makes the paths in an origin absolute: of a file or image, of an NBD server's socket, of Ceph's configuration file.
+/// A word without a slash or a scheme counts as a path if such a file exists. Anything else, such as
+/// `iscsi://host/target/0`, is unchanged.
 pub fn origin(text: &str) -> Result<String> {
     match text.split_once(':').filter(|(scheme, _)| !scheme.contains('/')) {
         Some((scheme @ ("file" | "qcow2"), path)) => {

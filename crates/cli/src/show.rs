@@ -157,7 +157,8 @@ pub fn disks(disks: &[DiskStatus]) -> String {
     out
 }
 
-/// Says where a disk is that is attached here as well, and what that means here.
+/// Describes the location of a disk that is also attached here but that another host has, and the consequence for this
+/// host.
 fn elsewhere(disk: &DiskStatus, there: &Elsewhere) -> String {
     let (name, host) = (&disk.name, &there.host);
     match there {

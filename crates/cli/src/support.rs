@@ -70,7 +70,7 @@ struct Bundle {
     files: usize,
     /// What could not be had, and why.
     missing: Vec<(String, String)>,
-    /// The daemon has not answered in time, and is not asked again.
+    /// The daemon has not answered in time, so no further requests are sent to it.
     is_silent: bool,
 }
 

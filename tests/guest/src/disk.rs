@@ -15,7 +15,7 @@ use haversack_model::random::Random;
 
 /// The longest request in sectors: 128 KiB.
 pub const LONGEST_SECTORS: usize = 256;
-/// Direct I/O wants buffers at multiples of this.
+/// Buffers for direct I/O must be aligned to this many bytes.
 const ALIGNMENT_BYTES: usize = 4096;
 
 /// A disk, or neighbouring sectors of it.

@@ -48,7 +48,7 @@ impl Pace {
         Self { every, next: Instant::now() }
     }
 
-    /// Waits until the next request is due. What could not be done in time is not made up for.
+    /// Waits until the next request is due. Requests that were missed are not made up for.
     fn wait(&mut self) {
         let Some(every) = self.every else { return };
         thread::sleep(self.next.saturating_duration_since(Instant::now()));

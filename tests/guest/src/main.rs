@@ -47,7 +47,7 @@ fn start() -> io::Result<File> {
 fn start_processors() -> io::Result<()> {
     for entry in fs::read_dir("/sys/devices/system/cpu")? {
         let online = entry?.path().join("online");
-        // The first processor has none, and neither have directories of other matters.
+        // The first processor has no such file, nor do directories that do not belong to a processor.
         if online.is_file() && fs::read_to_string(&online)?.trim() == "0" {
             fs::write(&online, "1")?;
         }

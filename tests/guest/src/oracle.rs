@@ -1,7 +1,7 @@
 //! What each sector of a disk, or of a part of it, may hold.
 //!
-//! A sector has one version, or it was discarded and holds that version or zeroes, or a write to it failed and
-//! nobody knows. Versions only grow, so that data from before a discard or a write of zeroes never looks new.
+//! A sector has one version; or it was discarded, and has that version or zeroes; or a write to it failed, and its
+//! version is unknown. Versions only increase, so data from before a discard or a write of zeroes never looks new.
 
 use crate::pattern::{self, Found, SECTOR_BYTES};
 

@@ -60,7 +60,8 @@ impl Timed {
         asked.map_or(0, Unanswered::read_bytes)
     }
 
-    /// Takes what the pool tells. Returns whether it has taken all requests and has nothing left to do at this time.
+    /// Takes the status of the pool. Returns whether the pool has taken all requests and has nothing left to do at this
+    /// time.
     pub fn is_at_rest(&mut self, now_us: u64, told: &Value) -> bool {
         let number = |what: &str| told[what].as_u64().unwrap_or(0);
         (self.next_us, self.ios) = (number("next_us"), number("ios"));

@@ -97,7 +97,7 @@ fn a_host_without_a_policy_says_what_its_disks_demand_and_is_relieved() {
         let places = [place.host("a")?, place.host("b")?];
         let (large, small) = (origin(place, "large", 160)?, origin(place, "small", 32)?);
         let of_alpha = vec![disk("large", &large, "vm = \"web\""), disk("small", &small, "")];
-        // Beta has not the memory for it.
+        // Beta has too little memory for the VM.
         let needs = "[[cluster.vm]]\nname = \"web\"\nmemory = \"2GiB\"\nprocessors = 2";
         let of_cluster = [needs, "memory = \"1GiB\"\nprocessors = 8"];
         let all = [(128, of_alpha), (512, Vec::new())];
@@ -147,7 +147,7 @@ fn a_host_without_a_policy_says_what_its_disks_demand_and_is_relieved() {
 fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
     test("tenants", |place| {
         const LIMIT_MIB: u64 = 48;
-        // A commit may be on its way while another one's blocks are replaced.
+        // One commit may be in progress while the blocks of another are replaced.
         const MOST_BYTES: u64 = (LIMIT_MIB + 4) << 20;
         let mut etcd = Etcd::start(place)?;
         let hosts = Hosts::new(place, &NAMES)?;

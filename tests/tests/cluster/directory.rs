@@ -161,7 +161,7 @@ fn hosts_see_each_other_and_write_only_what_has_changed() {
         alpha.report(report(&alpha, 2, &[("vm1", 1), ("vm2", 0)]));
         until_seen(&beta, "alpha", 2)?;
         until("the end of the report", || alpha.status().is_reported)?;
-        // The host's own key and the pool's: the disks are as before.
+        // The keys of the host and of its pool; those of the disks are unchanged.
         let written = alpha.status().writes - before;
         check(written == 2, format!("{written} keys were written"))?;
         alpha.report(report(&alpha, 3, &[("vm1", 1)]));

@@ -1,4 +1,4 @@
-//! A client of etcd that sees the keys as they are.
+//! A client of etcd that accesses the raw keys.
 
 use std::future::Future;
 

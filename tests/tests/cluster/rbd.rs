@@ -207,7 +207,7 @@ fn take_over(scene: &mut Scene<'_>, dead: usize, heir: usize) -> Result<()> {
     })
 }
 
-/// The host that was fenced is back, and keeps out until an operator lets it in.
+/// The fenced host is back, and does not use the disk until an operator readmits it.
 fn come_back(scene: &mut Scene<'_>, dead: usize, heir: usize) -> Result<()> {
     // After this flush nothing overwrites the image, so the check would find a write of the fenced host.
     scene.daemons[heir].command(&["disk", "flush", "vm1"])?;

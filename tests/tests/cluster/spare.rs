@@ -52,7 +52,7 @@ fn list(value: &Value, key: &str) -> Vec<Value> {
     value[key].as_array().cloned().unwrap_or_default()
 }
 
-/// What alpha's disk has had from beta, and what it has there, if the plan names beta.
+/// Returns the loan that alpha's disk has from beta, if the plan names beta.
 fn borrowed(alpha: &Haversack<'_>) -> Result<Option<Value>> {
     let mut loans = list(&alpha.json(&["loan", "list"])?, "borrowed");
     check(loans.len() <= 1 && loans.iter().all(|loan| loan["host"] == "beta"), format!("{loans:?}"))?;

@@ -126,7 +126,8 @@ fn socket(words: &[OsString]) -> Option<PathBuf> {
     matches.get_one::<PathBuf>("socket").cloned()
 }
 
-/// Returns the last `--socket` of a command line, which need not be complete or right. What follows `--` is not of `haversack`.
+/// Returns the last `--socket` of a command line, which may be incomplete or invalid. Arguments after `--` do not
+/// belong to `haversack`.
 fn socket_option(words: &[OsString]) -> Option<PathBuf> {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let words = words.split(|word| *word == "--").next()?;
@@ -328,7 +329,7 @@ mod tests {
         assert!(pools.starts_with(&["fast".into(), "main".into()]), "{pools:?}");
     }
 
-    /// Each argument that is called like something that the daemon has is completed.
+    /// Each argument whose name is that of a kind of object of the daemon is completed.
     #[test]
     fn no_argument_is_forgotten() {
         const CALLED: [&str; 9] =
@@ -377,7 +378,7 @@ mod tests {
     fn a_daemon_that_does_not_answer_is_not_waited_for() {
         let place = tempfile::tempdir().unwrap();
         let socket = place.path().join("control.sock");
-        // Accepted by the kernel, and never read.
+        // The kernel accepts this connection, and nobody reads from it.
         let _silent = UnixListener::bind(&socket).unwrap();
         let begin = Instant::now();
         assert_eq!(fitting(&socket, "events "), [""; 0]);

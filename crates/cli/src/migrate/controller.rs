@@ -25,16 +25,16 @@ use crate::output::{Style, say};
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the source may take to answer while the VM is being sent, before it is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often everything is looked at.
+/// How often the state of QEMU and the daemon is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same while the VM is stopped.
 const HOLD_EVERY: Duration = Duration::from_millis(10);
 /// How long a stopped VM's queues may be reported as running: a daemon's answer may be slightly out of date.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
-/// How long it takes to see whether Ctrl-C was pressed.
+/// How long to check whether Ctrl-C was pressed.
 const MOMENT: Duration = Duration::from_millis(1);
-/// The least time that the destination has to show that it is alive, and the daemon to report the progress of
-/// the caches, however little time is left.
+/// The minimum time that the destination has to respond, and the daemon to report the progress of the caches, however
+/// little time is left.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The VM, if it is to be moved as well.
@@ -148,7 +148,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
             (migration.downtime_ms, controller.held)
         }
         (Ok(source), Err(error)) => return Err(without_destination(source, &error)),
-        // An earlier run has moved the VM, and its QEMU here has ended since.
+        // An earlier run has moved the VM, and the VM's QEMU here has ended since.
         (Err(error), Ok(mut destination)) if error.is_gone() => {
             match destination.migration() {
                 Ok(Migration { phase: Phase::Completed, .. }) => {
@@ -166,7 +166,7 @@ pub fn run(client: &Client, migrate: &Migrate, to: &str, style: Style) -> Result
         }
         (Err(error), _) => return Err(error.into()),
     };
-    // The VM has moved, whatever becomes known of its disks now.
+    // From here on the VM has moved; errors about its disks no longer change that.
     let settled = if migrate.wait { filling.wait() } else { filling.settle() };
     let status = filling.status();
     if let Some(error) = settled.as_ref().err().or(status.as_ref().err()) {
@@ -228,7 +228,7 @@ impl<'a> Controller<'a> {
     /// Moves the VM, or continues the move of an earlier run. Returns QEMU's report of the migration.
     fn move_vm(&mut self, to: &str) -> Result<Migration> {
         let stage = source::stage(&mut self.source).map_err(|error| unknown(&error))?;
-        // It may have been sent to another QEMU than this one.
+        // The source may have sent the VM to another QEMU.
         let mut may_be_elsewhere = stage == Stage::Gone;
         let (is_running, guard) = match stage {
             Stage::Waiting => {
@@ -419,7 +419,7 @@ impl<'a> Controller<'a> {
             let stage = match source::stage(&mut self.source) {
                 Ok(stage) => stage,
                 Err(error) if error.is_gone() => return self.source_gone(&error.into()),
-                // Its main thread waits, for example for a disk whose origin is away.
+                // QEMU's main thread is blocked, for example by a disk whose origin is unreachable.
                 Err(error @ QmpError::Silent { .. }) if !self.is_interrupted(MOMENT) => {
                     if !has_said {
                         self.say(&format!("{error}. Retrying until it answers"));
@@ -443,7 +443,7 @@ impl<'a> Controller<'a> {
                     }
                     self.let_go();
                     let state = json!({ "state": "pre-switchover" });
-                    // It may have failed at this moment.
+                    // The migration may have failed at this moment.
                     let _ = self.source.execute("migrate-continue", &state);
                     is_continued = true;
                 }
@@ -477,7 +477,7 @@ impl<'a> Controller<'a> {
     fn hold_while(&mut self, left: impl Fn() -> Duration) -> Result<()> {
         let (mut known, start): (Option<Seen>, _) = (None, Instant::now());
         loop {
-            // A destination that has died is not noticed by the source.
+            // The source does not notice that the destination has died.
             self.destination.set_patience(left().clamp(LEAST_PATIENCE, PATIENCE));
             self.destination.run_state()?;
             let (mut is_down, mut silence) = (false, "it has not answered".to_owned());

@@ -9,7 +9,7 @@ use crate::error::{CliError, Result};
 
 /// How long the VM may take to run when it has been sent.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often that is looked at.
+/// How often the state is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The outcome for a VM that was sent.
@@ -41,11 +41,11 @@ pub fn check_waits(destination: &mut Monitor) -> Result<()> {
 pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Result<String> {
     let before = destination.migration()?;
     if before.ports.is_empty() && before.sockets.is_empty() {
-        // Without events it is only looked at less promptly.
+        // Without events, changes are only noticed later.
         let _ = destination.set(Capability::Events, true);
         let wanted = uri.map_or_else(|| format!("tcp:{host}:0"), str::to_owned);
         let told = accept(destination, &wanted);
-        // It may have been started with a channel that has no address, and --uri says which.
+        // QEMU may have been started with a channel that has no address; --uri gives the address then.
         if let Err(error) = told
             && (before.phase == Phase::None || uri.is_none())
         {
@@ -103,7 +103,7 @@ pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<Arrival> {
             (Phase::Failed, _) => {
                 return Err(lost(migration.error.unwrap_or_else(|| "the migration has failed there".into())));
             }
-            // QEMU runs the VM a moment before it calls the migration completed.
+            // QEMU starts the VM shortly before it reports the migration as completed.
             (Phase::Completed | Phase::None, "running") => return Ok(Arrival::Arrived),
             (Phase::Completed, "inmigrate") => {}
             (Phase::Completed, _) if !runs => return Ok(Arrival::Arrived),

@@ -17,7 +17,7 @@ use crate::error::{CliError, Result};
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 /// How long the daemon continues to send the caches without this process.
 const KEEP: Span = Span(Duration::from_secs(60));
-/// How often it is told to go on.
+/// How often the daemon is told to continue.
 const KEEP_EVERY: Duration = Duration::from_secs(15);
 
 /// The caches of the VM's disks, on their way to another host.
@@ -30,7 +30,7 @@ pub struct Filling<'a> {
     jobs: BTreeMap<&'a str, u64>,
     /// Disks that the VM has been seen to use over vhost-user.
     vhost_user: BTreeSet<&'a str>,
-    /// When the daemon was told last that they are still wanted.
+    /// When the daemon was last told that the transfers are still wanted.
     kept: Option<Instant>,
     /// The daemon is to send the caches until the disks have followed the VM, even without this process.
     is_let_go: bool,
@@ -145,8 +145,8 @@ impl<'a> Filling<'a> {
         Ok(all)
     }
 
-    /// Returns whether a disk's vhost-user queues run, or are not known to have stopped: a daemon that was restarted does not
-    /// know it before QEMU has connected again.
+    /// Returns whether a disk's vhost-user queues run, or are not known to have stopped. A restarted daemon does not
+    /// know this until QEMU has reconnected.
     fn may_run(&mut self, disk: &'a str, status: &MigrationStatus) -> bool {
         let is_known = status.vhost_user_queues.is_some();
         if is_known {
@@ -174,12 +174,12 @@ impl<'a> Filling<'a> {
     /// Stops sending them. The disks stay here.
     pub fn abort(&self) {
         for disk in self.disks {
-            // What is not being sent need not be stopped, and a daemon that is gone sends nothing.
+            // A transfer that is not running need not be stopped, and a daemon that has exited sends nothing.
             let _ = path(disk).and_then(|path| self.client.send(Method::DELETE, &path, None::<&()>));
         }
     }
 
-    /// Waits a moment for the other host to take the disks over. Over NBD that is not before the VM writes.
+    /// Waits briefly for the other host to take over the disks. Over NBD, that happens only when the VM writes.
     pub fn settle(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < SETTLED_WITHIN

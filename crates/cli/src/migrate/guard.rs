@@ -41,7 +41,7 @@ impl Guard {
         Ok(Guard { child: command.spawn().map_err(failed)? })
     }
 
-    /// Ends it, since the VM needs nothing more.
+    /// Ends the guard, because the VM no longer needs it.
     pub fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             // It may have been killed.
@@ -51,7 +51,8 @@ impl Guard {
     }
 }
 
-/// Returns where a guard reports. Whoever reads the command's output from a pipe would wait for the guard's end as well.
+/// Returns where a guard reports. A program that reads the command's output from a pipe would otherwise also wait for
+/// the guard's end.
 fn stderr() -> Stdio {
     let stderr = std::io::stderr();
     let metadata = stderr.as_fd().try_clone_to_owned().and_then(|file| File::from(file).metadata());

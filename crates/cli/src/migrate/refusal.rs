@@ -15,7 +15,7 @@ use crate::error::CliError;
 
 /// Ends a QEMU whose incoming migration has failed: it does not accept another one.
 pub fn discard(destination: &mut Monitor) {
-    // The last migration of a QEMU in which a VM runs may have failed as well.
+    // In a QEMU that runs a VM, the last migration may have failed as well.
     let has_failed = destination.migration().is_ok_and(|migration| migration.phase == Phase::Failed);
     if has_failed && destination.run_state().is_ok_and(|state| state == "inmigrate") {
         // A QEMU that ends need not answer.
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// A QEMU whose last migration is in this phase. It notes the commands that change something.
+    /// A fake QEMU whose last migration is in this phase. It records the commands that change something.
     struct Qemu {
         monitor: Monitor,
         heard: Arc<Mutex<Vec<String>>>,

@@ -12,7 +12,7 @@ use crate::error::{CliError, Result};
 
 /// How long a migration that is cancelled may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often that is looked at.
+/// How often the state is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Where the VM is, as its QEMU knows.
@@ -52,14 +52,14 @@ pub fn end(source: &mut Monitor) -> Result<bool> {
     Ok(is_sent)
 }
 
-/// Lets the next migration end without a pause: the program that starts it may not know that it would have to continue
-/// it.
+/// Lets the next migration finish without a pause, because the program that starts it may not know that it has to
+/// continue it.
 pub fn dont_pause(source: &mut Monitor) {
     let _ = source.set(Capability::PauseBeforeSwitchover, false);
 }
 
-/// Cancels a migration, and waits until the VM goes on here. Returns false if it was too late for that, and an error if the
-/// migration does not pause before the switchover.
+/// Cancels a migration, and waits until the VM continues here. Returns false if it was too late to cancel, and an error
+/// if the migration does not pause before the switchover.
 pub fn cancel(source: &mut Monitor) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_asked = false;

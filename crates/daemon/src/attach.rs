@@ -114,7 +114,7 @@ impl Daemon {
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            // Remembered first: a disk that cannot be remembered is not attached.
+            // Remember the disk first: if that fails, the disk must not be attached.
             let end =
                 daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
             if end.is_err() {
@@ -688,10 +688,11 @@ impl Daemon {
         if let Some(known) = pool.known.locked().get_mut(&disk.id) {
             (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
-        // Before anybody can attach it again.
+        // Record the end of the use before anybody can attach the disk again.
         let noted = self.end_use(&disk.config(), disk.id, pool);
         let remembered = self.remember(disk, false);
-        // Any attach from now on waits for this turn, so it takes the lock only after the lock was released.
+        // An attach that starts from now on waits for this turn, so it takes the store's lock only after this detach
+        // has released the lock.
         let turn = self.disk_turns.take(disk.id);
         let servers = disk.with(|inner| {
             (inner.state, inner.handle) = (DiskState::Detached, None);
@@ -700,7 +701,7 @@ impl Daemon {
         });
         self.size_filters(pool);
         self.report_to_policy();
-        // The helper may take a while to end; nobody should wait for the disk's lock that long.
+        // The helper may take a while to end, so end it only now, without holding the disk's lock.
         drop(servers);
         self.unlock_store(&disk.config(), disk.id);
         drop(turn);

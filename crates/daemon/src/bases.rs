@@ -35,7 +35,7 @@ use crate::rbd;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long after an attempt a disk is checked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Origins that are asked at the same time, each by a thread of its own.
+/// The maximum number of origins that are queried at the same time, each by its own thread.
 const MOST_AT_A_TIME: usize = 16;
 
 /// How far disks are with sharing the blocks of their bases.
@@ -54,7 +54,7 @@ struct Attempt {
 enum Phase {
     /// The disk's origin is being asked.
     Asking,
-    /// The attempt has ended. The disk is checked again at `look_at`, or after it was attached again if that is `None`.
+    /// The attempt has ended. The next one starts at `look_at` or, if that is `None`, after the disk is attached again.
     Ended { look_at: Option<Instant> },
 }
 
@@ -64,7 +64,7 @@ impl Attempts {
         self.0.locked().retain(|disk, _| is_kept(disk));
     }
 
-    /// Whether a disk is to be looked at.
+    /// Returns whether a new attempt is due for a disk.
     fn is_due(&self, disk: DiskId, handle: DiskHandle) -> bool {
         let attempts = self.0.locked();
         let of_now = attempts.get(&disk).filter(|attempt| attempt.handle == handle);
@@ -74,7 +74,7 @@ impl Attempts {
         })
     }
 
-    /// Begins to ask a disk's origin. Returns false if too many origins are being asked already.
+    /// Starts an attempt. Returns false if too many origins are being queried already.
     fn begin(&self, disk: DiskId, handle: DiskHandle) -> bool {
         let mut attempts = self.0.locked();
         let asking = attempts.values().filter(|attempt| matches!(attempt.phase, Phase::Asking)).count();
@@ -109,7 +109,7 @@ impl Attempts {
     }
 }
 
-/// Whether a problem ends by itself when a disk has been attached or has moved, and need not be reported.
+/// Returns whether a problem disappears by itself once a disk is attached or has moved, and need not be reported.
 fn is_passing(error: &DaemonError) -> bool {
     use ManageError::{Busy, Migrating, NotAttached};
     matches!(
@@ -209,7 +209,7 @@ impl Daemon {
         }
         if !shared? {
             return Err(DaemonError::conflict(
-                format!("disk '{}' has changed hands while its origin was asked", config.name),
+                format!("disk '{}' was detached, moved or resized while its origin was queried", config.name),
                 "it is retried automatically",
             ));
         }
@@ -366,7 +366,7 @@ mod tests {
 
     use super::*;
 
-    /// A head of a qcow2 image with this name of a backing file at byte 100.
+    /// Returns the header of a qcow2 image whose backing file has this name, stored at byte 100.
     fn image(name: &[u8], length: u32) -> Vec<u8> {
         let mut bytes = vec![0; 100];
         bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");

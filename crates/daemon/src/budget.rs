@@ -57,7 +57,7 @@ impl Budgets {
         })
     }
 
-    /// Looks at a pool's account. A pool that is seen for the first time goes on with the account in the state.
+    /// Updates a pool's account. The first call for a pool continues the account in the saved state.
     pub fn pace(&self, daemon: &Daemon, pool: &Pool, endurance: Endurance, now_us: Micros) {
         // A stopped pool is reported elsewhere.
         let Ok(snapshot) = pool.backend.snapshot() else { return };
@@ -101,7 +101,7 @@ struct Written {
 }
 
 impl Written {
-    /// Takes the counters of the devices that are in use now. Returns all bytes written so far, which never decrease.
+    /// Adds what the devices in use have written since the last call. Returns the total, which never decreases.
     fn note(&mut self, devices: &[DeviceSnapshot]) -> u64 {
         let before = std::mem::take(&mut self.counters);
         for device in devices {
@@ -131,7 +131,7 @@ impl Kept {
     }
 }
 
-/// Returns the mean latency of the origins' reads, each disk weighing by its reads.
+/// Returns the mean latency of reads from the origins, weighted by each disk's number of reads.
 fn origin_read_us(snapshot: &Snapshot) -> f64 {
     let mut reads = Histogram::default();
     snapshot.disks.iter().for_each(|disk| reads.merge(&disk.origin_latency.read));

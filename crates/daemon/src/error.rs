@@ -65,7 +65,7 @@ pub enum DaemonError {
         /// Bytes that its origin does not have.
         dirty_bytes: u64,
     },
-    /// A disk cannot be detached since dirty data of it is lost.
+    /// A disk cannot be detached because some of its dirty data is lost.
     #[error(
         "dirty data of disk '{disk}' is lost, the rest is at the origin: 'disk lost {disk}' lists it, 'disk detach {disk} \
          --accept-loss {disk}' gives it up"
@@ -166,7 +166,7 @@ impl DaemonError {
             DaemonError::Watched(WatchError::InUse { .. }) => (
                 409,
                 "in-use",
-                "close it there first; a client that died is forgotten after 30 s, or at once with 'ceph osd blocklist add'",
+                "close it there first; a client that died is forgotten after 30 s, or immediately with 'ceph osd blocklist add'",
             ),
             DaemonError::Locked(LockError::Held { .. } | LockError::Shared { .. }) => {
                 (409, "in-use", "detach it there first")

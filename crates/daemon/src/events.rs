@@ -44,8 +44,8 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Continues from the events of earlier starts, and keeps those from now on in the same file. No client may
-    /// know the numbers of events yet: those that were added before are renumbered after those in the file.
+    /// Loads the events of earlier runs, and appends later events to the same file. Call this before any client can
+    /// know the numbers of events: those that were added before are renumbered to follow those in the file.
     ///
     /// # Errors
     /// The file cannot be read; events are then kept in memory only.

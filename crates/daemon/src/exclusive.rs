@@ -171,7 +171,7 @@ pub fn conflict(disk: &DiskConfig, other: &DiskConfig) -> Option<String> {
     ))
 }
 
-/// Returns the block nodes that a field of a QEMU block node has: one, or a list as that of `quorum`.
+/// Returns the block nodes in a field of a QEMU block node: a single node, or a list as in `quorum`.
 fn children(field: &Value) -> impl Iterator<Item = &Value> {
     let list = field.as_array().map_or(std::slice::from_ref(field), Vec::as_slice);
     list.iter().filter(|one| one.get("driver").is_some())

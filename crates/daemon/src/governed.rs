@@ -29,7 +29,7 @@ impl Daemon {
         result
     }
 
-    /// Has the policy read what was posted.
+    /// Makes the policy read the news that was posted.
     pub fn report_to_policy(&self) {
         self.with_policy(Policy::read_news);
     }

@@ -72,7 +72,7 @@ pub enum HelperError {
     /// The path of its socket is taken.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// It exited at once.
+    /// It exited by itself.
     #[error("the helper of disk '{disk}' ended ({status}): {last_line}")]
     Ended {
         /// The disk.
@@ -90,7 +90,7 @@ pub enum HelperError {
         /// QEMU's message.
         why: String,
     },
-    /// It runs, but its store does not let it in any more.
+    /// It runs, but its store has permanently cut off its client.
     #[error(
         "the helper of disk '{disk}' answers that it is shutting down: the store has cut its client off, as a Ceph cluster does \
          with one that is blocklisted"
@@ -533,7 +533,7 @@ mod tests {
         spec(dir, &format!("qcow2:{}", image.display()))
     }
 
-    /// A daemon that is started by root starts the first helper before it becomes this user, and the next one after.
+    /// A daemon started by root starts the first helper before it switches to this user, and later helpers afterwards.
     #[test]
     fn the_lock_is_of_the_helpers_user() {
         let dir = tempfile::tempdir().unwrap();
@@ -545,7 +545,7 @@ mod tests {
         assert_eq!((lock.uid(), lock.mode() & 0o777), (nobody, 0o600));
     }
 
-    /// A daemon that was killed has left it, and it hangs.
+    /// The earlier daemon was killed and has left its helper, which hangs.
     #[test]
     fn a_helper_that_an_earlier_daemon_has_left_is_ended_before_the_next_one_starts() {
         let dir = tempfile::tempdir().unwrap();

@@ -53,7 +53,7 @@ impl JobControl {
         self.entry.changing.locked().progress = Some(progress);
     }
 
-    /// Waits for a job of the data path; passes on its progress, and a request to cancel to it.
+    /// Waits for a job of the data path. Reports the job's progress, and forwards a request to cancel to the job.
     ///
     /// # Errors
     /// The job failed.

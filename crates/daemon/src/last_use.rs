@@ -36,14 +36,14 @@ fn writes_back(config: &DiskConfig) -> bool {
 fn modified_ns(origin: &str) -> Result<Option<i64>> {
     let Ok(Origin::File(path)) = Origin::parse(origin) else { return Ok(None) };
     let file = std::fs::metadata(&path).map_err(|error| {
-        let what = format!("cannot look at origin {}: {error}", path.display());
+        let what = format!("cannot read the modification time of origin {}: {error}", path.display());
         DaemonError::conflict(what, "make the file accessible, and attach the disk again")
     })?;
     let ns = || file.mtime().checked_mul(1_000_000_000)?.checked_add(file.mtime_nsec());
     Ok(if file.is_file() { ns() } else { None })
 }
 
-/// Returns whether a use is of this origin, however that is written.
+/// Returns whether a use is of this origin, even if the use names the origin differently.
 fn is_use_of(known: &Use, origin: &str, store: &Store) -> bool {
     known.origin == origin || Store::without_backing(&known.origin).shared(store).is_some()
 }
@@ -66,7 +66,7 @@ impl Daemon {
     /// Returns whether what a pool has of a disk may be older than the disk's origin.
     ///
     /// # Errors
-    /// Some of it is dirty, or the origin cannot be looked at.
+    /// Dirty blocks may be older than the origin, or the origin's modification time cannot be read.
     pub(crate) fn is_outdated(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<bool> {
         // If another host has or had the disk, the epoch decides whether its blocks are current.
         if !matches!(pool.backend.recorded_move(id)?, None | Some(Moved::No)) {
@@ -117,7 +117,7 @@ impl Daemon {
         Ok(true)
     }
 
-    /// Puts on record that a disk is about to use its origin through a pool. Returns the uses that this replaces.
+    /// Records that a disk is about to use its origin through a pool. Returns the records that this replaces.
     pub(crate) fn begin_use(
         &self,
         config: &DiskConfig,
@@ -199,7 +199,7 @@ impl Daemon {
                 match uses.iter_mut().find(|known| key(known) == key(&before)) {
                     None => uses.push(before),
                     Some(known) if known.is_ended || !known.may_be_dirty => *known = before,
-                    // It is in use again.
+                    // The disk is in use again.
                     Some(_) => {}
                 }
             }
@@ -209,7 +209,7 @@ impl Daemon {
         }
     }
 
-    /// Notes that outdated blocks of a disk were dropped.
+    /// Records that outdated blocks of a disk were dropped.
     pub(crate) fn note_dropped(&self, name: &str, id: DiskId, pool: &Pool) {
         let what = format!("its blocks in pool '{}' were older than its origin, and were dropped", pool.name);
         tracing::warn!(disk = name, "{what}");
@@ -227,7 +227,7 @@ impl Daemon {
         self.change_use(id, self.pool(&new.pool)?, |own| own.may_be_dirty = true)
     }
 
-    /// Notes that a disk was detached: it is clean, unless some of it is for another host.
+    /// Records that a disk was detached. The disk is clean, unless it still has blocks for another host.
     pub(crate) fn end_use(&self, config: &DiskConfig, id: DiskId, pool: &Pool) -> Result<()> {
         let is_for_other =
             matches!(pool.backend.recorded_move(id)?, Some(Moved::Peer { .. } | Moved::Depends { .. }));
@@ -266,7 +266,7 @@ impl Daemon {
         }
     }
 
-    /// Forgets the use of a disk through a pool: nothing of it is there any more.
+    /// Forgets the use of a disk through a pool that has no blocks of the disk any more.
     pub(crate) fn forget_use(&self, id: DiskId, pool: &Pool) -> Result<()> {
         Ok(self.state.uses.change(|uses| {
             if let Some(at) = self.own_use(uses, id, pool) {

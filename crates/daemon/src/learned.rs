@@ -22,7 +22,7 @@ use crate::sealed::{Kind, seal, unseal};
 /// The directory, in the state directory.
 pub const DIRECTORY: &str = "learned";
 const KIND: Kind = Kind { magic: b"HVLEARND", version: 1 };
-/// How often what was learned is saved while the daemon runs, without the last accesses: some kilobytes a disk.
+/// How often the learned state is saved while the daemon runs: without the last accesses, some kilobytes per disk.
 const SAVE_EVERY: Duration = Duration::from_secs(3600);
 /// The pause between two disks, so that a pool's reactor serves its guests in between.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -98,7 +98,7 @@ impl LineLog {
         self.newest_lines(most, wanted)?.collect()
     }
 
-    /// Returns the same lines one at a time, so that they need not all be in memory.
+    /// As [`LineLog::newest`], but returns the lines one at a time, so that they need not all be in memory.
     ///
     /// # Errors
     /// An existing file cannot be read. The error is returned immediately, or as the last item if it occurs later.

@@ -23,7 +23,7 @@ use crate::state::RememberedDisk;
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
-/// How long an attempt to attach a disk that is to be forgotten may take.
+/// How long to wait for an attempt to attach a disk that is to be forgotten.
 const TURN_TIME: Duration = Duration::from_secs(20);
 
 impl Daemon {
@@ -84,7 +84,7 @@ impl Daemon {
         })
     }
 
-    /// Refuses at once what the data path would refuse too, and names all users of the disk.
+    /// Refuses immediately what the data path would refuse later, so that the error can name all users of the disk.
     fn check_shrink(&self, disk: &Disk, old: u64, new: u64, confirmed: bool) -> Result<()> {
         let disk_name = || disk.config().name;
         if !confirmed {
@@ -335,7 +335,7 @@ impl Daemon {
         self.change_devices(JobKind::RemoveDevice, pool, job)
     }
 
-    /// Follows a job that changes a pool's devices. Afterwards the disks' shares are different.
+    /// Follows a job that changes a pool's devices, then adapts the filters: the disks' shares have changed.
     fn change_devices(self: &Arc<Self>, kind: JobKind, pool: &str, job: StartedJob) -> Result<Job> {
         let (daemon, pool_too) = (self.clone(), pool.to_string());
         self.jobs.start(kind, pool, move |control| {
@@ -346,7 +346,7 @@ impl Daemon {
     }
 }
 
-/// Returns whether the policy would divide the pool differently.
+/// Returns whether changed settings affect how the policy divides the pool.
 fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
     let is_same = (old.target, old.mode, old.admission) == (new.target, new.mode, new.admission)
         && (&old.vm, &old.tenant, old.priority) == (&new.vm, &new.tenant, new.priority)

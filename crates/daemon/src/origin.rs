@@ -108,7 +108,7 @@ fn absolute(text: &str, path: &str) -> Result<PathBuf, String> {
     Err(format!("origin '{text}': expected an absolute path"))
 }
 
-/// Makes a disk of the protocol node alone, without a cache in the helper: whatever it acknowledges is at the
+/// Makes a block device of the protocol node alone. The helper does not cache: whatever it acknowledges is at the
 /// store.
 fn direct(mut protocol: Value) -> BlockDevice {
     protocol["node-name"] = json!(DISK_NODE);
@@ -148,8 +148,8 @@ fn rbd(text: &str, rest: &str) -> Result<BlockDevice, String> {
     Ok(direct(node))
 }
 
-/// `//[user@]host[:port]/target/lun`. A password does not belong in a configuration that others can read; it is
-/// passed to QEMU as a secret with `qemu:`.
+/// `//host[:port]/target/lun`. A user is refused: the password does not belong in a configuration that others can read.
+/// With `qemu:`, it is passed to QEMU as a secret.
 fn iscsi(text: &str, rest: &str) -> Result<BlockDevice, String> {
     let wrong = || format!("origin '{text}': expected iscsi://HOST[:PORT]/TARGET/LUN");
     let rest = rest.strip_prefix("//").ok_or_else(wrong)?;

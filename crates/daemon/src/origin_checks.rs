@@ -43,7 +43,7 @@ pub(crate) fn refuse_dirty_read_only(pool: &Pool, config: &DiskConfig, id: DiskI
     }
     Err(DaemonError::conflict(
         format!(
-            "disk '{}' has {dirty_bytes} dirty bytes, which a read-only origin does not take",
+            "disk '{}' has {dirty_bytes} dirty bytes, which cannot be written to a read-only origin",
             config.name
         ),
         "attach it without read_only, and detach it",
@@ -89,7 +89,7 @@ fn refuse_dirty_in(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a label names this origin, however it is written. A file is known by its inode.
+/// Returns whether a label names this origin, even if it is written differently. Files are compared by inode.
 fn is_of(label: &Label, config: &DiskConfig, store: &Store) -> bool {
     let is_whole = label.place_crc == label::place_crc(&label.place);
     let names_store = || Store::of(&label.place).shared(store).is_some();

@@ -6,7 +6,7 @@ use crate::daemon::Daemon;
 use crate::policy::Policy;
 
 impl Daemon {
-    /// Returns the daemon at a glance.
+    /// Returns a summary of the daemon's state.
     pub fn overview(&self) -> Overview {
         let status = self.status();
         let policy = self.with_policy(Policy::status).settings.map(|settings| settings.allocator);

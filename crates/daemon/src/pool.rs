@@ -106,7 +106,7 @@ impl Pool {
 /// Returns why a checkpoint was not used although the pool was stopped cleanly.
 fn refused(report: &OpenReport) -> Option<NoCheckpoint> {
     match report.checkpoint {
-        // The stop was by a program, or with settings, that leave none.
+        // The pool was stopped by a program, or with settings, that write no checkpoint.
         CheckpointUse::Refused(NoCheckpoint::NotStopped) => None,
         CheckpointUse::Refused(why) => Some(why).filter(|_| report.clean_stop),
         CheckpointUse::Loaded | CheckpointUse::NotOffered => None,

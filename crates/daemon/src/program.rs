@@ -128,7 +128,7 @@ fn input_of(input: &impl Serialize) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Waits for a program's end at most this long. Of its output only the end stays in memory.
+/// Waits at most `time` for a program to end. Only the end of its output stays in memory.
 fn wait(child: &mut Child, output: &File, time: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + time;
     let mut dropped_bytes = 0;

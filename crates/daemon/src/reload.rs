@@ -79,7 +79,7 @@ fn check_end(old: &Config, new: &Config) -> Result<()> {
     let Some((name, before)) = new.last.as_ref().and_then(|name| old.keys.get_key_value(name)) else {
         return Ok(());
     };
-    // Acceptances are removed again after use.
+    // Users remove the keys `accept_*` once they have taken effect.
     let lost: Vec<_> = before.difference(&new.keys[name]).filter(|key| !key.starts_with("accept_")).collect();
     if lost.is_empty() {
         return Ok(());

@@ -365,7 +365,7 @@ fn open_pool(
     Ok((opened, report))
 }
 
-/// Tells the log how far the opening of a pool is, and systemd that the start takes a while longer.
+/// Logs the progress of opening a pool, and extends the time that systemd allows for the start.
 fn tell_opening(progress: ReadProgress) {
     const MORE: Duration = Duration::from_secs(60);
     let percent = progress.done_segments * 100 / progress.total_segments.max(1);

@@ -8,7 +8,7 @@
 //!   for itself (its directories, keys, the pools' devices), so that nobody reads or changes that through a disk.
 //! - A helper may open less than the daemon: no pool, no staging area, no state, and no keys if its image is a local
 //!   file.
-//! - What does not exist at the start stays outside until the next start. The sandbox is not made wider instead.
+//! - Paths that do not exist at the start stay outside until the next start. The sandbox is not widened for them.
 
 mod system;
 
@@ -41,7 +41,7 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Returns what is wrong. Whether the paths exist is seen at the start.
+    /// Checks the paths. Whether they exist is checked only at the start.
     pub(crate) fn check(&self) -> Result<(), String> {
         for path in &self.paths {
             if !path.is_absolute() {
@@ -106,7 +106,7 @@ impl Sandbox {
         Ok(Some(sandbox))
     }
 
-    /// Confines the process, if the configuration has it. Called before there are threads.
+    /// Confines the process if `[sandbox]` is configured. Must be called before threads are started.
     ///
     /// # Errors
     /// One of the `paths` does not exist, or the kernel refuses.
@@ -123,7 +123,7 @@ impl Sandbox {
         Ok(Some(sandbox))
     }
 
-    /// Notes how far the process is confined.
+    /// Records how far the process is confined.
     fn note(&mut self, confined: Result<Confined, SandboxError>) -> Result<(), SandboxError> {
         self.confined = match confined {
             Ok(confined) => {
@@ -145,7 +145,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Allows what a configured thing names, or notes that it is missing.
+    /// Allows a configured path, or records that it is missing.
     fn allow(&mut self, path: &Path, access: Access) {
         if !self.own.allow_if_there(path, access) {
             self.missing.push(path.to_path_buf());
@@ -192,7 +192,7 @@ impl Sandbox {
             self.allow(directory, Access::Write);
         }
         self.allow(daemon.policy_log_dir(), Access::Write);
-        // An editor may put a new file into its place.
+        // An editor may replace the configuration file by a new one.
         let config_path = std::path::absolute(config_path).unwrap_or_else(|_| config_path.to_path_buf());
         self.allow_beside(&config_path, Access::Read);
         for pool in &config.pools {
@@ -218,7 +218,7 @@ impl Sandbox {
         }
     }
 
-    /// Allows what libraries and programs need of the system.
+    /// Allows the system files that libraries and programs need.
     fn allow_system(&mut self, config: &Config) {
         system::allow_programs(&mut self.helpers);
         let daemon = &config.daemon;
@@ -284,7 +284,7 @@ impl Sandbox {
         rules
     }
 
-    /// Returns what the control API tells of it.
+    /// Returns the state of the sandbox for the control API.
     pub fn status(&self) -> SandboxStatus {
         let confined = self.confined.as_ref();
         SandboxStatus {
@@ -322,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// A place with a configuration: the disks `vm1`, which is written, and `gold`, which is only read, both outside of `paths`.
+    /// A directory with a configuration of two disks, both outside of `paths`: `vm1` is writable, `gold` is read-only.
     struct Place {
         _directory: tempfile::TempDir,
         path: PathBuf,
@@ -402,7 +402,7 @@ origin = "PLACE/elsewhere/late.img"
         {
             sandbox.check_disk(&place.disk(inside)).unwrap();
         }
-        // What the daemon opens for itself is no origin either.
+        // Files that the daemon opens for itself are not allowed as origins either.
         let own =
             ["PLACE/cache.img", "PLACE/state/state.json", "PLACE/keys/nbd.key", "/etc/passwd", "/dev/null"];
         for outside in own.into_iter().chain(["PLACE/elsewhere/a", "qcow2:PLACE/elsewhere/a", nested]) {

@@ -28,10 +28,10 @@ pub fn seal(kind: Kind, disk: DiskId, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the body of such bytes.
+/// Checks bytes made by [`seal`], and returns the body.
 ///
 /// # Errors
-/// They are damaged, of another kind or version, or not of this disk.
+/// The bytes are damaged, of another kind or version, or of another disk.
 pub fn unseal(kind: Kind, disk: DiskId, mut bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
     let header: [u8; HEADER_BYTES] = *bytes.first_chunk().ok_or("it is too short")?;
     if header[..8] != *kind.magic {

@@ -65,7 +65,7 @@ pub struct RememberedDisk {
 struct TakenOver {
     /// That host's identity.
     by: u64,
-    /// The epoch under which it did.
+    /// The epoch of the take-over.
     epoch: u64,
 }
 
@@ -164,7 +164,7 @@ impl State {
         self.memory.locked().agreed_disks.contains(&disk.to_string())
     }
 
-    /// Records whether it was agreed.
+    /// Records whether a disk's ownership was agreed with the other hosts.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -184,7 +184,7 @@ impl State {
         self.memory.locked().locked_disks.contains(&disk.to_string())
     }
 
-    /// Records whether this host has locked it.
+    /// Records whether this host has locked a disk's store together with others.
     ///
     /// # Errors
     /// The file cannot be written.

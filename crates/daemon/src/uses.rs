@@ -37,7 +37,7 @@ pub struct Use {
     pub may_be_dirty: bool,
     /// The origin was used since by another disk or through another pool, which may have written it.
     pub is_ended: bool,
-    /// What the pool has of the disk is older than the origin, and is being dropped.
+    /// The pool's blocks of the disk are older than the origin, and are being dropped.
     pub is_outdated: bool,
     /// When the origin was last modified, in nanoseconds since 1970, if it is a file and the disk was detached.
     pub modified_ns: Option<i64>,
@@ -79,7 +79,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Reads the uses. If there is no file, they follow from the disks that are remembered.
+    /// Reads the uses. If there is no file, derives them from the remembered disks.
     ///
     /// # Errors
     /// See [`StateError`].

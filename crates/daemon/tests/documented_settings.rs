@@ -1,4 +1,4 @@
-//! The settings in the documentation and in the packaged example are settings that the daemon takes.
+//! Checks that the daemon accepts the settings in the documentation and in the packaged example.
 
 use std::path::{Path, PathBuf};
 
@@ -20,15 +20,15 @@ fn blocks(text: &str) -> impl Iterator<Item = &str> {
     text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(rest))
 }
 
-/// Returns what the daemon says of settings.
+/// Parses settings as the daemon does.
 fn parsed(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("haversackd.toml"), text).map_err(|error| error.to_string())
 }
 
-/// Adds what a part of a configuration leaves out, and returns it whole.
+/// Completes a part of a configuration with what it leaves out.
 fn completed(part: &str) -> Result<String, String> {
     let mut table: toml::Table = part.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    // Keys of a disk, without their table.
+    // The part has keys of a disk without their table.
     if ["origin", "origin_tls", "connections"].iter().any(|key| table.contains_key(*key)) {
         table = toml::Table::from_iter([("disk".into(), toml::Value::Array(vec![table.into()]))]);
     }
@@ -96,7 +96,7 @@ fn settings_in_the_documentation_are_taken() {
     assert!(check("[daemon]\nno_such_key = 1\n").is_err() && check("[migration]\nrate = 1\n").is_err());
 }
 
-/// Whether a comment is a setting: a table's head, or a key and a value.
+/// Returns whether a comment is a setting: a table's head, or a key and a value.
 fn is_setting(comment: &str) -> bool {
     let key = comment.split(" = ").next().unwrap_or_default();
     let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');

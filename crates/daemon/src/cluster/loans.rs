@@ -83,7 +83,7 @@ pub(super) fn lends(daemon: &Daemon, hosts: &Hosts) -> Option<LendRecord> {
     Some(LendRecord { spare_bytes, to })
 }
 
-/// Returns what this host borrows where the plan says: bytes by lender; none if it does not borrow so.
+/// Returns the bytes that this host borrows, by lender of the plan; `None` without `from = "auto"`.
 pub(super) fn borrows(daemon: &Daemon, hosts: &Hosts) -> Option<BTreeMap<String, u64>> {
     let lenders = hosts.auto_lenders()?;
     let mut all: BTreeMap<String, u64> = lenders.into_iter().map(|host| (host, 0)).collect();

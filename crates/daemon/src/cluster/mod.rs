@@ -1,4 +1,4 @@
-//! This host in a cluster: what it reports to the directory, and what is decided from what the directory has.
+//! This host in a cluster: its reports to the directory, and the decisions that it derives from the directory.
 //!
 //! Invariants
 //! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory, and does

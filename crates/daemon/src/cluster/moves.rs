@@ -146,7 +146,7 @@ impl Cluster {
         Ok(driven)
     }
 
-    /// Removes intents of moves that are over: those that name this host, and those of its disks.
+    /// Removes intents of moves that have ended: those that name this host, and those of its disks.
     pub(super) fn tidy(&self) {
         if !self.is_current() {
             return;
@@ -154,7 +154,7 @@ impl Cluster {
         let over = self.intents.locked().over(&self.directory.view(), Instant::now());
         for (disk, intent) in over {
             match self.directory.end_move(&disk, &intent) {
-                Ok(()) => tracing::info!(disk = intent.name, to = intent.to, "a move is over"),
+                Ok(()) => tracing::info!(disk = intent.name, to = intent.to, "a move has ended"),
                 Err(error) => tracing::debug!(disk = intent.name, "the intent stays for now: {error}"),
             }
         }
@@ -189,7 +189,7 @@ impl Cluster {
                     tracing::debug!(
                         disk = name,
                         to,
-                        "whether the disk is still sent is looked at again: {error}"
+                        "cannot determine whether the disk is still being sent, trying again: {error}"
                     );
                     return true;
                 }

@@ -176,8 +176,8 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     }
 }
 
-/// Returns where a disk of this host is on its way to. A disk that is attached on another host as well, but only waits
-/// there, is not on its way.
+/// Returns the host to which a disk of this host is on its way. A disk that is attached on another host as well, but
+/// only waits there, is not on its way.
 fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, status: &MoveStatus) -> Option<String> {
     let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, name);
     status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to))
@@ -247,7 +247,7 @@ impl Counted {
         }
     }
 
-    /// Returns what was asked for a second since then. A disk that was attached again has begun at 0.
+    /// Returns the rates since `before`. The counters of a disk that was attached again have restarted at 0.
     fn since(self, before: Counted, passed_s: f64) -> Load {
         let before = if self.requests < before.requests { Counted::default() } else { before };
         let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / passed_s).round();
@@ -289,7 +289,7 @@ mod tests {
         let now = Counted { requests: 300, bytes: 5000, latency_us: 20_500.0, ..Counted::default() };
         let load = now.since(before, 2.0);
         assert_eq!((load.requests_per_s, load.bytes_per_s, load.latency_us), (100.0, 2000.0, 100.0));
-        // Attached again.
+        // The disk was attached again.
         let load = Counted { requests: 50, bytes: 100, ..Counted::default() }.since(before, 2.0);
         assert_eq!((load.requests_per_s, load.bytes_per_s), (25.0, 50.0));
         assert_eq!(before.since(before, 2.0), Load::default());

@@ -19,10 +19,10 @@ use crate::locked::Locked;
 use crate::settings::check_name;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The disks that an event names, and the keys that a status does.
+/// The maximum number of disks that an event names, and of keys that a status names.
 const MOST_NAMED: usize = 20;
 
-/// Says in words that another host has a better claim to a disk.
+/// Describes a conflict: another host has a better claim to a disk.
 pub fn conflict(conflict: &Conflict) -> String {
     format!(
         "this host owns it under epoch {}, and the directory has it at host '{}' under epoch {}: see 'haversack migrate status' on \
@@ -223,7 +223,7 @@ fn directory(cluster: &Cluster) -> DirectoryStatus {
     }
 }
 
-/// Says which keys of the directory cannot be read, and how many more than it names.
+/// Returns messages that name keys of the directory that cannot be read, and the number of those not named.
 fn unreadable(view: &View) -> impl Iterator<Item = String> {
     let named = view.unreadable.iter().take(MOST_NAMED);
     let named = named.map(|(key, one)| format!("{key} in etcd is ignored: {}", one.why));
@@ -357,7 +357,7 @@ struct Disks {
     usage_bytes: u64,
 }
 
-/// Returns the tenants that operators have set or that disks name. Disks of no tenant are one without a name.
+/// Returns the tenants that operators have set or that disks name. Disks without a tenant count as one without a name.
 fn tenants(view: &View) -> Vec<TenantStatus> {
     let mut all: BTreeMap<&str, Disks> =
         view.tenants.keys().map(|name| (name.as_str(), Disks::default())).collect();

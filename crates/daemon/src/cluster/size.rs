@@ -1,4 +1,4 @@
-//! How long it takes to look at a large cluster.
+//! Tests how long it takes to process a large cluster.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
 fn two_hundred_thousand_disks_are_looked_at_in_bounded_time() {
     let view = large();
     assert_eq!(view.disks.len(), HOSTS * DISKS);
-    // Whoever looks while the directory changes has its own copy.
+    // The view is copied if the directory changes while somebody reads the view.
     drop(timed("a copy of the view", || view.clone()));
     let snapshot = timed("a snapshot", || snapshot::of(&view));
     assert_eq!((snapshot.hosts.len(), snapshot.vms.len()), (HOSTS, HOSTS * DISKS));

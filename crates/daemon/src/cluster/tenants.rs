@@ -85,10 +85,10 @@ impl Tenants {
         self.is_due = true;
     }
 
-    /// Computes what tenants have, if a window has ended or something has changed that cannot wait, and tells the policy.
+    /// Computes the tenants' bounds if a window has ended or settings or users have changed, and tells the policy.
     pub fn look(&mut self, daemon: &Daemon, cluster: &Cluster) {
         let (view, me) = (cluster.directory.view(), cluster.directory.name());
-        // Before the others know of this host, it has no part.
+        // A host that the others do not know yet has no part.
         if !cluster.is_current() || !view.hosts.contains_key(me) {
             return;
         }
@@ -102,8 +102,8 @@ impl Tenants {
         }
         let mut now = self.computed.clone();
         clip(&mut now, &view, me);
-        // Every time, because a pool that opens later has the bounds of its decision log. Unchanged bounds cost
-        // nothing.
+        // Tell the policy each time: a pool that was opened later still has the bounds of its decision log.
+        // Unchanged bounds cost nothing.
         tell(daemon, &now);
         self.told = Some(now);
     }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use haversack_moves::samples::{add_disk, add_host, seen};
 
-    /// Two hosts with a disk of `shop` each, which demand 10 blocks, and one of `lab`.
+    /// A view of two hosts: each has a disk of `shop` that demands 10 blocks, and alpha also has one of `lab`.
     fn view(limit_bytes: Option<u64>) -> View {
         let mut view = View::default();
         add_host(&mut view, "alpha", true);
@@ -255,7 +255,7 @@ mod tests {
         clip(&mut now, &view, "alpha");
         let Bounds { least_blocks, most_blocks } = now["a"]["shop"];
         assert!(most_blocks == Some(2) && least_blocks <= 2, "{now:?}");
-        // Beta gives up what is alpha's now.
+        // Beta gives up the part that is now alpha's.
         let mut now = here(&view, "beta");
         clip(&mut now, &view, "beta");
         assert_eq!(now["a"]["shop"].most_blocks, Some(6));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Cluster;
 use crate::daemon::Daemon;
 
-/// What was there when it was looked last.
+/// The state of the cluster at the last check.
 #[derive(Default)]
 pub struct Watch {
     was_connected: Option<bool>,
@@ -15,7 +15,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Adds events for what has changed since.
+    /// Adds events for changes since the last check.
     pub fn look(&mut self, daemon: &Daemon, cluster: &Cluster) {
         let status = cluster.directory.status();
         let is_connected = status.endpoint.is_some();

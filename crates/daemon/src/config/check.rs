@@ -176,7 +176,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that the host that is to have a replica of a disk is known, as is any for `auto`.
+    /// Checks that the host configured for a disk's replica is in `[[host]]`; for `auto`, that there is any other host.
     fn check_replica_host(&self, disk: &DiskConfig) -> Result<(), String> {
         let Some(wanted) = disk.replica_host() else { return Ok(()) };
         let is_meant = |name: &str| wanted == ANY_HOST || host_id(name) == host_id(wanted);

@@ -33,7 +33,7 @@ pub struct PoolConfig {
     pub share_spare: bool,
     /// How much may be written to its cache devices: `"1 DWPD"` or `"500 GB/day"`; unlimited if not set.
     pub endurance: Option<Endurance>,
-    /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
+    /// The pool's name, repeated: opens the pool even if a missing device may hold the only copy of dirty blocks.
     #[serde(default)]
     pub accept_missing: Option<String>,
     /// For tests: a file that contains the time, see [`haversack_engine::PoolSettings`].

@@ -62,7 +62,7 @@ fn the_keys_of_disks_and_the_end_of_the_file_are_known() {
     assert_eq!(parse(POOL).unwrap().last, None);
 }
 
-/// Each wrong text, the line that the error must name, and a word that it must contain.
+/// Each invalid text, the line that the error must name, and a phrase that the error must contain.
 #[test]
 fn errors_name_the_line_and_the_remedy() {
     let disk =

@@ -186,7 +186,7 @@ fn role_of(given: Option<&[u8]>, token: Option<&str>, method: &Method) -> Option
     let (given, token) = (given?, token?.as_bytes());
     match given.strip_prefix(b"Bearer ") {
         Some(given) => is_equal(given, token).then_some(Role::Admin),
-        // A browser sends this for any page that is open in it, so it allows no change.
+        // A browser sends `Basic` credentials for any page that is open in it, so they allow no change.
         None => {
             let reads = matches!(*method, Method::GET | Method::HEAD);
             (reads && is_equal(&password(given)?, token)).then_some(Role::Reader)

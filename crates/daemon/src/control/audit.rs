@@ -39,7 +39,7 @@ pub async fn audit(
     request: Request,
     next: Next,
 ) -> Response {
-    // A migration is kept again and again, and its start was recorded.
+    // A migration is kept alive by repeated calls, and its start was recorded.
     let is_kept = *request.method() == Method::PUT && request.uri().path().ends_with("/migration");
     let changes_nothing = matches!(*request.method(), Method::GET | Method::HEAD) || is_kept;
     if changes_nothing || caller.role < Some(Role::Operator) {

@@ -41,8 +41,8 @@ pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> A
     answer(&control, move |daemon| daemon.migration_of(&disk)).await
 }
 
-/// Sends a disk's cache to another host while its guest runs here; that host attaches the disk if it has not. The job ends
-/// when the guest runs there. To cancel it leaves the disk here.
+/// Sends a disk's cache to another host while its guest runs here; that host attaches the disk if it has not. The job
+/// ends when the guest runs there. If the job is cancelled, the disk stays here.
 #[utoipa::path(post, path = "/v1/disks/{disk}/migration", request_body = StartMigration,
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]

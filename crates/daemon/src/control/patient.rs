@@ -35,7 +35,7 @@ impl<T> Patient<T> {
         loop {
             ready!(stretch.as_mut().poll(context));
             if std::mem::take(&mut self.taken) < LEAST_BYTES {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the answer is not taken")));
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the answer is not read")));
             }
             stretch.as_mut().reset(Instant::now() + time);
         }

@@ -229,7 +229,7 @@ async fn with_body(request: Request, next: Next, time: Duration) -> Response {
 
 /// Makes an answer that closes the connection: the rest of its request is not read.
 fn closing(status: StatusCode, code: &str, what: String) -> Response {
-    let answer = Failure::new(status, code, what, "send the whole request at once").into_response();
+    let answer = Failure::new(status, code, what, "send the whole request without pauses").into_response();
     ([("connection", "close")], answer).into_response()
 }
 

@@ -30,7 +30,7 @@ const TIME_TO_END: Duration = Duration::from_secs(3);
 /// The right to start the helper of a disk.
 pub struct HelperLock {
     path: PathBuf,
-    /// The same file twice: the lock, which the helper gets, and where its process id is written.
+    /// The lock file, opened twice: for the lock, which the helper gets, and to write the helper's process ID.
     file: File,
     note: File,
 }
@@ -81,7 +81,7 @@ impl HelperLock {
         self.file.try_clone().map_err(|source| HelperError::Lock { path: self.path.clone(), source })
     }
 
-    /// Leaves the lock to the process that has got it.
+    /// Passes the lock on to the helper's process, and writes the process's ID to the file.
     pub fn leave_to(mut self, pid: u32) {
         if let Err(error) = self.note.write_all(pid.to_string().as_bytes()) {
             tracing::warn!(path = %self.path.display(), "cannot note the process id of a helper: {error}");
@@ -89,7 +89,7 @@ impl HelperLock {
     }
 }
 
-/// Whether a process runs as the user of the helpers.
+/// Returns whether a process runs as the user of the helpers.
 fn is_of(pid: i32, run_as: Option<(u32, u32)>) -> bool {
     let user = run_as.map_or_else(|| nix::unistd::geteuid().as_raw(), |(user, _)| user);
     std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == user)

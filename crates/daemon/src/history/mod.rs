@@ -65,7 +65,7 @@ impl Counted {
         }
     }
 
-    /// What was counted since then. A disk that was attached again has begun at 0.
+    /// Returns what was counted since `before`. The counters of a disk that was attached again have restarted at 0.
     fn since(self, before: Counted) -> Counted {
         let is_new =
             self.hits < before.hits || self.misses < before.misses || self.requests < before.requests;
@@ -108,8 +108,8 @@ impl History {
         }
     }
 
-    /// Takes a sample of all pools and returns the time until the next one. What was counted before the first sample is
-    /// in none.
+    /// Takes a sample of all pools and returns the time until the next one. Nothing that was counted before the first
+    /// sample is recorded.
     pub fn sample(&self, daemon: &Daemon, now: SystemTime) -> Duration {
         let snapshots: Vec<(String, Snapshot)> = daemon
             .pools()

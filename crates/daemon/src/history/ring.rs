@@ -268,7 +268,7 @@ mod tests {
         ring.append(&[record(1), record(2), record(3)]).unwrap();
         ring.file.write_all_at(&[0xFF], HEADER_BYTES + RECORD_BYTES as u64 + 100).unwrap();
         assert_eq!(times(&ring, 0), [1, 3]);
-        // A record in another's place is an old copy of the file's part.
+        // A record in the place of another one is left over from an old copy of this part of the file.
         ring.file.write_all_at(&record(9).encode(3), HEADER_BYTES + 5 * RECORD_BYTES as u64).unwrap();
         assert_eq!(times(&ring, 0), [1, 3]);
         drop(ring);

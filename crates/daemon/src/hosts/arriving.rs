@@ -31,7 +31,7 @@ impl Patience {
         Patience { heard: now, came: now, least_needed_blocks: u64::MAX }
     }
 
-    /// Notes how far it is. Returns what is wrong with the other host once that has lasted too long.
+    /// Updates the times. Returns what is wrong with the other host once that has lasted too long.
     fn over(&mut self, now: Instant, is_connected: bool, needed_blocks: u64) -> Option<&'static str> {
         if is_connected {
             self.heard = now;
@@ -98,7 +98,8 @@ impl Daemon {
 fn still_there(backend: &dyn Backend, disk: &Disk) -> Result<Option<(HostId, u64)>> {
     let Some(status) = backend.migration_status(disk.id)? else { return Ok(None) };
     let Record::Owner { peers, .. } = &status.record else { return Ok(None) };
-    // One that is not attached in its pool waits for that host itself. What is there is needed when it is attached again.
+    // A disk that is not attached in its pool waits for that host itself. It needs the blocks there when it is attached
+    // again.
     let is_attached = backend.recorded_disk(disk.id)?.is_some_and(|recorded| recorded.info.attached);
     Ok(peers.first().filter(|_| is_attached).map(|peer| (*peer, status.progress.needed_blocks)))
 }

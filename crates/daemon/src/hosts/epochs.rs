@@ -48,7 +48,7 @@ pub struct LastHeard {
     pub at: SystemTime,
 }
 
-/// Whether it matters here that another host has taken a disk over.
+/// Returns whether a take-over of a disk by another host matters to this host.
 fn is_concerned(disk: &RecordedDisk) -> bool {
     haversack_migrate::is_concerned(&disk.info, disk.dirty_blocks)
 }
@@ -88,7 +88,7 @@ impl Daemon {
         self.pools().find_map(|pool| Some((pool, pool.backend.recorded_disk(id).ok().flatten()?)))
     }
 
-    /// Returns the pool that has a disk on record. An error says that this cannot be known.
+    /// Returns the pool that has a disk on record. Fails if a pool is not open, because that pool may have the disk.
     fn on_record(&self, id: DiskId) -> Result<Option<(&Pool, RecordedDisk)>> {
         for pool in self.pools() {
             if let Some(disk) = pool.backend.recorded_disk(id)? {
@@ -132,7 +132,7 @@ impl Daemon {
         }
     }
 
-    /// Notes that another host takes a disk over. Returns when the take-over is recorded.
+    /// Records that another host takes a disk over. Returns once the pools have recorded it.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;
         // The note is made first: an attach at the same time reads it once the pool knows the disk.
@@ -150,7 +150,7 @@ impl Daemon {
 
     fn check_not_concerned(&self, id: DiskId) -> Result<()> {
         match self.on_record(id)? {
-            // One that is not complete is of no use.
+            // An incomplete replica does not count.
             Some((_, disk)) if is_concerned(&disk) && has_complete_replica(&disk.info) != Some(false) => {
                 Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"))
             }
@@ -162,7 +162,7 @@ impl Daemon {
         self.until_recorded(|| Ok(pool.backend.overtaken(id, by, epoch)?))
     }
 
-    /// Calls until it is recorded that a disk was taken over.
+    /// Calls `is_recorded` repeatedly until it returns true.
     fn until_recorded(&self, is_recorded: impl Fn() -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + RECORD_TIME;
         while !is_recorded()? {
@@ -180,7 +180,8 @@ impl Daemon {
     /// Asks the other hosts whether a disk that this one has on record was taken over while it was away.
     ///
     /// # Errors
-    /// A host that can be reached does not say so, or is taking the disk over now; or one that cannot be reached may have.
+    /// A host that can be reached does not answer or is taking the disk over now, or one that cannot be reached may
+    /// have taken it over.
     pub(super) fn check_epoch(&self, id: DiskId) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let Some((pool, disk)) = self.pool_with(id).filter(|(_, disk)| is_concerned(disk)) else {
@@ -256,7 +257,8 @@ impl Daemon {
         }
     }
 
-    /// Whether another host's take-over of a disk matters here: it moves, and this host has it, has had it, or waits for it.
+    /// Returns whether take-overs of a disk matter here: the disk moves, and this host has it, has had it, or waits for
+    /// it.
     fn may_come_here(&self, disk: &Disk) -> bool {
         let Ok(pool) = self.pool(&disk.config().pool) else { return false };
         matches!(pool.backend.migration_status(disk.id), Ok(Some(_)))
@@ -279,7 +281,7 @@ impl Hosts {
         self.records_now(hosts, id)
     }
 
-    /// The same without waiting for connections.
+    /// As [`Hosts::records`], but without waiting for connections.
     ///
     /// # Errors
     /// As [`Hosts::records`].
@@ -310,7 +312,7 @@ impl Hosts {
     }
 }
 
-/// Asks hosts that were away and are connected again, until the daemon ends.
+/// Asks hosts for their records when they have connected again, until the daemon ends.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -436,7 +438,8 @@ mod tests {
         ] {
             assert_eq!(judge((me, 5, true), &answers, own_note), expected, "{answers:?}, {own_note:?}");
         }
-        // Blocks that are kept for the host to which the disk was released are needed by the one to which that has passed it on.
+        // Blocks kept for the host to which the disk was released are needed by the host to which that one has passed
+        // the disk on.
         assert_eq!(judge((me, 5, false), &[owns(6)], None), Heard::Nothing);
         let forced = forced_epoch(5, 0);
         assert_eq!(judge((me, 5, false), &[owns(forced)], None), Heard::TakenOver(beta, forced));

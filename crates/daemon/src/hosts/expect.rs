@@ -1,6 +1,5 @@
-//! Prepares for a disk whose VM is about to arrive, and of which only its place in the VM's configuration is
-//! known: the name of its NBD export or its vhost-user socket. The host that has such a disk is asked to send
-//! it.
+//! Prepares for a disk whose VM is about to arrive. Only the disk's place in the VM's configuration is known: the name
+//! of its NBD export or its vhost-user socket. The host that has such a disk is asked to send it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ impl Daemon {
         }
     }
 
-    /// Has the disk sent that has just been attached.
+    /// Requests the cache of the disk that has just been attached.
     fn attached_one(self: &Arc<Self>, wanted: &ExpectDisk) -> Result<MigrationStatus> {
         let found = self.wanted(wanted);
         let (name, disk) = found.ok_or(DaemonError::NoSuch { what: "disk", name: describe(wanted) })?;
@@ -68,7 +67,7 @@ impl Daemon {
         self.migration_of(&name)
     }
 
-    /// Returns the attached disk that is meant.
+    /// Returns the attached disk that a request names.
     fn wanted(&self, wanted: &ExpectDisk) -> Option<(String, Arc<Disk>)> {
         let is_it = |name: &str, disk: &Disk| {
             let config = disk.config();
@@ -93,7 +92,7 @@ impl Daemon {
     }
 }
 
-/// Refuses what says no disk.
+/// Refuses a request that does not name exactly one place.
 fn check(wanted: &ExpectDisk) -> std::result::Result<(), String> {
     match (&wanted.name, &wanted.vhost_user) {
         (Some(name), None) => check_name(name),

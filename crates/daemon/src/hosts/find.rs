@@ -46,7 +46,7 @@ impl Daemon {
         Some(Seeking { hosts, disk })
     }
 
-    /// Returns how a disk is attached that may move: where it comes from. `None` for a disk that does not move.
+    /// Returns from which host a disk that can move is attached; `None` for a disk that does not move.
     pub(crate) fn moves(
         &self,
         config: &DiskConfig,
@@ -77,7 +77,8 @@ impl Daemon {
             return Ok(Some(Moves::default()));
         }
         if recorded.is_some() {
-            // From a time when it did not move, or was read-only: another host may have taken it since.
+            // The record is from a time when the disk did not move, or was read-only: another host may have taken the
+            // disk since.
             let is_new = config.from.as_deref() == Some(NOWHERE);
             return match hosts.find_owner(&config.name, id, is_new)? {
                 None => Ok(Some(Moves::default())),

@@ -44,7 +44,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks for the disks that a hypervisor has opened since, and calls off those that it has closed.
+    /// Requests the disks that a hypervisor has opened since the last call, and cancels the requests for those that it
+    /// has closed.
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
         let mut expected = HashSet::new();
         let mut served = HashSet::new();

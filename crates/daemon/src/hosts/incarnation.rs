@@ -14,7 +14,7 @@ const FILE: &str = "incarnation";
 /// Numbers that one start may use.
 const NUMBERS: u64 = 1 << 32;
 
-/// Returns a number that, with the 2^32 numbers after it, is of this start alone.
+/// Returns the first of 2^32 numbers that belong to this start alone.
 ///
 /// # Errors
 /// The file cannot be read or written, or does not contain a number.

@@ -43,7 +43,7 @@ pub(super) fn part_of_bytes(bytes: &[u8], from: u64) -> Answer {
     Answer::Learned { part: BASE64_STANDARD.encode(part), is_last }
 }
 
-/// Returns the part of a file from a byte on.
+/// Returns the part of a file that begins at byte `from`.
 fn part_of(file: &File, from: u64) -> io::Result<Answer> {
     let bytes = file.metadata()?.len();
     let left = bytes.saturating_sub(from);
@@ -84,7 +84,7 @@ impl Daemon {
         }
     }
 
-    /// Has the admission of a disk that has moved here continue from what the host learned that it came from.
+    /// Makes the admission of a disk that has moved here continue from what its previous host learned.
     pub(crate) fn take_over_learned(self: &Arc<Self>, disk: DiskId) {
         let Some(hosts) = self.hosts() else { return };
         let (daemon, asking) = (self.clone(), hosts.clone());

@@ -34,7 +34,8 @@ const LOOKS_A_TELL: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A host that does not lend is asked again after this time.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// The least that can be lent: the smallest loan. The pool knows how many arenas it has, each of which needs as much.
+/// The least that can be lent: the smallest loan. Each arena of a pool needs as much, but only the pool knows how many
+/// arenas it has.
 const LEAST_BYTES: u64 = LEAST_LOAN_BLOCKS as u64 * BLOCK_BYTES as u64;
 
 /// What this host lends.
@@ -210,7 +211,7 @@ impl Lending {
         self.lenders.iter().filter(|(_, lender)| lender.is_chosen()).map(|(host, _)| *host)
     }
 
-    /// Notes that the connection to a host has ended.
+    /// Handles the end of the connection to a host.
     pub fn lost(&self, host: HostId) {
         if let Some(lender) = self.lenders.get(&host) {
             lender.lends.store(false, Ordering::Relaxed);
@@ -317,7 +318,7 @@ impl Hosts {
         self.lending.is_auto().then(|| self.lending.chosen().map(|host| self.name_of(host)).collect())
     }
 
-    /// Borrows from these hosts and no others. What the others have is given back.
+    /// Borrows from these hosts and no others. Loans from other hosts are given back.
     pub(crate) fn choose_lenders(&self, daemon: &Daemon, names: &BTreeSet<String>) {
         for (host, lender) in self.lending.lenders.iter() {
             lender.is_chosen.store(names.contains(&self.name_of(*host)), Ordering::Relaxed);
@@ -331,7 +332,7 @@ impl Hosts {
     }
 }
 
-/// Says which disks of `[borrow]` nobody has attached: a name may be wrong, or the disk comes later.
+/// Reports disks in `[borrow]` that do not exist: a name may be wrong, or the disk is attached later.
 pub fn tell_unknown_disks(daemon: &Daemon) {
     let Some(hosts) = daemon.hosts() else { return };
     let known = daemon.disks();
@@ -345,7 +346,7 @@ pub fn tell_unknown_disks(daemon: &Daemon) {
     }
 }
 
-/// Keeps asking lenders, and tells the operator of them, until the daemon ends.
+/// Keeps asking lenders whether they lend, and reports changes to the operator, until the daemon ends.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -281,7 +281,7 @@ mod tests {
             (8, trial(2)),
             (10, LenderNow { pauses: 2, ..lender() }),
             (12, LenderNow { pauses: 2, ..lender() }),
-            // Shorter than the time between two looks; and too soon to be told again.
+            // The pause was shorter than the time between two looks, and it is too soon for another event.
             (14, trial(3)),
             (16, LenderNow { pauses: 3, ..lender() }),
             (80, paused(4)),

@@ -1,9 +1,10 @@
-//! What the policy has measured of a disk travels with it: the host to which the disk is about to move asks for the last windows
-//! when the disk is prepared there, and again when it has it. So its policy divides its pool at once as if it had measured them itself.
+//! What the policy has measured of a disk moves with the disk. The destination asks for the last windows when it
+//! prepares the disk, and again when it owns the disk. So its policy can divide the pool immediately, as if it had
+//! measured the windows itself.
 //!
 //! Invariants
 //! - The windows are used only as a whole, if the checksum is right, they are of the disk, and each is consistent.
-//! - Without them nothing is lost but time: the disk is a newcomer, and is measured.
+//! - Without them nothing is lost but time: the disk is measured as a new one.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Daemon {
         }
     }
 
-    /// Has the policy here continue from what was measured of a disk on the host that it comes from.
+    /// Makes this host's policy continue from what was measured of a disk on the host that the disk comes from.
     pub(crate) fn take_over_measured(self: &Arc<Self>, disk: DiskId, whose: Whose) {
         let Some(hosts) = self.hosts() else { return };
         let (daemon, asking) = (self.clone(), hosts.clone());

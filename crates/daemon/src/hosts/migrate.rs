@@ -23,9 +23,9 @@ use crate::locked::Locked;
 
 /// How long the other host has to attach the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long a host that was connected may be away before it has answered.
+/// How long a host that was connected may be disconnected before it has answered.
 const AWAY: Duration = Duration::from_secs(15);
-/// How long a disk that is being attached already may take: less, so that the other host is told why.
+/// How long to wait for an attach that is already running: shorter, so that the other host still gets the reason.
 const ATTACHING: Duration = Duration::from_secs(60);
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ impl Daemon {
     }
 
     /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has the
-    /// disk. Cancelling it, or not keeping it, leaves the disk here.
+    /// disk. If the job is cancelled or not kept alive, the disk stays here.
     ///
     /// # Errors
     /// There is no such disk or host, or the disk does not move.
@@ -158,7 +158,7 @@ impl Daemon {
         let left = status.progress.copies_left;
         let rate = hosts.paces.locked().of(disk.id);
         Ok(MigrationStatus {
-            // Of each pass, the dirty ones are sent first.
+            // Each pass sends dirty blocks first.
             dirty_left_bytes: bytes(dirty.min(left)),
             sent_bytes_per_s: rate,
             eta_s: rate.and_then(|rate| pace::eta_s(bytes(left), rate)),
@@ -293,7 +293,7 @@ fn wait_while_attaching(disk: &Disk) {
     }
 }
 
-/// Refuses a disk of another size than where it comes from.
+/// Refuses a disk whose size here differs from its size on the host that it comes from.
 fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
     if here == there {
         return Ok(());

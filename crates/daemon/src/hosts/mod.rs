@@ -73,9 +73,9 @@ const MOST_LEARNED: usize = 8192;
 pub struct Hosts {
     me: HostId,
     incarnation: u64,
-    /// The names of all hosts, in lower case: certificates, locks and whoever fences must find the same one.
+    /// The names of all hosts, in lower case, so that certificates, locks and fencing programs use the same form.
     names: BTreeMap<HostId, String>,
-    /// What travels with a disk, if a request does not say.
+    /// What is sent along with a disk if a request does not specify it.
     pub method: Method,
     /// The most that is sent ahead to one host, in bytes a second.
     rate: u64,
@@ -99,7 +99,7 @@ pub struct Hosts {
     seeking: Mutex<HashSet<DiskId>>,
     /// Disks that are being taken over by force.
     taking: Mutex<HashSet<DiskId>>,
-    /// When hosts were last waited for before a take-over.
+    /// When a take-over last waited for hosts to connect.
     waited: Mutex<Option<Instant>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
@@ -221,7 +221,7 @@ impl Hosts {
         sent.is_ok()
     }
 
-    /// Returns what the engine needs to know.
+    /// Returns this host's settings for the engine.
     fn settings(&self) -> HostSettings {
         let sender = self.sender.clone();
         let send = move |to, disk, message| {
@@ -256,7 +256,7 @@ impl Hosts {
         }
     }
 
-    /// Returns whether whoever drives a disk's migration has been silent for too long.
+    /// Returns whether the program that drives a disk's migration has been silent for too long.
     fn is_left(&self, disk: DiskId) -> bool {
         self.kept.locked().get(&disk).is_some_and(|until| Instant::now() >= *until)
     }

@@ -30,7 +30,7 @@ use crate::locked::Locked;
 
 /// How often to check whether a take-over is recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After hosts were waited for, how long they are not waited for again.
+/// How long a take-over does not wait for hosts again after it has waited for them.
 const WAITED_ONCE: Duration = Duration::from_secs(10);
 /// What to do about hosts that are not fenced.
 const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
@@ -42,7 +42,7 @@ const MOST_RANGES: usize = 10_000;
 struct Plan {
     /// The host that has the disk, or blocks that this host needs.
     dead: HostId,
-    /// It answers, and has neither.
+    /// The host in `dead` answers, and has neither.
     has_nothing: bool,
     /// This host owns the disk, and needs blocks of the dead one.
     depends: bool,
@@ -80,7 +80,7 @@ const TRUST_IF_STOPPED: &str = "if it died or was fenced within five seconds aft
 const TRUST_IF_STOPPED_FIRST: &str = "say owner_stopped only if it stopped before this host did, or within five seconds after that; or \
      repeat the disk's name as accept_loss to do without the replica";
 
-/// Returns whether a host is among others. Case makes no difference in the names of hosts.
+/// Returns whether a host is among others. Ignores the case of names.
 fn is_among(host: &str, others: &[String]) -> bool {
     others.iter().any(|other| other.eq_ignore_ascii_case(host))
 }
@@ -91,7 +91,7 @@ fn named(hosts: &[String]) -> String {
     format!("{} {}", if hosts.len() == 1 { "host" } else { "hosts" }, quoted.join(", "))
 }
 
-/// Whether a take-over uses the replica that this host has.
+/// Returns whether a take-over uses the replica that this host has.
 fn uses_replica(replica: Option<&KeptReplica>, request: &OwnDisk) -> bool {
     replica.is_some_and(|replica| replica.is_used(request.owner_stopped))
 }
@@ -130,7 +130,7 @@ fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     }
 }
 
-/// Refuses what a request has not accepted of a take-over.
+/// Refuses a take-over with consequences that the request has not accepted.
 fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let Takeover { disk, host, fenced_first, .. } = takeover;
     check_replica(takeover, request)?;
@@ -184,8 +184,8 @@ fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, S
 }
 
 impl Hosts {
-    /// Asks hosts for their records of a disk. Those that are not connected are waited for once for all steps of a take-over, so
-    /// that a replica is still certain in the last one.
+    /// Asks hosts for their records of a disk. Waits only once per take-over for hosts that are not connected, so that
+    /// a replica is still certain in the last step.
     fn records_once(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
         let is_fresh = |waited: &Instant| waited.elapsed() < WAITED_ONCE;
         if self.waited.locked().as_ref().is_some_and(is_fresh) {
@@ -287,7 +287,7 @@ impl Daemon {
             _ => None,
         };
         let Some(dead) = status.owner_elsewhere().or(peer) else {
-            let what = format!("this host has disk '{name}' already, and needs no other one");
+            let what = format!("this host already has disk '{name}', and needs nothing from another host");
             return Err(DaemonError::conflict(what, "there is nothing to do"));
         };
         let depends = peer.is_some();
@@ -307,7 +307,7 @@ impl Daemon {
         }
         let is_living = |host: &HostId| answers.iter().any(|(answering, _)| answering == host);
         let (living, suspects): (Vec<HostId>, Vec<HostId>) = asked.into_iter().partition(is_living);
-        // If the host has come back with nothing of the disk, another host has the disk, if any has.
+        // If the host that had the disk is back and has nothing of it, another host has the disk, if any has.
         let dead = if is_living(&dead) { suspects.first().copied().unwrap_or(dead) } else { dead };
         let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
@@ -324,8 +324,8 @@ impl Daemon {
         Ok(of.and_then(|of| kept(&status, backend.now_us(), of, epoch)))
     }
 
-    /// Fencing takes time. If the replica was certain when fencing began but no longer is, only the operator can decide
-    /// that it is to be used.
+    /// Checks that the replica can still be used after fencing, which takes time. If the replica is no longer certain,
+    /// only the operator can decide to use it.
     fn check_still_used(&self, hosts: &Hosts, disk: &Disk, request: &OwnDisk) -> Result<()> {
         if uses_replica(self.kept_replica(hosts, disk, 0)?.as_ref(), request) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! How fast disks are sent to other hosts, as measured, and what follows from that.
+//! Measures how fast disks are sent to other hosts, and estimates how long the rest takes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const WEIGHT: f64 = 0.4;
 const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// Entries of a list of blocks that one message has.
 const ENTRIES_OF_A_LIST: u64 = 1024;
-/// Messages there and back before a disk is served: the request for it, its release, and the lists' ends.
+/// Round trips before a disk is served: the request for it, its release, and the ends of the lists.
 const LEAST_ROUND_TRIPS: u64 = 3;
 
 /// The paces of the disks that are being sent.
@@ -20,16 +20,16 @@ pub(super) struct Paces(HashMap<DiskId, Pace>);
 
 struct Pace {
     to: HostId,
-    /// Copies that had arrived when it was last looked at.
+    /// Copies that had arrived at the last measurement.
     copies: u64,
     at: Instant,
-    /// When a copy had arrived, or none was left to send.
+    /// When a copy last arrived, or none was left to send.
     moved_at: Instant,
     bytes_per_s: Option<f64>,
 }
 
 impl Paces {
-    /// Takes in how many copies of a disk have arrived at a host, and how many are left.
+    /// Records how many copies of a disk have arrived at a host, and how many are left. Updates the rate.
     pub fn measure(&mut self, disk: DiskId, to: HostId, (copies, left): (u64, u64), now: Instant) {
         let fresh = || Pace { to, copies, at: now, moved_at: now, bytes_per_s: None };
         let pace = self.0.entry(disk).or_insert_with(fresh);
@@ -63,14 +63,14 @@ impl Paces {
     }
 }
 
-/// Returns how long a switchover would keep the guest waiting for messages of the hosts, if `dirty` blocks are listed, and
-/// `outdated` ones.
+/// Returns how long a switchover would keep the guest waiting for messages between the hosts, if `dirty` and `outdated`
+/// blocks are listed.
 pub(super) fn expected_stall_s(round_trip_s: f64, dirty: u64, outdated: u64) -> f64 {
     let lists = dirty.div_ceil(ENTRIES_OF_A_LIST) + outdated.div_ceil(ENTRIES_OF_A_LIST);
     round_trip_s * (LEAST_ROUND_TRIPS + lists) as f64
 }
 
-/// Returns when `left` bytes will have been sent.
+/// Returns the time until `left_bytes` will have been sent.
 pub(super) fn eta_s(left_bytes: u64, bytes_per_s: f64) -> Option<f64> {
     match left_bytes {
         0 => Some(0.0),
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(measure(3, 100, 900), Some(25.0));
         assert_eq!(measure(4, 100, 900), None, "nothing arrives");
         assert_eq!(measure(5, 200, 800), Some(8.0), "it goes on");
-        // It was all sent, for long, before there was more to send.
+        // Everything had been sent for a long time before there was more to send.
         measure(100, 200, 0);
         assert!(measure(101, 200, 100).is_some());
     }

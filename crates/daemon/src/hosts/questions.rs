@@ -15,7 +15,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Questions to one host that are on their way at a time.
 const MOST_ASKED: usize = 64;
 
-/// What hosts are asked for, each question until it has its answer on the present connection.
+/// Questions to hosts about their records. Each is kept until it is answered on the present connection.
 #[derive(Default)]
 pub(super) struct Questions(HashMap<(HostId, DiskId), Asked>);
 
@@ -36,7 +36,8 @@ impl Questions {
         self.0.retain(|(host, _), _| is_kept(host));
     }
 
-    /// Returns what hosts have on record. A host that has not said so, or is taking the disk over, is asked again.
+    /// Returns the records that have arrived. Hosts that have not reported their records, or are taking the disk over,
+    /// are asked again.
     pub fn take_answers(&mut self, now: Instant) -> Vec<(HostId, DiskId, HostRecord)> {
         let mut records = Vec::new();
         self.0.retain(|(host, disk), asked| {
@@ -122,7 +123,7 @@ mod tests {
         let mut questions = Questions::default();
         (0..200).for_each(|disk| questions.add(HostId(2), DiskId([disk; 16])));
         let asked = std::cell::RefCell::new(Vec::new());
-        // Nobody answers, so that all are asked for again.
+        // No host answers, so all questions are asked again.
         for round in 1..=4u32 {
             questions.ask(now + ASK_EVERY * round, |_, disk| {
                 asked.borrow_mut().push(disk);

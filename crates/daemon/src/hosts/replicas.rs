@@ -63,7 +63,7 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    /// Notes which host is to have the replica of a disk.
+    /// Records which host is to have the replica of a disk.
     pub fn place(&self, id: DiskId, policy: Option<ReplicaPolicy>) {
         match policy {
             Some(policy) => drop(self.places.locked().insert(id, policy.at)),
@@ -119,7 +119,7 @@ fn state_of(state: ReplicationState) -> ReplicaState {
     }
 }
 
-/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the highest of the disk that is known.
+/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the disk's highest known epoch.
 pub(super) fn kept(status: &MoveStatus, now_us: Micros, of: String, epoch: u64) -> Option<KeptReplica> {
     let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } =
         status.replica?;
@@ -269,7 +269,8 @@ impl Daemon {
         }
     }
 
-    /// Whether a disk is not to be sent to a host that has just attached it, since that host is only to have its replica.
+    /// Returns whether a disk must not be sent to a host that has just attached it, because that host is only to have
+    /// the replica.
     pub(super) fn only_replicates_to(
         &self,
         hosts: &Hosts,
@@ -426,25 +427,25 @@ impl Watch {
     }
 }
 
-/// Whether the replica of a disk that is not served stays until the loss of dirty blocks on this host is accepted.
+/// Returns whether the replica of a disk that is not served is kept until the loss of dirty blocks here is accepted.
 fn is_kept_for_losses(status: &MoveStatus) -> bool {
     status.replication == Some(ReplicationState::Ending) && status.no_replica == Some(NoReplica::Losses)
 }
 
-/// Why a disk that is being sent to another host has no replica.
+/// Returns why a disk that is being sent to another host has no replica.
 fn is_on_its_way(disk: &str, to: &str) -> String {
     format!(
         "the disk is being sent to host '{to}', and flushes are not replicated meanwhile; 'haversack migrate abort {disk}' ends that"
     )
 }
 
-/// Whether the disk is served here and its replica is missing although nothing on this host prevents it.
+/// Returns whether a disk is served here and has no replica although nothing on this host prevents it.
 fn is_missing(status: &MoveStatus) -> bool {
     let is_owner = matches!(&status.record, Record::Owner { peers, .. } if peers.is_empty());
     is_owner && status.to.is_none() && status.replication == Some(ReplicationState::Missing)
 }
 
-/// Takes another host for the replica of a disk, if its setting leaves the choice.
+/// Chooses another host for the replica of a disk whose setting is `auto`.
 fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, without: &HashSet<HostId>, why: &str) {
     let config = disk.config();
     let (Some(ANY_HOST), Ok(handle)) = (config.replica_host(), disk.attached()) else { return };

@@ -37,9 +37,9 @@ pub enum Question {
     Find,
     /// Attach it: it will come from the host that asks.
     Prepare {
-        /// Its settings there.
+        /// The disk's settings on the host that asks.
         config: Box<DiskConfig>,
-        /// Its size there.
+        /// The disk's size on the host that asks.
         sectors: u64,
     },
     /// Send its cache to the host that asks.
@@ -88,13 +88,13 @@ pub enum Answer {
         /// The file ends here.
         is_last: bool,
     },
-    /// It cannot be done.
+    /// The request was refused, for this reason.
     Refused(String),
     /// What is on record.
     Record(HostRecord),
 }
 
-/// What is sent.
+/// A message between daemons.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Note {
@@ -131,13 +131,13 @@ impl Waiting {
 }
 
 impl Hosts {
-    /// Asks hosts about a disk. The answers arrive at the receiver, which ends when all are there.
+    /// Asks hosts about a disk. The answers arrive at the receiver, which disconnects when all have arrived.
     pub fn ask(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
         self.wait_for_connections(hosts);
         self.ask_now(hosts, disk, question)
     }
 
-    /// The same without waiting for connections: a host that is not connected is not asked.
+    /// As [`Hosts::ask`], but without waiting for connections: a host that is not connected is not asked.
     pub fn ask_now(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
         let (sender, answers) = channel();
         for host in hosts.iter().copied().filter(|host| self.is_connected(*host)) {
@@ -163,14 +163,14 @@ impl Hosts {
         self.send_note(host, disk, text)
     }
 
-    /// Takes in a question or an answer.
+    /// Handles a question or an answer from another host.
     pub(super) fn heard(self: &Arc<Self>, daemon: &Arc<Daemon>, from: HostId, disk: DiskId, text: &[u8]) {
         let note = match serde_json::from_slice(text) {
             Ok(note) => note,
             Err(error) => {
                 tracing::warn!(
                     host = self.name_of(from),
-                    "not understood: {error}: is it of the same version?"
+                    "cannot decode a message: {error}; does this host run the same version?"
                 );
                 return;
             }
@@ -181,7 +181,7 @@ impl Hosts {
                 if waiting.open.get(&number).is_some_and(|open| open.host == from)
                     && let Some(open) = waiting.open.remove(&number)
                 {
-                    // Whoever asked may have given up, or not have waited at all.
+                    // The thread that asked may have given up, or may not wait for answers at all.
                     if let Err(SendError((_, answer))) = open.asker.send((from, answer)) {
                         tracing::debug!(%disk, host = self.name_of(from), ?answer, "no request waits for this answer");
                     }

@@ -1,4 +1,4 @@
-//! A few threads that do tasks, in the order in which these come.
+//! A few threads that carry out tasks in the order of their arrival.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};

@@ -39,7 +39,7 @@ pub fn process(out: &mut Text) {
     }
 }
 
-/// What `/proc/self/stat` tells: see proc(5).
+/// Values from `/proc/self/stat`: see proc(5).
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Stat {
     cpu_s: f64,

@@ -118,7 +118,7 @@ impl Write for Timed {
 mod tests {
     use super::*;
 
-    /// One deadline holds for all reads, and for a write that nobody takes.
+    /// One deadline applies to all reads, and to a write whose data the peer does not read.
     #[test]
     fn bytes_that_trickle_do_not_move_the_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -129,7 +129,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        // Would be filled in 20 seconds.
+        // At this rate, the buffer would be full after 20 seconds.
         let mut buffer = [0; 1024];
         let error = timed.read_exact(&mut buffer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);

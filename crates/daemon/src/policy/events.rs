@@ -23,7 +23,7 @@ pub enum News {
     Changed(Box<DiskConfig>),
 }
 
-/// What the policy has the daemon do.
+/// What the policy requests from the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Change a disk's write mode, in the background: it takes as long as writing the pool's record.

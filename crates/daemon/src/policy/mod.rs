@@ -46,7 +46,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 pub struct Policy {
     log_dir: PathBuf,
     log_size_bytes: u64,
-    /// News that was not read yet. Nothing else is locked while this is.
+    /// News that was not read yet. No other lock is taken while this one is held.
     posted: Mutex<Vec<Posted>>,
     inner: Mutex<Inner>,
     /// Orders that were taken and are not carried out yet.
@@ -108,8 +108,8 @@ impl Policy {
         }
     }
 
-    /// Notes that this host is one of a cluster, whose balancer looks at demands in windows of this length: from the next policy
-    /// on, all disks are measured.
+    /// Makes this host one of a cluster, whose balancer evaluates demands in windows of this length: from the next
+    /// policy on, all disks are measured.
     pub fn join_cluster(&self, balance_window: Duration) {
         let window_us = u64::try_from(balance_window.as_micros()).unwrap_or(u64::MAX);
         self.inner.locked().balance_window_us = Some(window_us);
@@ -354,7 +354,7 @@ impl Policy {
         Ok(entries.split_off(entries.len().saturating_sub(last)))
     }
 
-    /// Serves all pools: does what is due. Returns how long nothing else is, at most `longest`.
+    /// Does what is due in all pools. Returns the time until more is due, at most `longest`.
     pub fn serve(&self, longest: Duration) -> Duration {
         let mut inner = self.current();
         inner.is_woken = false;

@@ -83,7 +83,7 @@ impl PoolLoop {
         &self.log
     }
 
-    /// Takes what the daemon is to do.
+    /// Takes the orders for the daemon.
     pub fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
@@ -198,7 +198,7 @@ impl PoolLoop {
         Ok(self.monitors.for_policy(&*self.backend, &disk.name, disk.disk, wanted)?)
     }
 
-    /// Notes what has happened to a disk.
+    /// Handles news of a disk.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -288,7 +288,7 @@ impl PoolLoop {
         }
         let counters = self.latencies.counters(&snapshot, disk);
         let Some(control) = &mut self.control else { return Err(no_policy()) };
-        // The disk was attached a moment ago, and only now is it known that it came with figures.
+        // The disk was just attached as a new one, and only now is it known that it came with measurements.
         let came = matches!(event, Event::MigratingIn(Some(_)));
         if came && control.state(name) == Some(haversack_policy::DiskState::New) {
             control.event(now_us, name, blocks, &counters, Event::Ended)?;
@@ -330,7 +330,7 @@ impl PoolLoop {
         control.into_iter().flat_map(move |control| control.kept_windows(name))
     }
 
-    /// Continues with what another host has measured of a disk that comes from there, and decides at once.
+    /// Continues with what another host has measured of a disk that comes from there, and decides immediately.
     ///
     /// # Errors
     /// There is no policy, the disk's VM has ended, or the windows are invalid.
@@ -363,7 +363,7 @@ impl PoolLoop {
         let Some(snapshot) = self.turn(now_us, Cause::Window) else { return };
         for disk in &snapshot.disks {
             self.lost.insert(disk.name.clone(), self.monitors.take_lost(&disk.name));
-            // It may have come from another host in this window, or have gone to one.
+            // The disk may have moved from or to another host in this window.
             if let Err(error) = self.watch(disk) {
                 tracing::debug!(disk = disk.name, "cannot begin or end recording: {error}");
             }
@@ -371,7 +371,7 @@ impl PoolLoop {
         self.latencies.close(&snapshot);
     }
 
-    /// Decides, logs that and carries it out. Returns what the pool showed.
+    /// Decides, logs the decision and carries it out. Returns the snapshot of the pool on which it is based.
     fn turn(&mut self, now_us: Micros, cause: Cause<'_>) -> Option<Snapshot> {
         let control = self.control.as_mut()?;
         let mut port = PoolPort {
@@ -516,7 +516,7 @@ impl PoolLoop {
         Some(show::decided(name, state.name(), plan, kept))
     }
 
-    /// Explains a disk's share and settings in words, and what a filter that learns lets in.
+    /// Explains a disk's share and settings in words, and what a learning filter admits.
     ///
     /// # Errors
     /// The disk is not attached, or there is a policy that has decided nothing for it.

@@ -55,7 +55,7 @@ impl Port for PoolPort<'_> {
     /// A failure is only logged: the other disks get their shares.
     fn carry_out(&mut self, name: &str, plan: &DiskPlan) -> Result<(), Infallible> {
         let shown = self.snapshot.iter().flat_map(|snapshot| &snapshot.disks).find(|disk| disk.name == name);
-        // A disk that has gone in the meantime needs no plan, nor one that another host has.
+        // A disk that is gone in the meantime, or that another host has, needs no plan.
         let shown = shown.filter(|disk| disk.is_served);
         let (Some(shown), Some(config)) = (shown, self.disks.get(name)) else { return Ok(()) };
         let applied = self.applied.entry(name.into()).or_default();

@@ -14,7 +14,7 @@ type Seen = (u64, u64);
 pub struct Latencies {
     origins: BTreeMap<String, Seen>,
     devices: Seen,
-    /// By the pool's clock I/Os take no time, so its latencies mean nothing.
+    /// The latencies are unknown, because the pool's clock does not advance during I/Os.
     pub unknown: bool,
 }
 
@@ -55,8 +55,8 @@ fn devices(snapshot: &Snapshot) -> Seen {
     all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
-/// Returns the mean of the latencies since then. Counters that decreased were restarted from zero. A time of
-/// zero counts as not measured.
+/// Returns the mean latency since `before`. Counters that have decreased were restarted from zero. A total time of zero
+/// counts as not measured.
 fn mean_us(now: Seen, before: Seen) -> Option<f64> {
     let before = if now.1 < before.1 { (0, 0) } else { before };
     let count = now.1 - before.1;

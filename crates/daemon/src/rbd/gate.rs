@@ -52,7 +52,7 @@ enum Clients {
 /// The result of the last helper's start, if the disk does not move.
 #[derive(PartialEq, Eq, Debug)]
 enum Admission {
-    /// None has been admitted yet. The attach returns the reason.
+    /// No helper has been admitted yet. The attach returns the reason.
     NotYet,
     /// It was admitted.
     Done,
@@ -173,7 +173,7 @@ fn refusal(error: &LockError) -> Refusal {
 }
 
 impl Daemon {
-    /// Returns what decides whether the helper of a disk may be used, if something does.
+    /// Returns the gate of a disk's helper; `None` if the helper may always be used.
     ///
     /// # Errors
     /// The disk's pool is not open.

@@ -40,7 +40,7 @@ const ON_HOST: &str = " on host ";
 /// Why an image cannot be locked.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another pool has it.
+    /// Another pool has the lock.
     #[error(
         "RBD image {image} is locked by {holder}: a pool caches it, and may have data that the image does not have; detach \
          the disk there; if that host does not come back, save its data with 'haversack flush-offline', then release the \
@@ -68,7 +68,7 @@ pub enum LockError {
         /// The commands that release it.
         release: String,
     },
-    /// This pool had it, and has it no more.
+    /// This pool had the lock, and has lost it.
     #[error(
         "the lock of RBD image {image} was taken away from this pool: another host may have fenced this one and taken the disk \
          over. If one has, 'haversack disk forget' drops what is left of it here. If none has, detach the disk, with --force \
@@ -114,7 +114,7 @@ impl Holder {
         }
     }
 
-    /// Whether other hosts may have the lock as well.
+    /// Returns whether other hosts may have the lock as well.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }

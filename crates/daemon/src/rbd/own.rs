@@ -17,14 +17,14 @@ use super::watchers::is_local;
 /// The helpers among the clients of an image.
 #[derive(Debug, Default)]
 pub(super) struct Helpers {
-    /// The addresses of those that are known; `None` before the first is started.
+    /// The addresses of the known helpers; `None` before the first is started.
     known: Option<HashSet<String>>,
     /// Other clients on this host when the current helper was started.
     strangers: HashSet<String>,
 }
 
 impl Helpers {
-    /// A helper is about to be started while these clients have the image open.
+    /// Prepares for the start of a helper, while these clients have the image open.
     pub fn starting(&mut self, clients: &[String], local: &[IpAddr]) {
         let here = clients.iter().filter(|client| is_local(client, local)).cloned();
         match &self.known {
@@ -33,7 +33,7 @@ impl Helpers {
         }
     }
 
-    /// The helper has opened the image, and these clients have it open. Returns those that are no helpers.
+    /// Called when the helper has opened the image, and these clients have it open. Returns those that are no helpers.
     pub fn started(&mut self, clients: &[String], local: &[IpAddr]) -> Vec<String> {
         let known = self.known.get_or_insert_default();
         let is_new = |client: &&String| {
@@ -77,7 +77,7 @@ mod tests {
         let mut helpers = Helpers::default();
         assert!(start(&mut helpers, &[], &[FIRST]).is_empty());
         assert_eq!(start(&mut helpers, &[FIRST, ELSEWHERE], &[FIRST, SECOND, ELSEWHERE]), [ELSEWHERE]);
-        // It was stopped, and is still listed.
+        // The helper SECOND was stopped, and is still listed.
         assert_eq!(start(&mut helpers, &[SECOND], &[SECOND, PROGRAM, ELSEWHERE]), [ELSEWHERE]);
         assert!(start(&mut helpers, &[SECOND, PROGRAM], &[SECOND, PROGRAM]).is_empty());
     }
@@ -95,7 +95,7 @@ mod tests {
         let mut helpers = Helpers::default();
         assert!(start(&mut helpers, &[], &[FIRST]).is_empty());
         assert_eq!(start(&mut helpers, &[FIRST], &[PROGRAM, SECOND]), [PROGRAM, SECOND]);
-        // The helper was stopped, and the program goes on.
+        // The helper was stopped, and the program still has the image open.
         assert_eq!(start(&mut helpers, &[PROGRAM], &[PROGRAM, LEFT]), [PROGRAM]);
         assert!(start(&mut helpers, &[LEFT], &[LEFT]).is_empty());
     }

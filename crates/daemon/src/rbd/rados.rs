@@ -72,7 +72,7 @@ impl<'a> Header<'a> {
     /// Takes a lock.
     ///
     /// # Errors
-    /// Somebody has it so that this one cannot, or the cluster does not answer.
+    /// Another holder's lock excludes this one, or the cluster does not answer.
     pub fn lock(&self, wish: Wish<'_>) -> Result<(), String> {
         let mut options = vec!["--lock-type", if wish.shared.is_some() { "shared" } else { "exclusive" }];
         options.extend(wish.shared.iter().flat_map(|tag| ["--lock-tag", *tag]));

@@ -31,7 +31,7 @@ const REGISTER: &str = "haversack.clients";
 /// What comes before a client's address in an entry's description. ` on host NAME` follows.
 const CLIENT: &str = "client ";
 
-/// The clients of an image, before a helper is started and after.
+/// The register of an image, and the holder that enters clients there.
 #[derive(Debug)]
 pub struct Register {
     image: Image,

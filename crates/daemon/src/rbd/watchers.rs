@@ -53,7 +53,7 @@ pub enum WatchError {
 /// open. `after_crash`: clients on this host may be what is left of an earlier helper, and are ignored.
 ///
 /// # Errors
-/// Another client has an image open, or it cannot be found out.
+/// Another client has an image open, or the clients cannot be determined.
 pub fn refuse_other_clients(
     device: &BlockDevice,
     holder: &Holder,
@@ -68,7 +68,7 @@ pub fn refuse_other_clients(
         let unknown = |why| WatchError::Unknown { image: image.path(), why };
         let deadline = Instant::now() + REGISTERING_TIME;
         loop {
-            // Listed first: a client that is entered in between is found in the register.
+            // List the watchers first: a client that is entered in between is found in the register.
             let watchers = clients_of(&image).map_err(unknown)?;
             let registered = match holder.is_shared() {
                 true => Some(register::registered(&image).map_err(unknown)?),

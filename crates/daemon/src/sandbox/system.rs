@@ -1,4 +1,4 @@
-//! What libraries and programs need of the system, beside what the configuration names.
+//! System files that libraries and programs need, in addition to the paths that the configuration names.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use crate::origin::BlockDevice;
 
 /// Programs, with their libraries and data.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// What tells of the system, its processes and devices.
+/// Information about the system, its processes and devices.
 const SYSTEM: [&str; 2] = ["/proc", "/sys"];
 /// Devices that contain nothing.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// Settings of the host's, among them names of users and hosts, authorities, and what Ceph's clients need.
+/// Settings of the host: among others, names of users and hosts, authorities, and what Ceph's clients need.
 const SETTINGS: [&str; 7] = [
     "/etc",
     "/run/systemd/resolve",
@@ -23,7 +23,7 @@ const SETTINGS: [&str; 7] = [
     "/var/lib/ca-certificates",
     "/var/lib/ceph",
 ];
-/// Those that contain no secrets of anybody's.
+/// The settings that contain no secrets.
 const HARMLESS_SETTINGS: [&str; 15] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.preload",
@@ -41,7 +41,7 @@ const HARMLESS_SETTINGS: [&str; 15] = [
     "/etc/gnutls",
     "/etc/crypto-policies",
 ];
-/// Where the addresses of name servers are. Often a link, to a file that is replaced when they change.
+/// The file with the addresses of name servers. Often a link to a file that is replaced when the addresses change.
 const NAME_SERVERS: &str = "/etc/resolv.conf";
 /// QEMU's drivers of files, devices and image formats.
 const LOCAL_DRIVERS: [&str; 17] = [
@@ -95,7 +95,7 @@ fn allow_name_servers(rules: &mut Rules) {
     rules.allow_if_there(directory.unwrap_or(&real), Access::Read);
 }
 
-/// Returns where a program is that is named as in a command.
+/// Returns the path of a program, given as in a command: a plain name is searched for in `PATH`.
 pub fn find_program(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return Some(name.to_path_buf());
@@ -109,7 +109,7 @@ pub fn needs_abstract_sockets() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"))
 }
 
-/// Returns whether an origin's store may be elsewhere, so that its helper needs names and keys.
+/// Returns whether an origin's store may be on another host, so that its helper needs host names and keys.
 pub fn is_remote(device: &BlockDevice) -> bool {
     fn has_remote(node: &Value) -> bool {
         let is_remote = node["driver"].as_str().is_some_and(|driver| !LOCAL_DRIVERS.contains(&driver));

@@ -1,4 +1,4 @@
-//! The control API against a data path that is not there: what is refused, with which status and hint; jobs; what is
+//! The control API with a fake data path: which requests are refused, with which status and hint; jobs; which disks are
 //! remembered.
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ async fn a_take_over_that_was_noted_can_be_forgotten() {
     assert_eq!(api.work("POST", &path(&disk.to_string()), json!({})).await["state"], "done");
     assert_eq!((state.taken_over(disk), state.taken_over(other)), (None, Some((HostId(2), 9))));
     assert_eq!(api.call("POST", &path("vm1"), json!({})).await.0, 404);
-    // With the disk goes what was noted of it.
+    // Forgetting a disk also removes the note of its take-over.
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     let disk = api.daemon.disk("vm1").unwrap().id;
     state.note_taken_over([(disk, HostId(2), 9)]).unwrap();
@@ -160,7 +160,7 @@ async fn errors_have_a_status_a_code_and_a_hint() {
     }
 }
 
-/// A disk of n blocks' share, of the 1000 that the pool has.
+/// Returns a disk's target. The pool has 1000 blocks.
 fn blocks(api: &Api, disk: u16) -> Target {
     api.fake.targets.lock().unwrap()[&disk]
 }
@@ -187,7 +187,7 @@ async fn a_policy_divides_the_pool_handles_events_and_keeps_the_operators_settin
     assert_eq!((again.0, &again.1["code"]), (409, &json!("conflict")));
     assert_eq!(api.call("POST", "/v1/disks/vm2/event", json!({"event": "resumed"})).await.0, 200);
 
-    // What the operator gives is taken out of the pool before the rest is divided.
+    // A target set by the operator is taken out of the pool before the rest is divided.
     let change = json!({"target": "400KiB", "mode": "wt", "reservation": 0});
     assert_eq!(api.work("PATCH", "/v1/disks/vm2", change).await["state"], "done");
     assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(900), Target::Blocks(100)));
@@ -225,7 +225,7 @@ async fn a_disk_that_has_ended_is_not_recorded_until_it_is_new() {
         assert_eq!(api.fake.monitored.lock().unwrap().len(), recorded, "{event}");
     }
     api.call("POST", "/v1/disks/vm1/event", json!({"event": "ended"})).await;
-    // Neither another policy nor another setting makes a VM run.
+    // Neither another policy nor another setting revives an ended disk.
     api.call("PUT", "/v1/policy", policy).await;
     api.work("PATCH", "/v1/disks/vm1", json!({"priority": 2.0})).await;
     assert!(api.fake.monitored.lock().unwrap().is_empty());
@@ -240,7 +240,7 @@ async fn reads_beyond_the_old_size_count_after_a_disk_has_grown() {
     assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
     haversack_daemon::governed::start(&api.daemon).unwrap();
     assert_eq!(api.work("POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})).await["state"], "done");
-    // Two regions that the disk did not have, and each of them again.
+    // Two regions beyond the disk's old size, each of them read twice.
     let (one, other) = (300_000, 400_000);
     api.fake.reads.lock().unwrap().extend([one, other, one + 9, other + 9]);
     for _ in 0..POLLS {
@@ -268,7 +268,7 @@ async fn a_filter_of_the_operators_goes_by_the_disks_share() {
     api.work("PATCH", "/v1/disks/vm2", json!({"target": "400KiB"})).await;
     assert_eq!(filter(1), Some(AdmissionConfig::Larc { cache_blocks: 100 }));
 
-    // Half a percent of the 100 blocks that the disk has.
+    // Half a percent of the disk's 100 blocks is below the minimum.
     api.work("PATCH", "/v1/disks/vm2", json!({"admission": "data(2)"})).await;
     let data = |bytes| AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 2, bytes };
     assert_eq!(filter(1), Some(data(StagingKind::Data.least_bytes())), "less would hold nothing");
@@ -346,7 +346,7 @@ async fn who_changes_something_is_noted() {
     assert_eq!(audited, wanted);
 }
 
-/// What the daemon answers to a GET request, as text.
+/// Returns the daemon's answer to a GET request, as text.
 async fn text(api: &Api, path: &str) -> (u16, String) {
     let (stop, _) = tokio::sync::mpsc::channel(1);
     let request = Request::get(path).extension(admin()).body(Body::empty()).unwrap();

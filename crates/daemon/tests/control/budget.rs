@@ -34,7 +34,7 @@ async fn a_budget_that_is_spent_keeps_fills_out_and_is_told_and_outlives_a_resta
     let (_, events) = api.call("GET", "/v1/events?after=0&wait=10ms", Value::Null).await;
     assert_eq!(events.to_string().matches("budget-nearly-spent").count(), 1, "{events}");
 
-    // Another daemon, whose devices count from 0 again, on the same state.
+    // Another daemon with the same state, whose devices count from 0 again.
     fake.written_bytes.store(0, Ordering::Relaxed);
     let later = Budgets::default();
     pace(&later, 1003);

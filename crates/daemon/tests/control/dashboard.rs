@@ -25,15 +25,15 @@ use crate::fake::{Api, POLL_EVERY, POLLS, admin, shown, vm1};
 
 /// How many disks the page must cope with.
 const DISKS: u16 = 1000;
-/// What the name of a disk is made of that is too long for a line.
+/// A part of a disk's name; several of them are too long for a line.
 const LONG_NAME: &str = "a-guest-whose-name-goes-on-and-on-";
 /// Minutes of history: enough for a forecast.
 const MINUTES: u64 = 15;
-/// Limit of the time until the page is painted with all its disks.
+/// The time limit until the page is painted with all its disks.
 const PAINTED_MS: f64 = 1000.0;
 /// The page is measured up to this many times, and the shortest time counts: other tests run at the same time.
 const TRIES: usize = 5;
-/// Windows, in pixels: of a desk and of a telephone.
+/// Window sizes in pixels, of a desktop computer and of a telephone.
 const DESK: (u32, u32) = (1280, 900);
 const TELEPHONE: (u32, u32) = (390, 844);
 /// The narrowest window of some versions of Chromium.
@@ -71,7 +71,7 @@ fn add_history(api: &Api) {
     }
 }
 
-/// What stands between the browser and the daemon.
+/// What the tests put between the browser and the daemon.
 #[derive(Clone, Default)]
 struct Between {
     /// Whether the page gets the script that measures.
@@ -80,7 +80,7 @@ struct Between {
     measured: Arc<Mutex<Option<String>>>,
     /// Disks that move, of which a daemon without a data path has none.
     moves: Option<Vec<MigrationStatus>>,
-    /// What a daemon in a cluster says, by path.
+    /// Responses of a daemon in a cluster, by path.
     cluster: BTreeMap<&'static str, Value>,
     /// The paths that the browser has asked for.
     asked: Arc<Mutex<Vec<String>>>,
@@ -160,7 +160,7 @@ fn browser(profile: &Path) -> Command {
 
 const MISSING: &str = "chromium is needed: install Debian's chromium";
 
-/// Opens the page and returns its document when it has been there for some seconds, of its own time.
+/// Opens the page and returns its document after some seconds of virtual time.
 async fn document(api: &Api, between: Between) -> String {
     let port = serve(api, between).await;
     let open = move || {
@@ -183,7 +183,7 @@ impl Window {
     fn open(port: u16, (width, height): (u32, u32)) -> Window {
         let profile = tempfile::tempdir().unwrap();
         let mut browser = browser(profile.path());
-        // With a port for debugging it stays until it is ended.
+        // With a debugging port, the browser runs until it is killed.
         browser.args(["--remote-debugging-port=0", &format!("--window-size={width},{height}")]);
         browser.arg(format!("http://127.0.0.1:{port}/")).stdin(Stdio::null()).stdout(Stdio::null());
         Window { process: browser.spawn().expect(MISSING), _profile: profile }
@@ -192,13 +192,13 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The browser may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What the script in the page measures in a window of this size.
+/// Returns what the script in the page measures in a window of this size.
 async fn measured(api: &Api, size: (u32, u32)) -> BTreeMap<String, f64> {
     measured_with(api, size, Between { measures: true, ..Between::default() }).await
 }
@@ -248,7 +248,7 @@ async fn the_dashboard_shows_a_thousand_disks() {
     assert!(page.contains("&lt;script&gt;"), "the event's message is not shown");
     let asked = between.asked.lock().unwrap();
     let times = |path: &str| asked.iter().filter(|asked| *asked == path).count();
-    // Again and again, except for the moves, which a daemon without other hosts does not have.
+    // The page keeps asking, except for what this daemon does not have: other hosts, a cluster, and loans.
     assert!(times("/v1/overview") > 1, "{asked:?}");
     for path in ["/v1/migrations", "/v1/cluster", "/v1/cluster/plan", "/v1/cluster/tenants", "/v1/loans"] {
         assert_eq!(times(path), 0, "{path}: {asked:?}");

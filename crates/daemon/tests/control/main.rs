@@ -1,4 +1,4 @@
-//! The control API of a daemon whose data path is not there.
+//! The control API of a daemon with a fake data path.
 
 mod api;
 mod budget;

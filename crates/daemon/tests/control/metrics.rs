@@ -79,7 +79,7 @@ async fn metrics() -> BTreeMap<String, Described> {
         if text.contains("haversack_disk_rwss_bytes{") {
             return parse(&text);
         }
-        // The next reading is of a guest that reads the same block twice.
+        // The next records are of a guest that reads the same block twice.
         api.fake.reads.lock().unwrap().extend([7, 7]);
         tokio::time::sleep(crate::fake::POLL_EVERY).await;
     }

@@ -86,7 +86,7 @@ async fn a_call_needs_its_role() {
             assert_eq!(status != 403, is_allowed, "{method} {path} as {role:?}: {status} {answer}");
             if !is_allowed && method != "HEAD" {
                 let error = answer["error"].as_str().unwrap();
-                // Of an operators' call with an option for admins, the reader is told the former.
+                // If an operators' call has an option for admins, a reader is told that the call requires an operator.
                 let named = [Role::Reader, Role::Operator, needed];
                 let named =
                     named.iter().find(|named| error.contains(&format!("requires the role '{named}'")));
@@ -96,7 +96,7 @@ async fn a_call_needs_its_role() {
     }
 }
 
-/// Every path of the API's description is in the table above, or is refused to strangers and only looks.
+/// Checks every path of the API's description, including those that are not in the table above.
 #[tokio::test]
 async fn no_call_is_open_to_strangers_and_none_that_changes_something_to_readers() {
     let api = Api::new();

@@ -17,7 +17,7 @@ use crate::hosts::talk::{Answer, IS_BUSY};
 const EVERY: Duration = Duration::from_secs(5);
 /// The longest time between two questions to a host that refuses.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(300);
-/// The same for a host that has the disk attached, or has just been busy.
+/// The longest time between two questions to a host that has the disk attached, or has just been busy.
 const AT_LEAST_EVERY_IF_WILLING: Duration = Duration::from_secs(30);
 /// A question that has waited for longer does not count towards the limit of waiting questions: attaching may take as
 /// long as an origin does.
@@ -36,7 +36,7 @@ pub(super) struct Asked {
     asked: Instant,
     answers: Option<Receiver<(HostId, Answer)>>,
     refusal: Option<String>,
-    /// Since when it has been unable to have the replica.
+    /// Since when the host has been unable to have the replica.
     unable: Option<Instant>,
     refused: HashMap<HostId, Instant>,
 }
@@ -56,13 +56,13 @@ impl Asked {
         }
     }
 
-    /// Notes which host should have the replica, and since when that host has been connected.
+    /// Sets which host should have the replica, and since when that host has been connected.
     pub fn turn_to(&mut self, host: HostId, connected: Option<SystemTime>, now: Instant) {
         if self.host != host {
             *self = Asked { refused: std::mem::take(&mut self.refused), ..Asked::new(host, now) };
         }
         if self.connected != connected {
-            // It may have been configured differently meanwhile.
+            // The host's configuration may have changed meanwhile.
             let refused = std::mem::take(&mut self.refused);
             *self = Asked { connected, refused, ..Asked::new(host, now) };
         }
@@ -88,7 +88,7 @@ impl Asked {
         (self.answers, self.asked) = (Some(answers), now);
     }
 
-    /// Takes in the answer, if it has come.
+    /// Processes the answer, if it has arrived.
     pub fn hear(&mut self) {
         let Some(answers) = &self.answers else { return };
         let most = match answers.try_recv() {
@@ -113,7 +113,7 @@ impl Asked {
         self.refusal.as_deref()
     }
 
-    /// Notes whether the host is unable to have the replica at present. Returns for how long it has been.
+    /// Records whether the host is unable to have the replica at present. Returns how long it has been unable.
     pub fn unable_for(&mut self, is_unable: bool, now: Instant) -> Duration {
         self.unable = is_unable.then(|| self.unable.unwrap_or(now));
         self.unable.map_or(Duration::ZERO, |since| now.duration_since(since))

@@ -295,7 +295,7 @@ impl Sandbox {
     }
 }
 
-/// Returns how the files of a disk's origin are opened. Of an image that a helper opens, some may only be read.
+/// Returns which access the sandbox permits to a disk's origin. Only a read-only plain file is restricted to reading.
 fn access_to(disk: &DiskConfig) -> Access {
     let is_file = matches!(Origin::parse(&disk.origin), Ok(Origin::File(_)));
     if disk.read_only && is_file { Access::Read } else { Access::Write }

@@ -21,7 +21,8 @@ const TRANSFER_FRAMES: u32 = 1024;
 const FILL_BLOCKS: u32 = 64;
 /// Time in which the core finishes its background work after the fill.
 const SETTLING_SECONDS: u32 = 10;
-/// Requests before measuring, and in each of the rounds, of which the best counts.
+/// The number of requests before measuring. The two below: requests in each round, and rounds, of which the best one
+/// counts.
 const WARM_UP: u64 = 1_000_000;
 const ROUND: u64 = 4_000_000;
 const ROUNDS: usize = 3;

@@ -25,7 +25,7 @@ pub struct Contender {
     pub forgets: bool,
 }
 
-/// A load with its name and what counts of it.
+/// A load with its name.
 pub struct Event {
     /// Its name.
     pub name: &'static str,

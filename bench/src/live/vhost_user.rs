@@ -18,7 +18,7 @@ use super::{BLOCKS, Options, SETTLING, figures, fill, peers, report, service};
 const DISKS: u16 = 100;
 /// Blocks that are written: 16 MiB, so that little is dirty and the cleaner has no reason to work.
 const WRITTEN_BLOCKS: u64 = 4096;
-/// Writes that the staging area takes at once, and time to bring them to flash.
+/// The number of writes that fit in the staging area, and the pause in which they are committed to flash.
 const BURST: (u64, Duration) = (4096, Duration::from_millis(200));
 
 fn boot(server: &mut Process, socket: &Path, waiting: Waiting) -> io::Result<Box<Guest>> {

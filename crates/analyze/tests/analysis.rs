@@ -31,7 +31,8 @@ fn sizes_of_the_eci_cache_example() {
     let classes = found.classes;
     assert_eq!((classes.cold_reads, classes.cold_writes, classes.raw, classes.war), (2, 3, 1, 1));
     assert_eq!(found.overwrite_ratio, 1.0 / 7.0);
-    // Equation 3: of seven accesses, all but the read after a write are written to flash, or the cold reads alone.
+    // Equation 3: write-back writes all of the seven accesses to flash except for the read after a write; read-only
+    // caching writes only the cold reads.
     let tables: Vec<String> = analysis.tables().iter().map(|table| table.to_text()).collect();
     let columns = |line: &&str| line.ends_with("to flash, WB  to flash, RO");
     let row = tables.iter().find_map(|text| text.lines().skip_while(|line| !columns(line)).nth(1)).unwrap();
@@ -185,7 +186,8 @@ fn tables_csv_and_page_show_every_volume() {
     assert_eq!(empty.curves_csv().lines().count(), 1);
 }
 
-/// Hits of an LRU cache of this many blocks that is never emptied, by interval: of reads, and all reads.
+/// Returns, for each interval, the hits among reads in an LRU cache of this size, and the number of reads. The cache
+/// keeps its blocks from interval to interval.
 fn lru_read_hits(accesses: &[Access], cache_blocks: usize, interval_s: u64) -> Vec<(u64, u64)> {
     let mut cache: Vec<u64> = Vec::new();
     let mut found = Vec::new();
@@ -208,7 +210,8 @@ fn lru_read_hits(accesses: &[Access], cache_blocks: usize, interval_s: u64) -> V
 #[test]
 fn intervals_are_of_a_cache_that_goes_on() {
     use Op::{Read, Write};
-    // The example of ECI-Cache, and in another interval of 10 s two accesses to what it has left; nothing in between.
+    // The example of ECI-Cache; then, after an interval of 10 s without accesses, another interval that accesses blocks
+    // of the example.
     let example = [(1, Write), (2, Read), (1, Read), (3, Write), (4, Read), (5, Write), (2, Write)];
     let mut accesses: Vec<Access> = example.iter().map(|(block, op)| access(100, 0, *op, *block)).collect();
     accesses.extend(
@@ -221,7 +224,7 @@ fn intervals_are_of_a_cache_that_goes_on() {
     assert_eq!((first.trd_blocks, first.urd_blocks, first.overwrite_ratio), (5, 2, 1.0 / 7.0));
     let classes = |c: haversack_analyze::Classes| [c.cold_reads, c.cold_writes, c.rar, c.raw, c.war, c.waw];
     assert_eq!((classes(first.classes), classes(second.classes)), ([2, 3, 0, 1, 1, 0], [0, 0, 1, 1, 0, 1]));
-    // Block 5 was written before block 2, which is the only one since; and so on in turn.
+    // The second interval and the end of the first access only blocks 5 and 2, in turn. So all distances are 1.
     assert_eq!((second.trd_blocks, second.urd_blocks), (2, 2));
     assert_eq!(second.asked.iter().map(|point| point.read_miss_ratio).collect::<Vec<_>>(), [Some(0.0); 2]);
     // Three reads of three blocks, two of one.
@@ -251,7 +254,7 @@ fn hits_by_interval_are_those_of_an_lru_cache() {
         let ratio = 1.0 - found.asked[0].read_miss_ratio.unwrap_or(1.0);
         assert!((ratio - hits as f64 / reads as f64).abs() < 1e-9, "{found:?}");
     }
-    // A sample is near.
+    // The result of a sample must be close to the exact one.
     let sampled = Options { depth: Depth::Sampled(256), ..options };
     let near = run(accesses, 1, &sampled).volumes.remove(0).intervals;
     assert_eq!(near.len(), found.len());

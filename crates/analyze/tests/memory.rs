@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(pointer, layout) }
     }
 
-    // Large allocations are resized by moving their pages: they are not there twice.
+    // Large allocations are resized by remapping their pages, so they never exist twice.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         LIVE.fetch_sub(layout.size(), Relaxed);
         PEAK.fetch_max(LIVE.fetch_add(bytes, Relaxed) + bytes, Relaxed);
@@ -41,8 +41,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Memory of the parts of a trace that are on their way between threads.
 const PARTS_BYTES: usize = 48 << 20;
-/// State of a block that every window sees, including the largest unused room of its tables: with one volume, and with
-/// several.
+/// Maximum bytes of state for each block that every window accesses, including unused table space: with one volume, and
+/// with several.
 const BLOCK_BYTES: [usize; 2] = [90, 110];
 
 /// Accesses to a number of blocks in turn, every third a write, of n volumes.

@@ -87,7 +87,7 @@ fn run(
     log
 }
 
-/// Checks that no VM moves twice in an hour, nor returns within the time without return.
+/// Checks that no VM moves twice within an hour, and that none returns to a host too soon.
 fn check_log(log: &Log, settings: &Settings, context: &str) {
     let mut last: BTreeMap<&VmName, u64> = BTreeMap::new();
     let mut left: BTreeMap<(&VmName, &HostName), u64> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn variance_halves_within_three_windows_after_a_step() {
     }
 }
 
-/// Demand as it was moves nothing more, once it is balanced.
+/// If demand stays constant, nothing moves any more once the cluster is balanced.
 #[test]
 fn constant_demand_comes_to_rest() {
     for seed in 0..10 {
@@ -233,7 +233,8 @@ fn a_new_leader_decides_as_the_old_one() {
             assert_eq!(plan, old.round(now_us, &snapshot).unwrap(), "seed {seed}, window {window}");
             carry_out(&mut snapshot, &mut old, now_us, &plan);
         }
-        // From the history of moves alone: the same moves count, and windows are counted from the start.
+        // A balancer restored only from the history of moves has the same moves on record, but starts to count windows
+        // from zero.
         let restored = Balancer::restore(old.settings().clone(), old.moves().cloned().collect()).unwrap();
         assert!(restored.moves().eq(old.moves()));
         assert!(restored.plan(20 * WINDOW_US, &snapshot).unwrap().moves.is_empty());

@@ -83,7 +83,7 @@ fn an_overloaded_host_whose_vm_cannot_move_borrows_and_gives_back() {
     assert!(["b", "c"].map(|name| scene.balancer.may_borrow(&name.into(), false)) == [false, false]);
     let [loan] = &scene.planned()[..] else { panic!("one loan") };
     assert!(loan.is_begun && loan.to_string().starts_with("a borrows flash of b"), "{loan}");
-    // Quiet for a moment, then for long enough.
+    // Demand is low for two windows, which does not end the loan, and then for long enough to end it.
     scene.demand(0, 50);
     assert_eq!((scene.window(), scene.window()), (vec!["b".into()], vec!["b".into()]));
     scene.demand(0, 130);
@@ -92,7 +92,7 @@ fn an_overloaded_host_whose_vm_cannot_move_borrows_and_gives_back() {
     assert_eq!((scene.window(), scene.window()), (vec!["b".into()], vec!["b".into()]));
     assert_eq!(scene.window(), nobody);
     assert!(scene.planned().is_empty());
-    // It begins as at first.
+    // A new loan begins under the same conditions as the first one.
     scene.demand(0, 130);
     assert_eq!(scene.window(), nobody);
     assert_eq!(scene.window(), nobody);
@@ -109,7 +109,7 @@ fn a_host_whose_vms_are_moved_away_does_not_borrow() {
         assert!(scene.window().is_empty());
     }
     assert!(!scene.balancer.plan(0, &scene.snapshot).unwrap().moves.is_empty());
-    // Nobody carries the moves out.
+    // No host carries out the moves.
     scene.offers.moves_are_made = false;
     assert_eq!(scene.window(), ["b"]);
 }
@@ -156,7 +156,7 @@ fn only_a_host_that_may_lend_and_can_is_asked() {
 fn a_lender_keeps_its_borrower_until_it_is_overloaded_itself() {
     let mut scene = Scene::new();
     (0..3).for_each(|_| drop(scene.window()));
-    // All that it could lend is lent, and the other one has more now.
+    // `b` has lent all its spare flash, and `c` now has more to lend than `b`.
     scene.offers.lenders.get_mut(&HostName::from("b")).unwrap().spare_blocks = 0;
     scene.demand(2, 0);
     for _ in 0..5 {

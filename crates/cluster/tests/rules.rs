@@ -31,7 +31,8 @@ fn after_windows(settings: Settings, snapshot: &Snapshot, windows: u32) -> Plan 
     balancer.round(0, snapshot).unwrap()
 }
 
-/// By hand: of all moves from a to a host that stays below 90 %, a2 to b leaves loads of 62, 58 and 60 %, the least variance.
+/// Computed by hand: among all moves from a to a host that stays below 90 %, moving a2 to b gives the smallest
+/// variance, with loads of 62, 58 and 60 %.
 #[test]
 fn the_paper_s_rule_leaves_the_least_variance() {
     let plan = after_windows(Settings::cloudcache(), &three_hosts(), 3);
@@ -50,7 +51,7 @@ fn the_paper_s_rule_leaves_the_least_variance() {
     );
 }
 
-/// Against all moves, on random clusters with caches of many sizes.
+/// Compares the rule with trying all moves, on random clusters with caches of many sizes.
 #[test]
 fn the_paper_s_rule_against_all_moves() {
     let mut compared = 0;
@@ -120,7 +121,7 @@ fn moves_an_hour_residence_and_no_return() {
     }
     let plan = balancer.plan(0, &snapshot).unwrap();
     balancer.record(MoveRecord::of(0, &plan.moves[0]));
-    // As if it had not been carried out: the limit holds for an hour.
+    // The snapshot does not show the move yet, but the move counts towards the limit for an hour.
     let plan = balancer.plan(HOUR_US - 1, &snapshot).unwrap();
     assert_eq!((plan.moves.len(), &plan.held[0].hindrance), (0, &Hindrance::EnoughThisHour));
     assert_eq!(balancer.plan(HOUR_US, &snapshot).unwrap().moves.len(), 1);
@@ -155,7 +156,8 @@ fn moves_an_hour_residence_and_no_return() {
     assert_eq!(vm(7 * HOUR_US), Some(second), "everything is long ago");
 }
 
-/// Blocks one by one to where they are worth most, on the hulls of the curves: what a cache saves, computed otherwise.
+/// Another computation of what a cache saves: each block goes to the disk where it is worth most on the hulls of the
+/// curves.
 fn saved(snapshot: &Snapshot, host: &str, capacity_blocks: u64) -> f64 {
     let mut slopes: Vec<f64> = Vec::new();
     for disk in snapshot.vms.iter().filter(|vm| vm.host.0 == host).flat_map(|vm| &vm.disks) {
@@ -173,7 +175,7 @@ fn saved(snapshot: &Snapshot, host: &str, capacity_blocks: u64) -> f64 {
     slopes.iter().take(capacity_blocks as usize).sum()
 }
 
-/// With moves that cost nothing, against all moves, by another computation.
+/// With moves that cost nothing, compares the rule with trying all moves. The gains are computed in another way.
 #[test]
 fn our_rule_against_all_moves() {
     let free = Settings {
@@ -309,10 +311,11 @@ fn a_draining_host_is_emptied() {
             plan.held[0].to_string(),
             "a3 stays on a: the manager says that it cannot be moved: it has a GPU"
         );
-        // The second must go where it has no room in the cache: better slow than not at all.
+        // The second VM must move to a host without room in its cache: a slow VM is better than one that stays on a
+        // draining host.
         carry_out(&mut snapshot, &mut balancer, 0, &plan);
         assert!(balancer.round(1, &snapshot).unwrap().moves.is_empty());
-        // It is not too early to drain the next host, although its VM was moved just now.
+        // The next host can be drained immediately, although one of its VMs has just been moved.
         snapshot.hosts[1].state = HostState::Draining;
         snapshot.hosts[0].state = HostState::Serving;
         let plan = balancer.round(2, &snapshot).unwrap();

@@ -40,7 +40,7 @@ fn by_hand() {
     assert_eq!(totals(&division), [30, 50]);
     let division = divide(&hosts(&[("h1", 20), ("h2", 40)]), &reserved, &demands, 1).unwrap();
     assert_eq!((totals(&division), division.totals[1].missing_blocks), (vec![20, 40], 10));
-    // Where there is enough, each host has what is demanded there; a limit is spread as the demand is.
+    // With enough space, each tenant gets its demand on each host. A limit is divided in proportion to the demand.
     let spread = [Tenant { limit_blocks: Some(50), ..tenant("a", 1.0) }, tenant("b", 1.0)];
     let division = divide(&hosts(&[("h1", 999), ("h2", 999)]), &spread, &demands, 1).unwrap();
     assert_eq!(division.shares.iter().map(|share| share.blocks).collect::<Vec<_>>(), [25, 25, 100]);
@@ -81,8 +81,8 @@ fn case(random: &mut Random) -> Case {
     Case { hosts, tenants, demands }
 }
 
-/// The most that a set of tenants can have together, if each has at most `most`: the least over all subsets of it of what the
-/// hosts have for those, and `most` of the others.
+/// Returns the maximum that a set of tenants can have together, if each tenant has at most `most`. This is the minimum
+/// over all subsets of the set: what the hosts have for the tenants in the subset, plus `most` of the other tenants.
 fn rank(case: &Case, set: usize, most: &[f64]) -> f64 {
     let count = case.tenants.len();
     let of_hosts = |subset: usize| -> f64 {

@@ -92,7 +92,7 @@ pub enum Bug {
     RecordUnwritten,
     /// Flush marks cover commits that are completed but not flushed.
     MarkUnflushed,
-    /// The loss of dirty blocks counts as recorded at once.
+    /// The loss of dirty blocks counts as recorded before the record is written.
     LossUnrecorded,
     /// A flush makes the record forget that a disk has lost sectors.
     HealLost,
@@ -112,7 +112,7 @@ pub enum Bug {
     UseUnprepared,
     /// The record calls segments prepared whose blank pages were not written.
     PrepareNothing,
-    /// The record goes on to name the last clean stop when the pool is used again.
+    /// The record still names the last clean stop when the pool is used again.
     KeepStopName,
     /// Pieces of a checkpoint are not checked.
     TrustCheckpoint,

@@ -18,7 +18,7 @@ pub(crate) struct Job {
     pub id: JobId,
     /// What it does.
     pub kind: JobKind,
-    /// The version of the record that must be durable before it goes on.
+    /// The version of the record that must be durable before the job continues.
     pub version: Option<RecordVersion>,
 }
 
@@ -107,7 +107,7 @@ impl Job {
         }
     }
 
-    /// Whether the job can take another step at once.
+    /// Whether the job can take another step without waiting.
     pub fn goes_on(&self) -> bool {
         self.kind == JobKind::Forget { goes_on: true }
     }

@@ -18,7 +18,7 @@ pub struct DiskInfo {
     pub phase: u8,
     /// Its write mode.
     pub mode: WriteMode,
-    /// It writes through now: in that mode, or since it has to.
+    /// The disk currently writes through, either because of its mode or because it has to.
     pub writes_through: bool,
     /// It takes requests.
     pub attached: bool,

@@ -64,7 +64,7 @@ impl Schedule {
         self.children += 1;
     }
 
-    /// Notes that it has ended.
+    /// Called when a request that is part of another one has ended.
     pub fn child_ended(&mut self) {
         self.children -= 1;
     }

@@ -286,8 +286,8 @@ impl Staging {
         self.link(frame);
     }
 
-    /// Notes that a newer frame takes over. An older frame that is not being committed is freed at once, and
-    /// its state returned.
+    /// Called when a newer frame of a block replaces an older one. If the older frame is not being committed, frees it
+    /// and returns its state.
     pub fn supersede(&mut self, frame: FrameNo) -> Option<Staged> {
         if self.get(frame).committing {
             self.get_mut(frame).superseded = true;

@@ -14,8 +14,8 @@ impl Mean {
         self.count += 1;
     }
 
-    /// Returns the mean in microseconds; `None` without latencies. Of whole microseconds it is as exact as their sum
-    /// divided by their number.
+    /// Returns the mean in microseconds; `None` without latencies. If all latencies are whole microseconds, the result
+    /// is exactly their sum in microseconds divided by their number: counting in nanoseconds adds no rounding error.
     pub fn us(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum_ns as f64 / 1000.0 / self.count as f64)
     }

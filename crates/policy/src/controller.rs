@@ -107,7 +107,7 @@ pub struct DiskFacts {
     /// The measurements of its window, or those so far if the window has not ended; `None` for a decision between
     /// windows of the pool.
     pub window: Option<DiskWindow>,
-    /// Whether its own window goes on.
+    /// Whether the disk's own window has not ended yet.
     pub goes_on: bool,
 }
 
@@ -487,7 +487,8 @@ fn wrong_state(disk: &str, state: DiskState, event: &Event) -> PolicyError {
     PolicyError::WrongState { disk: disk.into(), state: state.name(), event: event.name() }
 }
 
-/// Makes the state of a migrated disk. With its figures it takes part at once; without them it is new.
+/// Makes the state of a migrated disk. With measurements from the other host, the disk takes part in the division
+/// immediately. Without them, it is new.
 fn migrated_in(config: &Config, window: Option<&DiskWindow>) -> Tracked {
     arrived(config, window.map_or(&[], std::slice::from_ref))
 }

@@ -86,7 +86,7 @@ fn sizes_of_liu_s_table() {
             reads,
             writes: (reads as f64 / read_write_ratio) as u64,
             read_hits: (reads as f64 * hit_percent / 100.0) as u64,
-            // Less than any part: the parts are guaranteed all the same.
+            // The working set is smaller than any part, but the parts are guaranteed nevertheless.
             wss_blocks: 1000,
             ..DiskWindow::default()
         };
@@ -118,7 +118,8 @@ fn tenants_then_vms_then_disks() {
         disk("b", "b1", "b1-root", 100),
     ];
     let rule = MaxMin { weighting: Weighting::Priority, chunk_blocks: 10, spare: Spare::Idle };
-    // b demands 100 of its half. a gets the rest: 450 for each VM, 225 for each disk of the first VM, in tens.
+    // Tenant b demands only 100 of its half, and a gets the rest: 450 for each VM, and 225 for each disk of the first
+    // VM, in chunks of 10.
     let got = blocks(&rule, 1000, &claims);
     assert_eq!(got[2..], [450, 100]);
     assert!(got[0] + got[1] <= 450 && got[0].abs_diff(225) <= 10 && got[1].abs_diff(225) <= 10, "{got:?}");

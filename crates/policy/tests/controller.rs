@@ -144,11 +144,11 @@ fn reading(blocks: &[u64]) -> DiskWindow {
     }
 }
 
-/// Liu's history: decisions each minute by the last thirty minutes. One busy minute counts for a thirtieth of them, and
-/// for nothing once thirty more have gone by.
+/// Liu's history: decisions each minute by the last thirty minutes. One busy minute is a thirtieth of the history, and
+/// is forgotten after thirty more minutes.
 #[test]
 fn the_history_of_liu_slides() {
-    // With a demand that is measured, so that the history shows its largest too.
+    // Use a measured demand, so that the history contains the largest one.
     let config = Config { demand: DemandRule::Wss, ..named("liu").unwrap() };
     assert_eq!(config.window_us, 60_000_000);
     let mut controller = Controller::new(config).unwrap();
@@ -180,8 +180,8 @@ fn the_history_of_liu_slides() {
     assert_eq!(weight_of(1000), (30, 30_000, even));
 }
 
-/// A disk whose window is longer than the pool's: figures so far at first, then those of its last window, with new
-/// latencies. Its forecast changes only when its own window ends.
+/// A disk whose window is longer than the pool's: it first has the figures so far, then those of its last window with
+/// new latencies. Its forecast changes only when its own window ends.
 #[test]
 fn a_disk_has_a_window_of_its_own() {
     let config = Config { window_us: 60_000_000, ..named("wss").unwrap() };
@@ -221,7 +221,7 @@ fn a_disk_has_a_window_of_its_own() {
         let window = input.window.as_ref().unwrap();
         assert_eq!((input.state, input.window_stage), (expected.0, expected.1), "{blocks} blocks");
         assert_eq!(window.origin_latency_us, expected.3, "{blocks} blocks");
-        // The last value is all that a forecast knows of so few windows, or it is between the two that it has seen.
+        // After so few windows, the forecast is the last value, or between the two values observed.
         let demand = plan.disks["a"].demand_blocks;
         assert!(demand == expected.2 || (blocks <= 70 && demand < 600), "{blocks} blocks: {demand}");
         log.push((inputs, plan));
@@ -249,7 +249,7 @@ fn a_disk_has_a_window_of_its_own() {
     }
 }
 
-/// The curves of both disks are of ten minutes; a burst of one of them counts in the minute in which it comes.
+/// The curves of both disks cover ten minutes. A burst of one disk takes effect in the minute in which it occurs.
 #[test]
 fn intensity_moves_shares_between_the_ends_of_the_sampling_window() {
     let mut controller = controller("vcacheshare", &["a", "b"]);
@@ -375,7 +375,7 @@ fn gone_disks_get_nothing_and_come_back_new() {
     }
 }
 
-/// Its windows travel: the host that it comes to predicts what the host that it leaves would have.
+/// The windows of a disk move with it, so the destination makes the same forecast as the source would have.
 #[test]
 fn a_disk_arrives_with_its_windows_and_is_sized_as_where_it_comes_from() {
     let mut source = controller("rwss", &["b"]);
@@ -391,7 +391,7 @@ fn a_disk_arrives_with_its_windows_and_is_sized_as_where_it_comes_from() {
     assert_eq!(destination.event("b", Event::Arriving(windows)), Ok(true));
     let here = decide_now(&mut destination, 10_000, &["a", "b"]);
     assert_eq!(here.disks["b"].demand_blocks, there.disks["b"].demand_blocks);
-    // The last window alone does not do.
+    // With the last window alone, the forecast is different.
     assert_eq!(destination.event("b", Event::Arriving(last)), Ok(true));
     let here = decide_now(&mut destination, 10_000, &["a", "b"]);
     assert_ne!(here.disks["b"].demand_blocks, there.disks["b"].demand_blocks);
@@ -415,8 +415,8 @@ fn a_disk_that_arrives_keeps_its_share_until_its_vm_has_come() {
     assert_eq!(controller.state("b"), Some(DiskState::Idle), "nobody comes");
 }
 
-/// Its own window is long. Its VM has come when it is first used; until the window has ended, what was measured at the
-/// source is still all that is known of its demand, but for intensity.
+/// A disk with a long window of its own arrives. Its first use shows that its VM has arrived. Until the disk's window
+/// ends, its demand is known only from the measurements at the source; only intensity is new.
 #[test]
 fn a_disk_that_arrived_is_active_from_its_first_use_on() {
     let mut controller = controller("utility", &["a"]);
@@ -438,7 +438,7 @@ fn a_disk_that_arrived_is_active_from_its_first_use_on() {
     let travelled = (window(300).wss_blocks, window(300).intensity.read_blocks);
     assert_eq!(look(0), (DiskState::MigratedIn, WindowStage::Ended, travelled.0, travelled.1));
     assert_eq!(look(7), (DiskState::Active, WindowStage::GoesOn, travelled.0, 7));
-    // A window of the pool without a use is not the end of it.
+    // A window of the pool without a use does not make the disk idle.
     assert_eq!(look(0), (DiskState::Active, WindowStage::GoesOn, travelled.0, 0));
 }
 
@@ -595,7 +595,7 @@ fn facts_of(tenant: &str, name: &str, hot: u64) -> DiskFacts {
     DiskFacts { tenant: tenant.into(), reservation_blocks: 0, ..facts(name, Some(window(hot))) }
 }
 
-/// The sum of the targets of a tenant's disks, and whether all of them hold while space is free.
+/// Returns the sum of the targets of a tenant's disks, and whether all of these targets are caps.
 fn together(inputs: &Inputs, plan: &Plan, tenant: &str) -> (u64, bool) {
     let own =
         inputs.disks.iter().filter(|disk| disk.tenant == tenant).map(|disk| plan.disks[&disk.name].target);
@@ -620,7 +620,7 @@ fn every_system_keeps_a_tenant_within_its_bound_and_leaves_no_disk_without_space
             assert!(["a", "b"].iter().all(|disk| target(&plan, disk) >= 256), "{system}: {plan:?}");
             assert!(plan.promised_blocks() <= 20_000, "{system}");
         }
-        // A bound of nothing, and one that comes to more than there is.
+        // A bound of zero, and one larger than the pool.
         controller.set_tenants(vec![tenant("shop", 0, Some(0)), tenant("lab", u64::MAX, Some(u64::MAX))]);
         let (_, plan) = controller.close_window(0, 20_000, &facts).unwrap();
         assert!(["a", "b", "c"].iter().all(|disk| target(&plan, disk) > 0), "{system}: {plan:?}");

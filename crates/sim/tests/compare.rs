@@ -1,4 +1,4 @@
-//! Comparisons: every system on one mix, and what no system can exceed.
+//! Comparisons of all systems on one mix, with the bounds that no system can exceed.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn every_system_stays_within_the_bounds() {
     assert!(html.contains("Mean latency and 95th percentile of each disk"));
 }
 
-/// Three systems; with another seed the first and the second change places by hits.
+/// Three systems. Ranked by hits, the first and the second change places with another seed.
 #[test]
 fn a_ranking_names_the_pairs_that_change_their_order() {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
@@ -129,7 +129,7 @@ fn threads_change_nothing() {
     assert_eq!(of(1), of(3));
 }
 
-/// Seeds, sizes and windows are swept; the verdict covers each point; an interrupted sweep goes on.
+/// A sweep over seeds, sizes and windows. The verdict covers each point, and an interrupted sweep continues.
 #[test]
 fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -175,7 +175,8 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
     assert!(html.contains("no rival has both") && html.contains("one LRU cache"));
 }
 
-/// Of a recorded load other seeds give other latencies. What does not depend on them is worked out once.
+/// With a recorded load, another seed changes only the latencies. Results that do not depend on the seed are computed
+/// once.
 #[test]
 fn seeds_of_a_recorded_load_are_of_latencies_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -208,7 +209,7 @@ fn seeds_of_a_recorded_load_are_of_latencies_alone() {
     assert_eq!(lines.matches("\"key\"").count(), 3, "two pools, and the bounds once");
 }
 
-/// With what its rivals write as budgets, the subject writes less than it would.
+/// With its rivals' flash writes as budgets, the subject writes less to flash than without a budget.
 #[test]
 fn the_subject_is_simulated_at_its_rivals_flash_writes() {
     let subject = System::own("none");
@@ -250,7 +251,7 @@ fn invalid_settings_are_refused_with_the_reason() {
     assert!(refused(&mix(), &Choices { seeds: Vec::new(), ..choices() }).contains("at least one seed"));
 }
 
-/// The mixes of the repository can be opened. Those with recorded traces only where these lie.
+/// The mixes of the repository can be opened. Mixes with recorded traces are opened only if the traces are present.
 #[test]
 fn the_mixes_that_come_along_can_be_opened() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mixes");

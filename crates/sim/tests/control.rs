@@ -1,4 +1,4 @@
-//! The control loop over the production cache: who gets what, and what comes of it.
+//! The control loop over the production cache: the shares of the disks, and their hits.
 
 use haversack_policy::{Config, named};
 use haversack_sim::{PolicyName, Pool, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic};
@@ -74,7 +74,7 @@ fn the_same_simulation_decides_the_same() {
     assert_eq!(one.volumes, other.volumes);
 }
 
-/// A daemon that is started again decides first by what its log tells of the last window; its windows begin when it does.
+/// After a restart, the daemon first decides by the last window in its log. Its windows start again at the restart.
 #[test]
 fn the_control_loop_goes_on_after_a_restart() {
     let opener = || -> Result<Box<dyn Source>, SimError> {
@@ -89,7 +89,7 @@ fn the_control_loop_goes_on_after_a_restart() {
     let production = row.production.as_ref().expect("the production cache tells more");
     let governed = production.control.as_ref().expect("governed");
     assert_eq!((production.restarts, governed.targets.len()), (4, 13));
-    // Each life has its start, and windows that end 40 s and 80 s later.
+    // After each start there is a decision at the start itself, and one at the ends of the windows 40 s and 80 s later.
     let lives = governed.targets.chunks_exact(3).map(|life| life.iter().map(|sample| sample.time_seconds));
     let found: Vec<Vec<f64>> = lives.map(Iterator::collect).collect();
     let life = |start: f64| vec![start, start + 40.0, start + 80.0];

@@ -14,7 +14,8 @@ const DAY_NS: u64 = 86_400_000_000_000;
 const DAYS: u64 = 30;
 const READS_A_DAY: u64 = 10_000;
 
-/// Reads of a volume much larger than the cache, skewed; on every day, half of them in one hour.
+/// Skewed reads of a volume much larger than the cache. Half of each day's reads arrive within the first hour of the
+/// day.
 fn month() -> Vec<Access> {
     let mut rng = Random::new(9);
     let mut access = |number: u64| {
@@ -63,12 +64,13 @@ fn the_average_of_thirty_days_holds_with_bursts_and_across_restarts() {
         assert!((0.9..1.04).contains(&part), "{part} of the budget, restarts {restarts:?}");
         let account = held.production.expect("the core").flash_account.expect("a budget");
         assert!(account.price_us > 0.0 && account.begun_us == 0, "{account:?}");
-        // Admission that is blind writes a quarter and keeps far more than a quarter of the hits.
+        // The filter `always` ignores the price of a write, so the budget limits which share of the blocks is filled.
+        // With a quarter of the flash writes, the cache must keep more than 40 % of the hits.
         assert!(held.hits as f64 > 0.4 * free.hits as f64, "{} of {} hits", held.hits, free.hits);
     }
 }
 
-/// The account begins half full, so that the first burst may cost a little.
+/// The account begins only half full, so the first burst may raise the price and cost a few hits.
 #[test]
 fn a_budget_that_is_large_enough_costs_next_to_nothing() {
     let accesses = month();

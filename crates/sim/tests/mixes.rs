@@ -1,4 +1,4 @@
-//! Mixes: what can be said in them, what is refused, and where.
+//! Mixes: what they can contain, what is refused, and which line the error names.
 
 use haversack_api::{Admission, Mode};
 use haversack_policy::AllocatorRule;
@@ -158,7 +158,7 @@ fn spare_space_stays_idle() {
     };
     let (shared, _) = used("[policy]\nallocator = \"urd\"\nspare = \"shared\"\n", "urd");
     let (idle, targets) = used("", "urd");
-    // What a scan reads is never needed again: its target is next to nothing, and it keeps to it.
+    // What a scan reads is never needed again: the scan's target is close to zero, and the scan uses no more.
     assert!(targets[2] < 100 && idle[2] < 400, "{idle:?} {targets:?}");
     assert!(shared[2] > 3 * idle[2] && shared[2] > 1000, "{shared:?} {idle:?}");
     for disk in [0, 1] {
@@ -176,7 +176,7 @@ fn generators_follow_each_other_on_the_same_blocks() {
     while source.read(&mut accesses).unwrap() > 0 {}
     assert_eq!((accesses.len(), source.volumes()), (30_000, &["a".to_string()][..]));
     assert!(accesses.is_sorted_by_key(|access| access.time_ns));
-    // The second one begins at the first block again, when the first has ended after about 100 s.
+    // The second generator starts at the first block again, when the first generator has ended after about 100 s.
     assert_eq!((accesses[0].offset_bytes, accesses[20_000].offset_bytes), (0, 0));
     assert!((90..110).contains(&(accesses[20_000].time_ns / 1_000_000_000)));
     let wrong = text.replace("volumes = 1, requests = 10000", "volumes = 2, requests = 10000");

@@ -1,4 +1,5 @@
-//! Our own form: what goes in comes out, from any time on; damage anywhere is found; nothing makes it panic.
+//! Our own form: reading returns what was written, from any point in time; all damage is detected; no input causes a
+//! panic.
 
 use haversack_trace::{
     Access, MemorySource, MergeOptions, Merged, Op, OpenOptions, Selection, Source, Target, TraceError,
@@ -57,7 +58,7 @@ fn spans_of_time_are_found_by_the_index() {
             accesses.iter().map(|a| (names[a.volume.0 as usize].clone(), a.time_ns, a.offset_bytes)).collect()
         };
         assert_eq!(named(&found, &names), named(&expected, &volumes));
-        // Without the index, and compressed once more, it is the same.
+        // A file that is compressed as a whole is read without its index, with the same result.
         assert_eq!(read(&zstd::encode_all(&bytes[..], 1).unwrap(), &options).unwrap(), (found, names));
     }
 }

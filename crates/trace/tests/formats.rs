@@ -145,7 +145,7 @@ fn k5cloud() {
         [(3_828_359_000, "1157", W, 7_155_568_640, 4096), (3_841_602_000, "1157", W, 15_264_690_176, 28672)];
     means(rows, &expected);
     means(&[b"ID,Timestamp,Type,Offset,Length\n", &rows[..]].concat(), &expected);
-    // Volumes that only look like times are the common form's below its heading.
+    // Below the heading of the common form, a field that looks like a time is the volume.
     means(b"timestamp_ns,volume,op,offset_bytes,length_bytes\n5,3.5,R,0,512\n", &[(5, "3.5", R, 0, 512)]);
 }
 
@@ -201,8 +201,8 @@ Skips: 0 forward (0 -   0.0%)
 }
 
 /// A trace that was filtered before it was published has other events than queueing: only issues (a row of
-/// NetSys/disaggregation), only completions (rows of shl812/Leveldb_Trace_Using_Blktrace). Where all are there, as in
-/// SNIA's YCSB RocksDB traces, each request counts once.
+/// NetSys/disaggregation), only completions (rows of shl812/Leveldb_Trace_Using_Blktrace). If a trace has all events,
+/// as SNIA's YCSB RocksDB traces do, each request counts once.
 #[test]
 fn blkparse_as_published() {
     means(
@@ -214,7 +214,7 @@ fn blkparse_as_published() {
           1,0   15        2     0.000003084 19146  C  WS 20513 + 1 [0]\n",
         &[(0, "1:0", W, 299_456 * 512, 512), (3084, "1:0", W, 20_513 * 512, 512)],
     );
-    // Seen by another CPU before the event that times count from.
+    // An event on another CPU, before the event at time 0.
     means(
         b"  1,0   15        3     0.000004122 19146  C  WS 160 + 1 [0]\n  \
           1,0   13        1 1266874889.670077392 19144  C  WS 284144 + 1 [0]\n",

@@ -11,9 +11,10 @@ use self::figures::{off, off_from};
 
 /// Number of requests in each generated trace.
 const REQUESTS: f64 = 100_000.0;
-/// How many requests of mean size the footprint holds at least: it cannot be made of fewer.
+/// Minimum footprint of a sample, as a number of requests of mean size: a smaller footprint cannot be reproduced.
 const FOOTPRINT: f64 = 400.0;
-/// Its 316 blocks hold 19 of its reads: too few for assumed distances to come out.
+/// A preset whose footprint of 316 blocks has room for only 19 of its reads: too few to reproduce the assumed
+/// distances.
 const TOO_SMALL: &str = "msr:wdev_3";
 
 fn sample(name: &str) -> Profile {
@@ -23,7 +24,7 @@ fn sample(name: &str) -> Profile {
     whole.scaled(scale.min(1.0))
 }
 
-/// What is off in any of these, each checked by a thread that is free.
+/// Returns all wrong figures of these presets. The presets are checked by several threads.
 fn all_off(names: &[String], off: impl Fn(&str) -> Vec<String> + Sync) -> Vec<String> {
     let next = AtomicUsize::new(0);
     let work = || {

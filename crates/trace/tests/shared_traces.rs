@@ -47,7 +47,7 @@ fn raw_and_common_forms_agree() {
     agrees("msr_hm_0_cut10k_rw_20_80_105", &options);
 }
 
-/// Every trace becomes our own form and comes back the same, in about 4 bytes an access.
+/// Converts every trace to our own form, which must have the same accesses in about 4 bytes each.
 #[test]
 #[ignore = "needs real traces: see `make test-traces`"]
 fn all_become_compact() {

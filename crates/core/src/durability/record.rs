@@ -171,7 +171,7 @@ impl RecordWriter {
         RecordWrite { version: self.wanted, copy: 0, bytes: record.encode(arena), in_flight: 0, seq: 0 }
     }
 
-    /// Puts off a write that could not be sent. It is due again at once; a first copy is composed again.
+    /// Puts off a write that could not be sent. The write is due again immediately. A first copy is composed again.
     pub fn put_off(&mut self, write: RecordWrite) {
         if write.copy == 1 {
             self.writing = Some(RecordWrite { copy: 0, in_flight: 0, ..write });

@@ -30,7 +30,7 @@ impl Core {
         blocks.filter_map(move |block| self.store.lookup(disk, block).filter(|(_, slot)| slot.poisoned()))
     }
 
-    /// Whether anything dirty of the disk is lost, as far as is known.
+    /// Whether any dirty data of the disk is lost, as far as is known.
     pub fn has_losses(&self, disk: DiskNo) -> bool {
         let Some(d) = self.disks.get(disk) else { return false };
         d.damage != Damage::None || !d.lost.is_empty() || self.damaged_slots(disk).next().is_some()
@@ -59,7 +59,7 @@ impl Core {
         slot.dirty() && (!slot.poisoned() || slot.mask() != 0 && !self.disk(disk).damaged.is_cleaned(slot))
     }
 
-    /// Notes that a slot of the block is, or is about to be, poisoned.
+    /// Adds a block to the disk's table of damaged blocks: one of its slots is, or is about to be, poisoned.
     pub(crate) fn note_damaged(&mut self, disk: DiskNo, block: BlockNo) {
         self.disk_mut(disk).damaged.note(block);
     }
@@ -90,15 +90,16 @@ impl Core {
         self.disks.get(disk).map_or(&[], |d| &d.given_up)
     }
 
-    /// Notes that the disk has no losses any more: the data written over lost sectors is durable. The next
-    /// record says so.
+    /// Marks a disk as having no losses any more: the data written over its lost sectors is durable. The next record
+    /// says so.
     pub(crate) fn heal(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         (d.damage, d.loss_version) = (Damage::None, None);
     }
 
-    /// Notes this for each attached disk without lost sectors, since the pool stops and all staged data is
-    /// durable. The losses of disks that are not attached are not known.
+    /// Calls [`Core::heal`] for each attached disk that has no block in `lost` any more and whose origin is durable:
+    /// the pool is stopping, and everything staged is durable, too. Disks that are not attached are skipped, since it
+    /// is not known which of their sectors are lost. Does nothing while a device is leaving.
     pub(crate) fn heal_stopped(&mut self) {
         if self.devices.leaves_any() {
             return;
@@ -130,7 +131,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Notes the damaged blocks that recovery found.
+    /// Adds the damaged blocks that recovery found to the tables of their disks.
     pub(crate) fn adopt_damaged(&mut self) {
         for segment in self.store.segments.numbers() {
             if self.store.segments[segment].dirty == 0 {
@@ -145,8 +146,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a new version of the block is on flash. If that is complete, the block is no longer
-    /// damaged.
+    /// Called when a new version of a block is on flash. If that version is complete, the block is no longer damaged.
     pub(crate) fn forget_repaired(&mut self, disk: DiskNo, block: BlockNo) {
         let poisoned = self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.poisoned());
         if !poisoned {
@@ -159,7 +159,7 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).damaged.note_cleaned(slot);
     }
 
-    /// Notes that dirty sectors of a block are lost, and that no entry in the cache will show it.
+    /// Records that dirty sectors of a block are lost, although no entry in the cache shows it.
     pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo, sectors: u8) {
         let d = self.disk_mut(disk);
         d.lost.add(block, sectors);

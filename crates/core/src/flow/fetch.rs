@@ -226,7 +226,7 @@ impl<M: Memory> Call<'_, M> {
         let copy = versions.flash.filter(|(_, slot)| slot.mask() & needed == needed);
         let copy = copy.filter(|_| versions.staged.is_none());
         if is_given_up && copy.is_none() {
-            // Its copy is in two parts: it is whole when they are committed.
+            // The copy here is in two parts, staged and on flash. It is complete once the staged part is committed.
             self.staging.give_back(frame);
             return Err(Park::Staging);
         }

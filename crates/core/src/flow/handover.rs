@@ -424,7 +424,7 @@ impl<M: Memory> Call<'_, M> {
         listed.is_none() || planted(Bug::ForgetUnlisted) || self.alive_devices().next().is_none()
     }
 
-    /// Handles that no other host needs the blocks here any more.
+    /// Ends the state in which blocks are held for another host: no other host needs them any more.
     fn end_of_peer(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         d.life.happened(Event::Drained);

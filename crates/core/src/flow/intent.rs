@@ -235,7 +235,7 @@ impl<M: Memory> Call<'_, M> {
         left.retain_mut(|(segment, seq)| {
             let s = &self.store.segments[*segment];
             if seq.is_none() && !s.stale {
-                // Another page write came first.
+                // The page was already rewritten for another reason.
                 *seq = Some(s.page_seq);
             }
             if s.owner != disk.0 || seq.is_some_and(|seq| seq <= flushed_seq) {

@@ -115,7 +115,7 @@ impl<M: Memory> Call<'_, M> {
         self.disk_mut(disk).cleaner.order = ordered.then(|| Box::new(Order::after(last)));
     }
 
-    /// Notes that a flush of the guest has ended well.
+    /// Ends the current group: a flush of the guest has succeeded.
     pub(crate) fn end_group(&mut self, disk: DiskNo) {
         let last = self.disk(disk).last_commit_seq;
         let Some(order) = &self.disk(disk).cleaner.order else { return };

@@ -7,7 +7,7 @@
 //! Invariants
 //! - While any such version is listed, the record says not to trust clean blocks, if the device that
 //!   overtook it is gone, or calls a redundant pool degraded, if it is not.
-//! - The purge is over only when everything that was written over such versions is durable.
+//! - The purge ends only when everything that was written over such versions is durable.
 //! - So in a pool that is whole, every obsolete version that is listed is overtaken on its own device or on
 //!   two others.
 

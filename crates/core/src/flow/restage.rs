@@ -6,8 +6,8 @@
 //!   frame. So a restage never replaces newer data.
 //! - A damaged block is staged again with its valid sectors, even if there are none: the information that its
 //!   other sectors are lost gets as many copies as data.
-//! - A pool counts as rebuilt only when every dirty block durably has its mirrored copy, no device is leaving
-//!   and the purge is over.
+//! - A pool counts as rebuilt only when every dirty block durably has its mirrored copy, no device is leaving and the
+//!   purge has ended.
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 

@@ -109,7 +109,8 @@ fn learned_keeps_out_what_returns_too_late() {
     assert!(misses > 2000 && kept_out * 4 > misses * 3, "{kept_out} of {misses}");
 }
 
-/// The next opening of a pool that is full continues from what was learned; one that is empty lets everything in.
+/// When a full pool is opened again, its filter continues from what it had learned. The filter of an empty pool admits
+/// everything.
 #[test]
 fn what_admission_has_learned_outlives_a_restart() {
     let learns = |rig: &mut Rig, disk| {
@@ -153,7 +154,8 @@ fn what_admission_has_learned_outlives_a_restart() {
     }
 }
 
-/// A disk that lets a block in at its third access, and keeps n kilobytes of data until then.
+/// A disk that admits a block at its third access. Until then, up to `kilobytes` KB of such data are kept in the data
+/// stage.
 fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
     let disk = rig.disk(0, SECTORS, mode);
     let filter = AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 2, bytes: 1000 * kilobytes };
@@ -161,7 +163,7 @@ fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
     disk
 }
 
-/// Reads whole blocks; how many of them the origin was asked for.
+/// Reads whole blocks. Returns how many of them were read from the origin.
 fn from_origin(rig: &mut Rig, disk: DiskNo, blocks: &[u64]) -> u64 {
     let before = rig.stats(disk).origin_read_bytes;
     for block in blocks {
@@ -182,7 +184,7 @@ fn reads_are_served_from_the_data_stage_until_the_block_enters() {
     assert_eq!(rig.usage(disk).usage_blocks, 1, "it enters, from the data stage");
     assert_eq!(from_origin(&mut rig, disk, &[5]), 0);
     assert_eq!(rig.stats(disk).data_stage_hits, 2, "it is in the cache");
-    // Of 24 blocks the memory holds the last.
+    // The data stage has room for the last 24 blocks.
     let many: Vec<u64> = (100..130).collect();
     assert_eq!(from_origin(&mut rig, disk, &many), 30);
     assert_eq!(from_origin(&mut rig, disk, &many[10..]), 0);

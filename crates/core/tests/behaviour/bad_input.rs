@@ -12,7 +12,7 @@ use haversack_model::{ArenaId, DeviceNo, DiskNo, SECTOR_BYTES, Uuid, WriteMode};
 const RECORD_COPIES: [usize; 2] = [8192, 139_264];
 const VERSION_AT: usize = 8;
 
-/// Opens and checks devices that must be refused alike, without a write.
+/// Checks that opening and checking these devices fail with the same error and write nothing. Returns the error.
 fn refused(shelf: &mut Shelf, options: OpenOptions) -> PoolError {
     let (before, writes) = (shelf.clone(), shelf.writes());
     let opened = Core::open(shelf, &mut memory(), CoreConfig::default(), &options, 0);

@@ -1,4 +1,5 @@
-//! A clean stop leaves a checkpoint; the next opening has the same from it as from the pages, once.
+//! A clean stop leaves a checkpoint. The next opening, and only that one, can load the checkpoint, with the same result
+//! as reading the pages.
 
 use crate::common::*;
 use haversack_core::{
@@ -24,7 +25,7 @@ fn refusal(rig: &Rig) -> Option<NoCheckpoint> {
     }
 }
 
-/// Checks that the devices give the same with and without the checkpoint.
+/// Checks that opening the devices gives the same result with and without the checkpoint.
 fn compare(shelf: &Shelf, pieces: &MemoryCheckpoint) {
     let open = |checkpoint: Option<&mut dyn CheckpointSource>| {
         let (mut shelf, options) = (shelf.clone(), OpenOptions::default());
@@ -36,7 +37,7 @@ fn compare(shelf: &Shelf, pieces: &MemoryCheckpoint) {
     loaded.compare_with_scan(&scanned).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// A pool in which everything happened that changes tables: three disks, of which one has more than its share, one writes
+/// A pool after every kind of operation that changes its tables. It has three disks: one exceeds its share, one writes
 /// past the cache and shrinks, and one is dirty.
 fn busy(segments: &[u32], redundancy: bool, seed: u64) -> (Rig, [DiskNo; 3]) {
     let (mut rig, mut rng) = (Rig::new(segments, redundancy, CoreConfig::default()), Random::scrambled(seed));
@@ -84,7 +85,7 @@ fn a_pool_opens_from_it_without_its_pages() {
     let (mut shelf, pieces) = rig.checkpoint(STOP);
     let origins = std::mem::take(&mut rig.origins);
     let pieces = pieces.expect("the pool is at rest");
-    // Nobody may read them.
+    // Destroy all metadata pages: the opening must not read them.
     for segment in 0..20 {
         for page in 0..2 {
             let first = haversack_core::format::geometry::metadata_bytes(segment, page) as usize;
@@ -128,7 +129,7 @@ fn it_counts_once() {
     assert_eq!(refusal(&rig), Some(NoCheckpoint::NotStopped));
     let disk = rig.attach(&DiskConfig::new(disk_id(2), SECTORS), 1);
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
-    // Nor does it count after another stop.
+    // After another clean stop, the old checkpoint is refused too.
     let (shelf, newer) = rig.checkpoint(Uuid([0x52; 16]));
     assert!(newer.is_ok());
     assert_eq!(refusal(&open(shelf, &pieces)), Some(NoCheckpoint::OtherStop));
@@ -160,7 +161,7 @@ fn it_needs_the_same_devices() {
     rig.clean(disks[2]);
     let (mut shelf, pieces) = rig.checkpoint(STOP);
     let pieces = pieces.expect("the pool is at rest");
-    // In another order they are the same.
+    // The order in which the devices are given does not matter.
     let turned = Shelf(shelf.0.iter().rev().cloned().collect());
     assert_eq!(refusal(&open(turned, &pieces)), None);
     shelf.take(0);

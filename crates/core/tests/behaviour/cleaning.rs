@@ -4,7 +4,7 @@ use crate::common::*;
 use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 
-/// A disk with n blocks of a pool, and another one with the rest.
+/// A pool with a disk whose target is `target` blocks, and another disk with the rest.
 fn rig(cleaner: CleanerConfig, target: u64) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
     let config =
@@ -238,7 +238,7 @@ fn a_dead_origin_ends_the_job_and_keeps_the_data() {
     assert_eq!(rig.origins[&disk].sectors(0, 800), [1; 800 * 512]);
 }
 
-/// Whether an I/O reads the first block of a disk from flash, as a guest's read does now.
+/// Returns a filter for I/Os that read the disk's first block from flash. Reads the block now to find its slot.
 fn reads_first_slot(rig: &mut Rig, disk: DiskNo) -> impl Fn(&Requested) -> bool + use<> {
     rig.log.clear();
     rig.read(disk, 0, 8);

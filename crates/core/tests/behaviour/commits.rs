@@ -7,7 +7,7 @@ use haversack_model::DiskNo;
 /// The most commits of a disk in flight.
 const MOST: usize = 4;
 
-/// Two disks. The first has written ten blocks, one after the other, and no commit has ended.
+/// Two disks. Ten blocks were written to the first one, one after the other, and none of their commits has ended.
 fn busy() -> (Rig, [DiskNo; 2]) {
     let mut rig = Rig::new(&[16], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });
     let disks = [0, 1]

@@ -25,8 +25,8 @@ fn is_page(asked: &Requested) -> bool {
     }
 }
 
-/// A full cache of clean blocks. The power fails in the middle of commits that write over some of them: their data is on
-/// the device, their pages are not.
+/// A full cache of clean blocks. The power fails in the middle of commits that overwrite some of these blocks: the data
+/// of the commits is on the device, their pages are not.
 fn cut_short() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[2], false, CoreConfig::default());
     let disk = rig.attach(&config(), 1);
@@ -34,7 +34,7 @@ fn cut_short() -> (Rig, DiskNo) {
         bytes.fill(block as u8);
     }
     fill(&mut rig, disk, BLOCKS);
-    // The next commit evicts most blocks at once, and takes their slots.
+    // The next commit evicts most blocks in one call, and reuses their slots.
     rig.core().set_target(0, disk, Target::Capped(100)).expect("the disk is attached");
     for block in (0..400).step_by(8) {
         rig.start_read(disk, block * 8, 64);
@@ -49,7 +49,7 @@ fn cut_short() -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-/// Reads everything that is cached. Returns how many blocks were corrupt, and how many a crash explains.
+/// Reads all cached blocks. Returns how many counted as corrupt, and how many as dropped because of the crash.
 fn read_all(rig: &mut Rig, disk: DiskNo) -> [u64; 2] {
     let (mut blocks, mut at) = (Vec::new(), Some(ListCursor::default()));
     while let Some(cursor) = at {

@@ -1,4 +1,4 @@
-//! Dirty blocks that are damaged on flash: what stays of them, and how the disk gets rid of what is lost.
+//! Dirty blocks that are damaged on flash: which of their sectors stay readable, and how the losses end.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ const SECTORS: u64 = 40_960;
 /// Where the data of a device begins.
 const DATA_STARTS: u64 = 9_437_184;
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// The page of the first disk's write-intent bitmap that is written the second time.
+/// Offset of page B of the first disk's write-intent bitmap, which the second write of the bitmap uses.
 const OTHER_MARKS: u64 = 528_384;
 /// A segment begins with its pages.
 const PAGES_BYTES: u64 = 8192;
 
-/// Each block is committed at once, alone.
+/// Each block is committed immediately and alone.
 fn one_by_one() -> CoreConfig {
     CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
 }
@@ -41,7 +41,7 @@ fn damage(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     device
 }
 
-/// As [`damage`], but the core does not know yet.
+/// Like [`damage`], but the core has not noticed the damage yet.
 fn rot(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     rig.log.clear();
     rig.write(disk, block * 8, 8, 1);
@@ -58,7 +58,7 @@ fn rot(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
 /// Damages one block in each segment of the only device that has been written. Returns how many.
 fn rot_each_segment(rig: &mut Rig, device: DeviceNo) -> usize {
     let mut damaged = BTreeSet::new();
-    // The newest are still dirty.
+    // Begin with the newest blocks, which are still dirty.
     for asked in std::mem::take(&mut rig.log).into_iter().rev() {
         if let Action::WriteDevice { offset_bytes, .. } = asked.action
             && asked.purpose == Some(IoPurpose::Commit)
@@ -79,7 +79,7 @@ fn damage_half(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     device
 }
 
-/// Reads of these sectors fail.
+/// Checks that reads of these sectors fail.
 fn lost(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32) {
     let read = rig.start_read(disk, sector, sectors);
     assert_eq!(rig.answer(read), Err(RequestError::DataLost));
@@ -206,7 +206,7 @@ fn damaged_blocks_do_not_keep_the_cleaner_from_the_others() {
     assert_eq!(at_origin(&rig, disk, 180_000, 8), [3; 8]);
 }
 
-/// A crash comes between the two pages that say that a block is damaged.
+/// A crash occurs between the writes of the two pages that list a block as damaged.
 #[test]
 fn a_block_that_only_one_of_two_pages_calls_damaged_holds_up_no_other() {
     let ordered = CleanerConfig { order: CleanOrder::Flush, ..LAZY };
@@ -248,7 +248,7 @@ fn a_pool_is_whole_again_although_blocks_are_damaged() {
     assert!(!rig.running().pool_stats().degraded);
     let usage = rig.usage(disk);
     assert_eq!((usage.dirty_blocks, usage.mirrored_blocks), (2, 2));
-    // The knowledge of the loss survives any device.
+    // The information about the loss is on both devices, so it survives the failure of either one.
     rig.core().fail_device(0, DeviceNo(0));
     rig.run();
     assert_eq!(rig.read(disk, 0, 4), [2; 4]);
@@ -278,7 +278,7 @@ fn a_disk_is_let_go_of_when_the_loss_is_accepted() {
             assert_eq!(rig.report.disks[0].damage, Damage::None);
             assert_eq!(rig.report.disks[0].dirty_blocks, 0);
         }
-        // The data is readable again: what was damaged for a time must not come back.
+        // The data on flash becomes readable again. Blocks that were given up must not come back.
         rig.device(failing).rot(DATA_STARTS);
         let disk = rig.attach(&config(), 1);
         assert_eq!(rig.read(disk, 0, 8), [2, 2, 2, 2, 7, 7, 7, 7]);
@@ -350,8 +350,8 @@ fn a_loss_in_the_last_block_outlives_a_shrink() {
     assert_eq!(rig.running().lost_runs(disk), [(SectorNo(800), 4)]);
 }
 
-/// A small pool, in which damaged blocks hold each segment. A disk whose only place is on a device that is
-/// being removed gets another all the same.
+/// In a small pool, each segment has damaged blocks. A disk whose only segment is on a device that is being removed
+/// must get another segment nevertheless.
 #[test]
 fn damaged_blocks_do_not_block_the_removal_of_a_device() {
     let (mut rig, first) = rig(&[2], false);
@@ -375,7 +375,8 @@ fn damaged_blocks_do_not_block_the_removal_of_a_device() {
     assert_eq!(rig.running().lost_runs(first).len(), 2);
 }
 
-/// As above: what holds the segments is dropped. The origin has the sectors that were written since.
+/// As above, the damaged blocks that hold the segments are dropped. The sectors of these blocks that were written since
+/// are at the origin.
 #[test]
 fn the_valid_sectors_of_a_damaged_block_that_is_dropped_are_read_from_the_origin() {
     let (mut rig, first) = rig(&[2], false);
@@ -455,8 +456,8 @@ fn is_page(asked: &Requested) -> bool {
     offset_bytes >= DATA_STARTS && (offset_bytes - DATA_STARTS) % SEGMENT_BYTES < PAGES_BYTES
 }
 
-/// A pool with two disks. A block of the first is damaged, and so is the newest page of the second, the only one that
-/// marks the block's commit as flushed.
+/// A pool with two disks. A block of the first disk is damaged, and so is the newest page of the second disk, which is
+/// the only page that marks the commit of that block as flushed.
 fn damaged_with_the_mark() -> (Rig, DiskNo) {
     let (mut rig, disk) = rig(&[4], false);
     let other = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
@@ -486,7 +487,7 @@ fn damage_is_not_taken_for_a_torn_write_when_the_flush_mark_is_damaged() {
     let refused = rig.core().attach(0, &config(), 1, false);
     assert!(refused.is_err(), "{refused:?}");
 
-    // After a kill it is known, and stays so when the power fails next.
+    // After a kill this is known, and still known if the power fails after that.
     let (rig, disk) = damaged_with_the_mark();
     let rig = rig.after_kill(one_by_one());
     assert_eq!((rig.report.damaged_segments, rig.report.torn_entries), (1, 0));
@@ -510,7 +511,7 @@ fn the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones() {
     rig.start_adding(4);
     rig.run_without(|asked| asked.purpose == Some(IoPurpose::Intent));
     for number in [0, 1] {
-        // The caches of the devices write what they have without being told to.
+        // The devices write out their volatile caches without a flush.
         let device = rig.device(DeviceNo(number));
         device.flush(device.flush_mark());
     }

@@ -19,7 +19,7 @@ fn a_device_that_joins_takes_second_copies() {
     assert!(rig.running().pool_stats().degraded);
     let added = rig.add_device(4);
     rig.flush(disk);
-    // What the cleaner took meanwhile needs no mirrored copy.
+    // Blocks that were cleaned in the meantime need no mirrored copy.
     let usage = rig.usage(disk);
     assert!(usage.dirty_blocks > 0 && usage.mirrored_blocks == usage.dirty_blocks);
     assert!(!rig.running().pool_stats().degraded);
@@ -84,7 +84,8 @@ fn a_failure_takes_clean_blocks_out_step_by_step() {
     rig.collect();
     let gone = before - rig.usage(disk).usage_blocks;
     assert!(gone > 0 && gone <= 8 * 253, "{gone} blocks in one call");
-    // None of them is found any more, nor are reads in flight trusted.
+    // None of the blocks on the failed device is found any more. Now compare with changed origin data: reads must not
+    // use the device.
     rig.origins.get_mut(&disk).expect("an origin").bytes.fill(8);
     rig.log.clear();
     let values: Vec<u8> = (0..240_000).step_by(6400).flat_map(|at| rig.read(disk, at, 8)).collect();
@@ -470,7 +471,7 @@ fn a_returning_device_does_not_supersede_blocks_cleaned_for_lack_of_space() {
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     let other = rig.disk(1, 2 * SECTORS, WriteMode::WriteBack);
     rig.read(disk, 0, 8);
-    // The other disk takes the rest of both devices.
+    // The other disk fills the rest of both devices.
     rig.read(other, 0, 3 * 254 * 8);
     assert_eq!((rig.usage(disk).segments, rig.usage(other).segments), (1, 3));
     rig.write(disk, 0, 8, 2);

@@ -1,4 +1,5 @@
-//! Dirty blocks of a disk that was handed over keep no other disk out that has to take blocks over from another host.
+//! Dirty blocks of a disk that was handed over must not prevent another disk from fetching its blocks from its previous
+//! owner.
 
 use haversack_core::{CoreConfig, DiskConfig, IoFailure, RequestTag, Target};
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
@@ -20,7 +21,8 @@ fn value(block: u64) -> u8 {
     (block % 200) as u8 + 10
 }
 
-/// A pool whose segments, on one device at least, all have dirty blocks of a disk that was handed over. Returns how many.
+/// A pool in which a disk was handed over, and in which all segments of at least one device have dirty blocks of that
+/// disk. Also returns the number of these blocks.
 fn filled(devices: &[u32], redundancy: bool, segments: u64) -> (Rig, DiskNo, u64) {
     fill(Rig::new(devices, redundancy, config()), segments)
 }
@@ -47,7 +49,7 @@ fn held(rig: &mut Rig, disk: DiskNo) -> usize {
     rig.core().held_blocks(disk, BlockNo(0), 10_000).len()
 }
 
-/// A disk comes here that needs a block of the host before.
+/// Claims a disk that needs a block from its previous owner.
 fn begin_to_take_over(rig: &mut Rig) -> DiskNo {
     let now = rig.now;
     let disk = rig.core().expect_disk(now, &lazy(1)).expect("the disk is not known");
@@ -62,7 +64,7 @@ fn begin_to_take_over(rig: &mut Rig) -> DiskNo {
     disk
 }
 
-/// Returns whether the host before may forget the block in the end.
+/// Returns whether the previous owner may finally forget the block.
 fn is_taken_over(rig: &mut Rig) -> bool {
     let disk = begin_to_take_over(rig);
     rig.wait(3_000_000);
@@ -70,7 +72,7 @@ fn is_taken_over(rig: &mut Rig) -> bool {
     rig.running().ready_to_forget(disk, 10) == [BlockNo(5)]
 }
 
-/// Reads what the new owner of the disk reads.
+/// Checks that the new owner of the disk can read all held blocks.
 fn assert_held(rig: &mut Rig, disk: DiskNo, blocks: u64) {
     for block in 0..blocks {
         let (now, tag) = (rig.now, RequestTag(1 << 32 | block));
@@ -149,7 +151,7 @@ fn a_block_that_cannot_be_read_is_not_tried_for_ever() {
     rig.wait_with(3_500_000, fail);
     let tried = rig.log.iter().filter(|asked| is_device_read(asked)).count();
     assert!((1..100).contains(&tried), "{tried} reads in some seconds");
-    // The device is well again: it goes on after a pause.
+    // The device works again: gathering continues after a pause.
     rig.wait(3_000_000);
     assert_held(&mut rig, disk, blocks);
 }

@@ -51,7 +51,7 @@ fn moved(rig: &Rig, disk: DiskNo) -> Moved {
     rig.running().disk_info(disk).expect("the disk is known").moved
 }
 
-/// A disk that comes here: the host before has sectors of these blocks.
+/// A disk that is expected here. Its previous owner has dirty sectors of these blocks.
 fn expected(listed: &[(BlockNo, u8)]) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
@@ -66,7 +66,7 @@ fn claim(rig: &mut Rig, disk: DiskNo) {
     rig.finish(job);
 }
 
-/// Takes in a copy of a block, full of `value`.
+/// Stores a received copy of a block, full of `value`.
 fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     let tag = RequestTag(1 << 32 | block);
     rig.give_buffer(tag, vec![value; BLOCK_BYTES]);
@@ -76,8 +76,8 @@ fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     rig.run();
 }
 
-/// A policy may give a disk a share before it has come. It keeps that when its host begins to send it once more, and when it
-/// has come.
+/// A policy may set the share of a disk before the disk has arrived. The disk keeps its share if its host starts to
+/// send it again, and when it has arrived.
 #[test]
 fn a_disk_that_is_expected_takes_a_share() {
     let share = Target::Capped(320);
@@ -132,7 +132,8 @@ fn a_crash_adds_nothing_to_what_is_held_for_the_new_owner() {
     for power in [false, true] {
         let mut rig = Rig::new(&[4], false, CoreConfig::default());
         let disk = rig.attach(&lazy(), 1);
-        // More than one segment: that the first blocks are clean is not in its page yet.
+        // The blocks fill more than one segment, and the first segment's page does not show yet that its blocks are
+        // clean.
         for block in 0..300 {
             rig.write(disk, block * 8, 8, 1);
         }
@@ -144,7 +145,7 @@ fn a_crash_adds_nothing_to_what_is_held_for_the_new_owner() {
     }
 }
 
-/// A disk that writes through, with a clean block that only the volatile cache of its origin has.
+/// A write-through disk with a clean block that is only in the volatile cache of the origin.
 fn written_through() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let mode = WriteMode::WriteThrough(WriteThroughAck::Origin);
@@ -352,7 +353,7 @@ fn a_copy_that_a_newer_one_replaced_does_not_come_back() {
     let (mut rig, disk) = expected(&[]);
     let other = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
     take_copy(&mut rig, disk, 0, 1);
-    // No frame is left for the newer copy.
+    // Use up all staging frames, so that none is left for the newer copy.
     for block in 0..u64::from(rig.staging_frames()) {
         rig.start_write(other, block * 8, 8, 2);
     }

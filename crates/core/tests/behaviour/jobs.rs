@@ -1,4 +1,4 @@
-//! Management jobs that fail, that meet each other, or that end while I/O is in flight.
+//! Management jobs that fail, that overlap, or that end while I/O is in flight.
 
 use crate::common::*;
 use haversack_core::{
@@ -269,7 +269,7 @@ fn blocks_beyond_the_new_end_stay_dirty_until_the_record_has_the_new_size() {
     rig.start_write(disk, 0, 8, 2);
     rig.start_flush(disk);
     rig.run_with(record_waits);
-    // The page that now lists the block as clean happens to survive what the record does not.
+    // The device writes out the page that lists the block as clean, but the record with the new size is not written.
     let device = rig.device(DeviceNo(0));
     device.flush(device.flush_mark());
     let mut rig = rig.after_power_cut(CoreConfig::default());
@@ -316,7 +316,7 @@ fn evicted_content_does_not_come_back_when_a_disk_shrinks_and_grows() {
     rig.read(disk, 2000, 8);
     rig.read(disk, 0, 800);
     rig.wait(10_000_000);
-    // A clean block that cannot be read is evicted. Its page still lists it, and its data is there.
+    // A clean block that cannot be read is evicted. Its page still lists the block, and its data is still in the slot.
     rig.origins.get_mut(&disk).expect("an origin").down = true;
     let read = rig.start_read(disk, 2000, 8);
     rig.run_with(|a| if is_device_read(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done });
@@ -388,7 +388,8 @@ fn blocks_cleaned_by_a_detach_stay_clean_after_the_next_attach() {
     assert_eq!((rig.report.disks[0].cached_blocks, rig.report.disks[0].dirty_blocks), (100, 1));
 }
 
-/// The record may reach the devices while earlier commits do not: a later commit must not count as one of them.
+/// A crash may leave the record on the devices, but not commits that were made before it. A commit after the crash must
+/// not get the number of a lost one.
 #[test]
 fn commits_after_a_crash_have_higher_numbers_than_the_record() {
     for detaches in [false, true] {

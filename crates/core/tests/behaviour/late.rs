@@ -1,4 +1,4 @@
-//! Clean blocks follow a disk that has moved here, and lose against everything that this host does.
+//! Clean blocks follow a disk that has moved here. Everything that this host does takes precedence over them.
 
 use haversack_core::{Action, CoreConfig, DiskConfig, LateSource, Op, RequestTag};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
@@ -13,7 +13,7 @@ fn lazy() -> DiskConfig {
     DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
 }
 
-/// A disk that was just claimed. The host before says that it has these clean blocks; the list goes on.
+/// A disk that was just claimed. The previous owner has listed these clean blocks, and its list is not complete yet.
 fn claimed(source: LateSource, blocks: &[u64]) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });
     let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
@@ -139,7 +139,8 @@ fn a_disk_that_moves_on_takes_no_more_of_them() {
     assert_eq!(left(&rig, disk), None);
 }
 
-/// What a host had when it released a disk may be read there until somebody has said that it is needed no more.
+/// The clean blocks of a released disk can be read on the host that released it until that host is told that they are
+/// no longer needed.
 #[test]
 fn clean_blocks_of_a_released_disk_are_lent() {
     let mut rig = Rig::new(&[4], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });

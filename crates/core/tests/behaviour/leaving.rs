@@ -1,4 +1,5 @@
-//! Devices that leave: what comes back when the power fails on the way, and what is lost with them.
+//! Devices that leave: which blocks come back if the power fails in the meantime, and which blocks are lost with the
+//! devices.
 
 use crate::common::*;
 use haversack_core::{
@@ -9,7 +10,7 @@ use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
 const SECTORS: u64 = 4096;
 
-/// A block was dirty and is clean, but no page says so yet. Then the record is written, first its first copy.
+/// A dirty block was cleaned, but no page says so yet. The first copy of the record is being written.
 fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4, 4], redundancy, CoreConfig::default());
     let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
@@ -24,8 +25,8 @@ fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) 
     (rig, disk)
 }
 
-/// The process is killed while the record still lists the device. The device is then back, with the blocks that its
-/// pages list.
+/// Kills the process while the record still lists the device. The device is then in use again with the blocks that its
+/// pages list, but reads must return the origin's data.
 fn the_origin_wins_after_a_kill(rig: Rig) {
     let mut rig = rig.after_kill(CoreConfig::default());
     assert_eq!(rig.report.devices.len(), 2);
@@ -64,7 +65,8 @@ fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
     let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
     let mut rig = Rig::new(&[4, 4], false, config);
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
-    // The second commit goes to another segment, on the other device: the page of the first is not durable.
+    // The page of the first segment is not durable yet, so the second commit goes to another segment, which is on the
+    // other device.
     for value in [1, 2] {
         rig.start_write(disk, 0, 8, value);
         rig.run_without(is_device_flush);
@@ -79,7 +81,7 @@ fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
 
 #[test]
 fn older_versions_on_other_devices_do_not_come_back_after_a_failure() {
-    // The power fails when all is done, or before a page that lists the older version is written again.
+    // The power fails when the device is gone, or before the page that lists the older version is rewritten.
     for held in [false, true] {
         let (mut rig, disk) = cleaned_with_an_older_version_elsewhere();
         let now = rig.now;
@@ -111,8 +113,8 @@ fn older_versions_on_other_devices_do_not_come_back_when_one_is_missing() {
     assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
 }
 
-/// A pool without redundancy of which device 1 failed, and a disk of which it had dirty blocks, but not the first ones. The
-/// power was cut since.
+/// A pool without redundancy in which device 1 has failed. It had dirty blocks of a disk, but not the first blocks. The
+/// power was cut after that.
 fn lost_some() -> (Rig, DiskNo, Vec<(SectorNo, u64)>) {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });
     let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
@@ -151,8 +153,8 @@ fn dirty_blocks_that_a_lost_device_did_not_have_are_kept() {
     assert_eq!(rig.report.disks[0].damage, Damage::None);
 }
 
-/// A pool without redundancy and a disk whose first block has a flushed version on device 0, and a newer one that is only
-/// staged. Another disk has something on device 1.
+/// A pool without redundancy. The first block of a disk has a flushed version on device 0 and a newer version that is
+/// only staged. Another disk has data on device 1.
 fn flushed_and_staged_anew() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
     let disks = [0, 1].map(|number| {
@@ -175,7 +177,7 @@ fn a_device_is_gone_only_when_staged_versions_of_its_blocks_are_durable() {
     rig.core().fail_device(now, DeviceNo(0));
     rig.run_without(|action| is_segment_write_to(action, DeviceNo(1)));
     let origins = std::mem::take(&mut rig.origins);
-    // The power fails, and all that was written has landed.
+    // The power fails. Everything that was written has reached the devices.
     let (shelf, _) = rig.kill();
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
     assert_eq!(rig.report.devices.len(), 2, "the record does not say yet that the device is gone");
@@ -222,8 +224,9 @@ fn a_commit_over_a_lost_block_keeps_the_loss_if_the_device_returns() {
     assert_eq!(rig.running().lost_runs(disk), [(SectorNo(2), 6)]);
 }
 
-/// Each segment of the device that is left lists newer versions of what the failed device lists, so it is needed until that
-/// is gone. Another disk had all that it has on the failed device, and waits for a segment.
+/// A pool before one of its devices fails. Each segment of the other device lists newer versions of blocks that the
+/// failing device lists, so no segment becomes free before the failed device is gone. All data of a second disk is on
+/// the failing device, and this disk waits for a segment.
 fn staged_without_a_place() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[2], false, CoreConfig { commit_blocks: 8, ..CoreConfig::default() });
     let large = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
@@ -264,7 +267,7 @@ fn a_failed_device_does_not_wait_forever_for_blocks_that_wait_for_it() {
     assert_eq!(rig.read(small, 0, 80), [3; 80]);
 }
 
-/// The flushed version went with the device, and the newer one was not durable yet.
+/// The flushed version is lost with the device, and the newer version is not durable yet.
 #[test]
 fn a_disk_has_lost_something_until_what_was_staged_is_durable() {
     let (mut rig, small) = staged_without_a_place();
@@ -319,7 +322,7 @@ fn a_released_disks_staged_block_gets_a_place_once_another_disk_is_clean() {
     assert_eq!(rig.report.disks[0].dirty_blocks, 1);
 }
 
-/// Without a flush. A later stop, to which the disk is not attached, does not change it.
+/// A clean stop heals the disk without a flush. A later stop while the disk is not attached does not change that.
 #[test]
 fn a_disk_is_whole_after_a_stop_if_what_was_lost_was_written_again() {
     for again in [8, 7] {
@@ -363,8 +366,8 @@ fn only_the_dirty_sectors_of_a_block_are_lost_with_its_device() {
     assert_eq!(rig.answer(read), Err(RequestError::DataLost));
 }
 
-/// A block is on one device, its next version is being written to another, the one after that is staged, and a flush waits
-/// for the version in between. The devices that fail take it.
+/// A block has three versions: the first is on one device, the second is being written to another device, and the third
+/// is staged. A flush waits for the second version, which is lost when the devices in `failing` fail.
 fn flush_waits_for_a_version_that_fails(failing: &[u8]) -> (Rig, DiskNo, RequestTag) {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
@@ -418,8 +421,8 @@ fn a_flush_waits_for_the_origin_when_the_last_device_took_a_version() {
     assert_eq!(rig.origins[&disk].sectors(0, 1)[0], 3);
 }
 
-/// Clean sectors would be written to flash under a higher sequence number than the lost dirty ones, which may be back
-/// after a crash.
+/// Clean sectors on flash would have a higher sequence number than the lost dirty ones, and would supersede them if the
+/// device came back after a crash.
 #[test]
 fn clean_sectors_of_a_lost_block_do_not_enter_through_the_data_stage() {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
@@ -503,7 +506,8 @@ fn a_redundant_pool_opens_without_a_failed_device_that_the_record_still_lists() 
         rig.flush(disk);
         let now = rig.now;
         rig.core().fail_device(now, DeviceNo(device));
-        // Pages that must be written before the device is gone are held. The record is written for another disk.
+        // Hold the pages that must be written before the device is gone, and have the record written because another
+        // disk is attached.
         rig.core().attach(now, &lazy(1), 1, false).expect("the pool knows no such disk");
         rig.run_without(is_segment_write);
         waited += usize::from(!rig.pending.is_empty());
@@ -537,7 +541,7 @@ fn a_device_is_gone_only_when_commits_in_flight_of_its_blocks_are_durable() {
     rig.core().fail_device(now, old);
     rig.run_without(is_new);
     let origins = std::mem::take(&mut rig.origins);
-    // The power fails, and all that was written has landed.
+    // The power fails. Everything that was written has reached the devices.
     let (shelf, _) = rig.kill();
     let mut rig = Rig::open(shelf, memory(), config);
     assert_eq!(rig.report.devices.len(), 2, "the record does not say yet that the device is gone");

@@ -26,14 +26,14 @@ fn end_loan(rig: &mut Rig, disk: DiskNo) -> JobId {
     rig.core().end_loan(now, disk).expect("it is lent")
 }
 
-/// Reads a block that is lent, or not any more.
+/// Reads a block that is, or was, lent.
 fn read(rig: &mut Rig, disk: DiskNo, block: u64) -> Result<Option<Copied>, Rejected> {
     let (now, tag) = (rig.now, RequestTag(2 << 32 | block));
     rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
     rig.core().read_copy(now, tag, disk, BlockNo(block), 0)
 }
 
-/// Ends the next I/O, or lets the time pass until the core wants to be called.
+/// Ends the next I/O, or advances the time until the core wants to be called.
 fn call(rig: &mut Rig) {
     if !rig.pending.is_empty() {
         return rig.end(0, Ok(()));
@@ -44,8 +44,9 @@ fn call(rig: &mut Rig) {
     rig.collect();
 }
 
-/// Frees a disk's space call by call, until the job ends that `begin` starts. No call frees more than two segments and what was
-/// staged. Prints how long the longest call takes: the arena does nothing else meanwhile.
+/// Runs the job that `begin` starts, which frees a disk's space call by call, until it ends. Checks that no call frees
+/// more than two segments and the staged blocks. Prints how long the longest call takes, since the arena does nothing
+/// else during a call.
 fn free_in_steps(
     rig: &mut Rig,
     disk: DiskNo,

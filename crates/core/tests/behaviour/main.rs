@@ -1,4 +1,4 @@
-//! What the core does, seen from outside: one program, so that it is linked once.
+//! Tests of the core through its public interface. All are in one program, so that it is linked only once.
 
 mod admission;
 mod bad_input;

@@ -1,5 +1,5 @@
-//! Any sequence of requests, management calls and completions in any order, against a plain model of each
-//! disk. Nothing fails and nothing crashes here; the crash simulator sees to that.
+//! Any sequence of requests, management calls and completions in any order, against a plain model of each disk. Nothing
+//! fails and nothing crashes here: the crash simulator tests failures and crashes.
 
 use std::collections::HashMap;
 
@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
     let admission = prop_oneof![
         Just(AdmissionConfig::Always),
         (1..3u8, 1..600u32).prop_map(|(n, addresses)| match addresses {
-            // Not a choice of its own: what saved cases draw stays the same.
+            // Derived from another choice instead of drawn, so that saved cases still draw the same values.
             500.. => AdmissionConfig::Learned,
             _ => AdmissionConfig::reuse(n, addresses),
         }),
@@ -269,7 +269,7 @@ impl Model {
         self.answers();
     }
 
-    /// A reader in flight may see a write that begins now.
+    /// Records that readers in flight may see a write that begins now.
     fn show_to_readers(&mut self, disk: usize, sector: u64, sectors: u32, stamp: Stamp) {
         for flight in self.flights.values_mut() {
             let Flight::Read { disk: d, sector: first, allowed, writes_seen } = flight else { continue };
@@ -300,7 +300,7 @@ impl Model {
         self.submit(disk, op, sector, sectors, payload, Flight::Write { disk, sector, sectors, stamp });
     }
 
-    /// Checks what was answered.
+    /// Checks the requests that were answered.
     fn answers(&mut self) {
         let answered: Vec<RequestTag> = self.rig.answers.keys().copied().collect();
         for tag in answered {
@@ -517,7 +517,7 @@ impl Model {
         }
     }
 
-    /// Counters say what happened, and parts make up their sums.
+    /// Checks that the counters match the requests, and that the parts of each sum add up to it.
     fn check_counts(&self) {
         self.rig.running().check();
         let pool = self.rig.running().pool_stats();
@@ -544,7 +544,7 @@ impl Model {
         assert_eq!((segments + pool.free_segments) * 253, pool.capacity_blocks);
     }
 
-    /// Everything ends, every disk reads as it should, and its origin has all of it after a cleaning.
+    /// Ends all requests and jobs, and checks the content of every disk and, after cleaning, of its origin.
     fn end(&mut self) {
         self.drain();
         self.check_counts();

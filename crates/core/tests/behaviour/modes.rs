@@ -1,4 +1,4 @@
-//! What each write mode sends where, and when it answers.
+//! Where each write mode sends data, and when it acknowledges writes.
 
 use crate::common::*;
 use haversack_core::{Action, CoreConfig, IoFailure, IoPurpose, Op, RequestError};
@@ -21,7 +21,7 @@ fn any_io(action: &Requested) -> bool {
     !matches!(action.action, Action::Complete { .. } | Action::Event(_))
 }
 
-/// Whether a read of the blocks needs no origin.
+/// Whether these sectors are read without the origin.
 fn is_cached(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32, value: u8) -> bool {
     let before = count(rig, is_origin_read);
     assert_eq!(rig.read(disk, sector, sectors), vec![value; sectors as usize]);
@@ -274,7 +274,8 @@ fn an_origin_that_fails_a_write_fails_the_request() {
     }
 }
 
-/// What is read into the cache of a disk that the cleaner serves at once need not be committed block by block.
+/// Clean fills are not urgent. So they are committed in batches, even for a disk whose dirty blocks are committed and
+/// cleaned immediately.
 #[test]
 fn clean_fills_are_committed_together_in_every_mode() {
     let modes =

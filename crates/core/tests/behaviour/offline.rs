@@ -1,5 +1,5 @@
-//! The tools for a pool that no core has open: they look, they save dirty blocks, and they destroy nothing
-//! that was not named.
+//! The tools for a pool that no core has open: they check the pool, save dirty blocks, and destroy only what the caller
+//! names.
 
 use crate::common::{Origin, Rig, Shelf, disk_id, memory};
 use haversack_core::offline::{self, FlushProgress, OfflineError};
@@ -8,7 +8,8 @@ use haversack_model::{BlockNo, DeviceNo, SECTOR_BYTES, WriteMode};
 
 const SECTORS: u64 = 4096;
 
-/// Two disks: one with flushed dirty blocks 0 to 12 and clean ones behind, one clean. Then the power fails.
+/// Two disks. The first has flushed dirty blocks 0 to 12 and clean blocks after them, the second is clean. Then the
+/// power fails.
 fn after_power_loss(segments: &[u32], redundancy: bool) -> (Shelf, Origin) {
     let mut rig = Rig::new(segments, redundancy, CoreConfig::default());
     let dirty = rig.disk(0, SECTORS, WriteMode::WriteBack);
@@ -34,7 +35,7 @@ fn flush(shelf: &mut Shelf, origin: &mut Origin) -> (Result<u64, OfflineError>, 
     (result, progress)
 }
 
-/// The pool opens again, knows of no dirty block, and reads what the origin has.
+/// Checks that the pool can be opened, has no dirty block, and reads return the origin's data.
 fn opens_clean(shelf: Shelf, origin: Origin) {
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
     assert!(rig.report.disks.iter().all(|d| d.dirty_blocks == 0 && d.damage == haversack_core::Damage::None));

@@ -1,4 +1,5 @@
-//! What the record and the maps must say before something else happens: a kill at that moment shows what they say.
+//! What the record and the write-intent bitmaps must contain before something else happens. The tests kill the process
+//! at that moment and check what is durable.
 
 use crate::common::*;
 use haversack_core::{Action, CoreConfig, Damage, DiskConfig, IoPurpose, RequestError};
@@ -14,8 +15,8 @@ fn lazy(number: u8) -> DiskConfig {
     DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }
 }
 
-/// A disk that another host had in the meantime is attached; the process is killed before an I/O that `held` names has
-/// ended.
+/// Attaches a disk that another host owned in the meantime, and kills the process while the I/Os that `held` selects
+/// are in flight.
 fn killed_after_a_hand_over(held: impl Fn(&Requested) -> bool) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let disk = rig.attach(&lazy(0), 1);
@@ -63,7 +64,7 @@ fn clean_sectors_do_not_hide_lost_ones_when_their_device_returns() {
     rig.read(disk, 4, 4);
     let now = rig.now;
     rig.core().fail_device(now, device);
-    // Enough that everything staged goes to the other device.
+    // Read enough blocks that everything staged is committed to the other device.
     for block in 1..160 {
         rig.start_read(disk, block * 8, 8);
         rig.run_without(is_record);

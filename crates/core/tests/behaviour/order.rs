@@ -15,7 +15,7 @@ fn rig(devices: &[u32], cleaner: CleanerConfig) -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-/// The origin takes no writes.
+/// Makes the origin fail all writes.
 fn away(asked: &Requested) -> Fate {
     if is_origin_write(asked) { Fate::Fail(IoFailure::Gone) } else { Fate::Done }
 }

@@ -1,4 +1,4 @@
-//! Write-back disks whose origin is away: nothing that the cache has room for fails.
+//! Write-back disks whose origin is unreachable: no write fails as long as the cache has room for it.
 
 use crate::common::*;
 use haversack_core::{Action, CoreConfig, DiskConfig, Op, Persistence, RequestError};

@@ -4,7 +4,8 @@ use crate::common::*;
 use haversack_core::{CleanerConfig, CoreConfig, DiskConfig, IoPurpose, Target};
 use haversack_model::DiskNo;
 
-/// A disk of whose 800 blocks 400 may be dirty and are; the origin does not end what the cleaner sends it.
+/// A disk with a target of 800 blocks, of which 400 may be dirty, and 400 are. The tests hold the cleaner's writes to
+/// the origin.
 fn rig() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
     let cleaner = CleanerConfig { low_watermark: 0.5, high_watermark: 0.5, dirty_limit: 0.5, ..LAZY };
@@ -19,7 +20,7 @@ fn rig() -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-/// Writes of blocks that are dirty.
+/// Whether an I/O is a write of the cleaner.
 fn cleans(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::CleanWrite)
 }
@@ -112,7 +113,7 @@ fn unassigned_capacity_counts_towards_the_disks_limit() {
     let now = rig.now;
     let other = DiskNo(1);
     let capacity = rig.running().pool_stats().capacity_blocks;
-    // Half of 600 blocks is the part of each of two disks.
+    // 600 blocks are unassigned, so half of them count towards the limit of each of the two disks.
     rig.core().set_target(now, other, Target::Blocks(capacity - 800 - 600)).expect("it is attached");
     let write = rig.start_write(disk, 3280, 151 * 8, 2);
     rig.run_without(cleans);

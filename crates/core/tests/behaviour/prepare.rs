@@ -1,4 +1,4 @@
-//! Segments are prepared ahead of use, and nothing that was on a device before the pool is ever believed.
+//! Segments are prepared ahead of use. Data that was on a device before the pool was created is never trusted.
 
 use crate::common::*;
 use haversack_core::format::geometry;
@@ -12,7 +12,7 @@ fn config() -> CoreConfig {
     CoreConfig { prepare_segments: 1, ..CoreConfig::default() }
 }
 
-/// A new pool on one device full of some bytes, with one segment prepared.
+/// A new pool on one device that was full of `garbage`. One segment is prepared.
 fn pool_over(garbage: u8, segments: u32) -> Shelf {
     let mut shelf = Shelf::blank(&[segments]);
     shelf.0[0].bytes.fill(garbage);

@@ -1,4 +1,4 @@
-//! A replica of a disk's dirty blocks: what the owner waits for, and what the other host keeps.
+//! A replica of a disk's dirty blocks: what the owner's flushes wait for, and what the other host stores.
 
 use haversack_core::{
     Action, Copied, CoreConfig, DiskConfig, IoFailure, IoPurpose, JobError, JobId, ManageError, Moved, Op,
@@ -141,12 +141,12 @@ fn a_disk_with_a_replica_is_not_detached_resized_or_cleaned_in_order() {
     assert!(matches!(rig.core().set_cleaner(now, disk, ordered), Err(ManageError::BadConfig(_))));
 }
 
-/// Each block is committed at once, alone.
+/// Each block is committed immediately and alone.
 fn one_by_one() -> CoreConfig {
     CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
 }
 
-/// Writes block 1, and damages it on flash, where its only copy is. The core does not know yet.
+/// Writes block 1, and damages it on flash, where its only copy is. The core has not noticed the damage yet.
 fn rot(rig: &mut Rig, disk: DiskNo, value: u8) {
     rig.log.clear();
     rig.write(disk, 8, 8, value);
@@ -193,7 +193,7 @@ fn what_the_owner_has_lost_is_not_removed_and_counts_as_lacking() {
     rig.run();
     rig.answered(flush);
     assert_eq!(rig.core().start_replication(now, disk, KEEPER), Err(ManageError::Lost(disk_id(0))));
-    // Once it is written again, there can be a replica.
+    // Once the lost block has been written again, the disk may have a replica again.
     rig.write(disk, 8, 8, 5);
     rig.flush(disk);
     let job = rig.core().start_replication(now, disk, KEEPER).expect("nothing is lost any more");
@@ -335,7 +335,8 @@ fn a_replica_is_forgotten_by_name_and_stays_away() {
     assert_eq!(rig.read(disk, 8, 16), [OF_ORIGIN; 16]);
 }
 
-/// The replica is ended while it is being sealed, and an earlier session of this host has left volatile writes in the origin.
+/// An earlier session of this host may have left volatile writes at the origin. The replica is ended while it is being
+/// sealed.
 #[test]
 fn a_seal_flushes_no_origin() {
     let mut rig = Rig::new(&[4], false, config());

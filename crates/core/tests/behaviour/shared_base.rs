@@ -63,7 +63,7 @@ fn a_read_across_shared_and_own_blocks_has_each_in_its_place() {
     let (mut rig, _, clones) = clones(1);
     rig.write(clones[0], 11, 2, 1);
     let mut expected = vec![OF_BASE; 5];
-    // The rest of a block that was written is the disk's own.
+    // The disk's other sectors of a partly written block come from its own origin.
     expected.extend([OF_ORIGIN, OF_ORIGIN, OF_ORIGIN, 1, 1, OF_ORIGIN, OF_ORIGIN, OF_ORIGIN]);
     expected.extend([OF_BASE; 8]);
     assert_eq!(rig.read(clones[0], 3, 21), expected);
@@ -93,7 +93,8 @@ fn what_is_written_is_not_shared_after_it_has_left_the_cache() {
         rig.answered(tag);
         rig.clean(clones[0]);
         let epoch = 2;
-        // Attached under a higher epoch it has nothing cached; sharing begins again, with what the origin says now.
+        // After an attach under a higher epoch, nothing of the disk is cached. Sharing begins again with a new answer
+        // of the origin.
         let now = rig.now;
         let job = rig.core().release(now, clones[0]).expect("it is attached");
         rig.finish(job);
@@ -148,7 +149,7 @@ fn an_answer_from_before_sharing_began_again_is_not_used() {
     let clone = clones[0];
     let now = rig.now;
     let first = rig.core().share_base(now, clone, base).expect("it can be shared again");
-    // The origin is asked here; then a block is written and cleaned before the second beginning.
+    // The origin is asked now. Before sharing begins a second time, a block is written and cleaned.
     let answer = first_1024();
     rig.write(clone, 0, 8, 5);
     rig.clean(clone);
@@ -249,7 +250,7 @@ fn an_answer_for_another_size_than_the_disk_has_is_not_used() {
     let clone = rig.attach(&config(1), 1);
     let now = rig.now;
     let sharing = rig.core().share_base(now, clone, base).expect("it can be shared");
-    // From before the disk grew, with a last block of one sector.
+    // An answer from before the disk grew: its last block had one sector.
     let mut blocks = BaseBlocks::new(1001, 0, 1001);
     blocks.add(0, 1001);
     assert!(!rig.core().share_blocks(clone, sharing, blocks));
@@ -276,7 +277,7 @@ fn a_write_to_the_base_is_not_seen_by_a_read_that_began_before() {
     let fills = |asked: &Requested| matches!(asked.action, Action::ReadOrigin { .. });
     let own = rig.start_read(base, 0, 8);
     rig.run_without(fills);
-    // The part of the base waits until the block is filled.
+    // The part that is read through the base waits until its block is filled.
     let read = rig.start_read(clones[0], 0, 16);
     let mode = WriteMode::WriteBack;
     let now = rig.now;

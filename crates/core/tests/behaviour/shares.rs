@@ -72,7 +72,8 @@ fn a_capped_disk_keeps_within_its_target_beside_free_space() {
     assert!(used > 600, "{used}");
 }
 
-/// Nothing more that it reads is written to flash, but for what was staged before; what it had is still served.
+/// A disk that is capped at 0 fills no more blocks, except for those already staged. Its cached blocks are still
+/// served.
 #[test]
 fn a_disk_capped_to_nothing_fills_nothing() {
     let mut rig = Rig::new(&[8], false, CoreConfig::default());
@@ -265,7 +266,7 @@ fn a_page_drops_all_versions_that_durable_newer_ones_superseded() {
 
 #[test]
 fn a_disk_whose_mirror_is_unavailable_is_cleaned_and_bypasses_the_cache() {
-    // Of the second device's segments all come to be the released disk's.
+    // The released disk gets all segments of the second device.
     let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
     let cleaner = CleanerConfig {
         low_watermark: 1.0,
@@ -300,8 +301,8 @@ fn a_disk_whose_mirror_is_unavailable_is_cleaned_and_bypasses_the_cache() {
     assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
 }
 
-/// A pool of 40 segments with a disk that scans and another that reads its working set again and again: returns
-/// what each has in the end, and which part of the working set's last reads missed.
+/// A pool of 40 segments with a disk that scans and another that reads its working set again and again: returns the
+/// final usage of each, and the miss ratio of the last round of reads of the working set.
 fn scan_beside_working_set(target: Target, working_set_blocks: u64) -> (u64, u64, f64) {
     let mut rig = Rig::new(&[40], false, CoreConfig::default());
     let [scanner, local] = [0, 1].map(|number| {
@@ -313,7 +314,7 @@ fn scan_beside_working_set(target: Target, working_set_blocks: u64) -> (u64, u64
         before = rig.stats(local).read_misses;
         for block in (0..working_set_blocks).step_by(8) {
             rig.read(local, block * 8, 64);
-            // Half as much is scanned as is used.
+            // The scan reads half as many blocks as the other disk.
             if block % 16 == 0 {
                 rig.read(scanner, (scanned * 8) % (8 * 80_000), 64);
                 scanned += 8;
@@ -382,7 +383,7 @@ fn with_more_sharers_than_segments_all_progress_and_the_busy_one_gets_the_pool()
         }
     }
     rig.wait(60_000_000);
-    // All others have a segment each, and none to spare.
+    // Each of the other disks has one segment and none to spare.
     let writer = disks[5];
     for _ in 0..4 {
         (0..600).for_each(|block| rig.write(writer, block * 8, 8, 9));
@@ -436,7 +437,7 @@ fn disks_with_parts_of_their_own_keep_them_beside_one_pool() {
     rig.running().check();
     let has = rig.usage(own).usage_blocks;
     assert!((6 * 253..=9 * 253).contains(&has), "{has}");
-    // It takes part from now on, and then no longer.
+    // The disk with its own target joins the sharers, and then leaves them.
     rig.core().set_target(0, own, SHARED).expect("attached");
     fill(&mut rig, own, 4800);
     rig.running().check();

@@ -1,4 +1,4 @@
-//! What the core says of a range: what is cached, and what the origin lacks.
+//! The status of a range: which sectors are cached, and which the origin lacks.
 
 use crate::common::*;
 use haversack_core::{Action, CacheState, CoreConfig, DiskConfig, IoPurpose, RequestError};

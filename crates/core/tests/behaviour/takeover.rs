@@ -21,8 +21,8 @@ fn lazy() -> DiskConfig {
     DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
 }
 
-/// A disk that has come here. The host before, which is dead, has blocks 0, 1 and 2 dirty; this host has a copy of block 1, and
-/// has written half of block 2.
+/// A disk that has moved here. Its previous owner, which is dead, has dirty blocks 0, 1 and 2. This host has a copy of
+/// block 1 and has written half of block 2.
 fn dependent() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
@@ -70,7 +70,7 @@ fn what_only_the_dead_host_had_is_lost_and_nothing_else() {
     assert_eq!(rig.read(disk, 80, 8), [5; 8]);
     assert_eq!(rig.read(disk, 24, 8), [OF_ORIGIN; 8]);
     assert_eq!(rig.running().lost_runs(disk).iter().map(|run| run.1).sum::<u64>(), 12);
-    // What is written again is whole, and what is here gets to the origin.
+    // Blocks that are written again are complete, and all blocks that are cached here are written to the origin.
     rig.write(disk, 0, 8, 6);
     rig.write(disk, 16, 8, 6);
     rig.clean(disk);
@@ -105,7 +105,8 @@ fn a_loss_is_on_record_when_the_dependence_is_not() {
     assert_eq!(rig.read(disk, 80, 8), [5; 8]);
 }
 
-/// After a restart nobody lists what the dead host had: all that is here may be newer than the origin.
+/// After a restart it is not known which blocks the dead host had. So all blocks that are cached here are kept as
+/// possibly newer than the origin.
 #[test]
 fn copies_are_kept_although_nobody_lists_them() {
     let (rig, disk) = dependent();
@@ -154,7 +155,7 @@ fn handed_over() -> (Rig, DiskNo) {
 fn a_disk_that_is_retaken_has_what_was_held_and_nothing_that_may_be_stale() {
     for power in [false, true] {
         let (mut rig, disk) = handed_over();
-        // The owner that is dead by now has cleaned something.
+        // The owner cleaned block 0 before it died.
         rig.origins.get_mut(&disk).unwrap().bytes[..BLOCK_BYTES].fill(7);
         let now = rig.now;
         let (_, job) = rig.core().retake(now, &lazy(), FORCED, PeerLoss::Recorded).expect("blocks are held");
@@ -199,7 +200,7 @@ fn a_disk_that_was_overtaken_is_neither_served_nor_cleaned_and_keeps_its_dirty_b
     rig.core().expect_disk(now, &lazy()).expect("nothing is left");
 }
 
-/// The owner went on without the blocks that are held for it.
+/// The owner has continued without the blocks that are held for it here.
 #[test]
 fn blocks_that_the_owner_does_not_want_any_more_are_kept() {
     let (mut rig, disk) = handed_over();
@@ -214,7 +215,7 @@ fn blocks_that_the_owner_does_not_want_any_more_are_kept() {
     assert_eq!(rig.running().overtaken_blocks(disk), 1);
 }
 
-/// A discard waits until its blocks are not at the peer any more: nothing spins meanwhile.
+/// A discard waits until the peer no longer has the discarded blocks, without busy-waiting.
 #[test]
 fn a_discard_waits_while_a_peer_is_given_up() {
     let (mut rig, disk) = dependent();
@@ -226,7 +227,8 @@ fn a_discard_waits_while_a_peer_is_given_up() {
     assert_eq!(rig.answer(discard), Ok(()));
 }
 
-/// An overtaken disk of which nothing is left here is passed on like any other: the next owner learns who has it.
+/// A disk that was taken over from this host, and of which nothing dirty is left here, can be passed on. The next owner
+/// learns which host holds its blocks.
 #[test]
 fn a_disk_that_was_overtaken_with_nothing_dirty_is_passed_on() {
     let mut rig = Rig::new(&[4], false, config());
@@ -239,7 +241,7 @@ fn a_disk_that_was_overtaken_with_nothing_dirty_is_passed_on() {
     assert_eq!(moved(&rig, disk), Moved::Away { to: HostId(3), holder: Some(THERE) });
 }
 
-/// What this host has lost of a disk that it holds blocks of does not become whole by taking the disk back.
+/// If this host has lost blocks that it held for another host, taking the disk back does not hide the loss.
 #[test]
 fn a_loss_is_not_forgotten_when_a_disk_is_taken_back() {
     let (mut rig, disk) = handed_over();

@@ -1,4 +1,5 @@
-//! Pools that lose one device after the other, or stood on one for a while: what comes back with the last that has it.
+//! Pools that lose one device after the other, or had only one device for a while. Obsolete versions on the remaining
+//! devices must not come back.
 
 use crate::common::*;
 use haversack_core::{Core, CoreConfig, DiskConfig, IoPurpose, OpenOptions, PoolError};
@@ -19,8 +20,8 @@ fn devices_written(log: &[Requested]) -> Vec<DeviceNo> {
     (0..4).map(DeviceNo).filter(has).collect()
 }
 
-/// Three devices. The first block of a disk was filled on one and then written on the others; the origin has it since.
-/// No page says yet that what was filled is overtaken.
+/// Three devices. A fill of a disk's first block went to one device, and a later write to the two others. The block was
+/// then cleaned. No page says yet that the filled version is overtaken.
 fn overtaken_on_two_devices() -> (Rig, DiskNo, Vec<DeviceNo>) {
     let mut rig = Rig::new(&[4, 4, 4], true, config());
     let disk = lazy(&mut rig, 0);
@@ -103,7 +104,8 @@ fn half_removed() -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-/// A read of what the other disk has, to be staged again: as long as it does not end, the device is not empty.
+/// Whether an I/O reads a block of the other disk to stage it again. While such a read is held, the device cannot
+/// become empty.
 fn is_of_the_other(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::Restage) && asked.disk == Some(DiskNo(1))
 }
@@ -120,7 +122,7 @@ fn versions_superseded_on_a_lone_device_do_not_come_back_once_the_pool_is_whole(
     rig.run_without(is_of_the_other);
     assert_eq!(rig.jobs.get(&detached), Some(&Ok(())));
     assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
-    // The removal is cut short, and the next life makes the pool whole again.
+    // The power cut interrupts the removal. After the restart, the pool becomes whole again.
     let mut rig = rig.after_power_cut(config());
     rig.run();
     assert!(!rig.running().pool_stats().degraded);
@@ -137,7 +139,8 @@ fn versions_superseded_on_a_lone_device_do_not_come_back_once_the_pool_is_whole(
 fn a_lone_device_that_the_record_does_not_name_yet_is_missed() {
     let (mut rig, _) = half_removed();
     rig.run_without(is_record);
-    // The power fails, and all that was written has landed. The next life has no time for mirrored copies.
+    // The power fails. Everything that was written has reached the devices. The next failure follows before mirrored
+    // copies are made.
     let (shelf, _) = rig.kill();
     let rig = Rig::open(shelf, memory(), config());
     assert!(rig.running().pool_stats().degraded);
@@ -165,7 +168,8 @@ fn nothing_is_cleaned_before_the_record_says_that_a_device_stands_alone() {
     let disk = lazy(&mut rig, 0);
     rig.write(disk, 0, 8, 1);
     rig.flush(disk);
-    // The record is being written for something else: it cannot say so before what is committed meanwhile is durable.
+    // The record is already being written because another disk is attached. So a record that says that a device stands
+    // alone is written only later.
     let (now, other) = (rig.now, DiskConfig::new(disk_id(1), SECTORS));
     rig.core().attach(now, &other, 1, false).expect("the disk may be attached");
     rig.run_without(is_device_flush);

@@ -218,7 +218,7 @@ impl Twin {
         if self.operator.one_in(GUESTS_THAT_SHUT_DOWN) {
             self.detach(from)?;
             if !self.machines.guests[0].is_stopped {
-                // A manager has started it elsewhere.
+                // A manager has started the guest elsewhere.
                 return Ok(());
             }
         }

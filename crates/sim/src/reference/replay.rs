@@ -176,7 +176,7 @@ impl<P: Policy> Replay<P> {
         }
         parts.guest_blocks = u64::from(mode.caches_write(true)) * parts.hits
             + u64::from(mode.caches_write(false)) * (parts.misses - kept_out);
-        // What a filter keeps out of a cache that writes back goes to the origin at once.
+        // A block that the filter keeps out of a write-back cache is written to the origin immediately.
         let through = mode != WriteMode::WriteBack || kept_out > 0;
         parts.origin_bytes = match mode {
             WriteMode::WriteBack => kept_out * self.block_bytes,

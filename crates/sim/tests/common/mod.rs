@@ -14,7 +14,7 @@ pub fn memory(
     move || Ok(Box::new(MemorySource::new(accesses.to_vec(), names.clone())))
 }
 
-/// Simulates without a word about progress.
+/// Simulates without reporting progress.
 pub fn simulate(opener: &Opener<'_>, settings: &Settings) -> Report {
     run(opener, settings, &|_, _| {}).expect("the simulation runs")
 }

@@ -3,7 +3,7 @@
 
 /// A cache of plain numbers.
 pub trait Naive {
-    /// Uses a block; whether it was cached.
+    /// Accesses a block; returns whether it was cached.
     fn access(&mut self, key: u64) -> bool;
     /// Drops a block and everything remembered about it.
     fn remove(&mut self, key: u64);
@@ -377,7 +377,7 @@ impl Naive for Sieve {
                 }
                 if !self.list[self.hand].1 {
                     self.list.remove(self.hand);
-                    // At the newest end the hand starts over, whatever is put there next.
+                    // At the newest end the hand starts over at the oldest block, even if a block is added later.
                     if self.hand == self.list.len() {
                         self.hand = 0;
                     }

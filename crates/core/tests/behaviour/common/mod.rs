@@ -55,7 +55,7 @@ pub fn memory() -> TestMemory {
 #[derive(Clone, Copy, Debug)]
 pub struct Requested {
     pub action: Action,
-    /// What it is for, if it is an I/O.
+    /// The purpose, if the action is an I/O.
     pub purpose: Option<IoPurpose>,
     /// Whose blocks it carries.
     pub disk: Option<DiskNo>,
@@ -82,7 +82,7 @@ pub struct Pending {
     mark: usize,
 }
 
-/// What becomes of an I/O.
+/// The outcome of an I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Done,
@@ -173,7 +173,7 @@ impl Rig {
         self.running().disk_usage(disk).expect("the disk is known")
     }
 
-    /// Attaches a disk and waits for it. A new one has an origin full of sevens.
+    /// Attaches a disk and waits until it is attached. The origin of a new disk is full of [`OF_ORIGIN`].
     pub fn attach(&mut self, config: &DiskConfig, epoch: u64) -> DiskNo {
         let now = self.now;
         let (disk, job) = self.core().attach(now, config, epoch, false).expect("the disk may be attached");
@@ -183,7 +183,7 @@ impl Rig {
         disk
     }
 
-    /// Attaches disk number `number` with a mode and otherwise defaults.
+    /// Attaches disk number `number` with this mode and otherwise default settings.
     pub fn disk(&mut self, number: u8, sectors: u64, mode: WriteMode) -> DiskNo {
         self.attach(&DiskConfig { mode, ..DiskConfig::new(disk_id(number), sectors) }, 1)
     }
@@ -312,7 +312,7 @@ impl Rig {
         self.run_with(|_| Fate::Done);
     }
 
-    /// Carries out all I/O but what `held` names.
+    /// Carries out all I/O except what `held` selects.
     pub fn run_without(&mut self, mut held: impl FnMut(&Requested) -> bool) {
         self.run_with(|asked| if held(asked) { Fate::Hold } else { Fate::Done });
     }
@@ -538,7 +538,7 @@ impl Rig {
         self.core.take().expect("the core is running")
     }
 
-    /// Kills the core. I/O in flight never happened.
+    /// Kills the core. I/O in flight has no effect.
     pub fn kill(mut self) -> (Shelf, TestMemory) {
         self.core.take().expect("the core is running");
         (self.shelf, self.memory)

@@ -1,5 +1,5 @@
-//! What each sector of a disk may read as. Every write has a stamp; a sector's content tells its stamp, its
-//! place and its disk. Of writes that overlap in time, any may be the last; one read decides.
+//! What each sector of a disk may read as. Every write has a stamp. The content of a sector identifies the stamp, the
+//! sector and the disk. If writes overlap in time, any of them may be the last; the first read determines which.
 
 use haversack_model::SECTOR_BYTES;
 
@@ -73,7 +73,7 @@ impl Sectors {
         }
     }
 
-    /// A write was acknowledged: what had ended before it began is gone.
+    /// A write was acknowledged: versions that had ended before it began can no longer be read.
     pub fn end(&mut self, sector: u64, sectors: u32, stamp: Stamp) {
         self.clock += 1;
         let clock = self.clock;
@@ -92,7 +92,7 @@ impl Sectors {
         self.versions[sector as usize].iter().map(|v| v.stamp).collect()
     }
 
-    /// Checks sectors that were read, and had no write in flight meanwhile. What they show stays.
+    /// Checks sectors that were read while no write to them was in flight. The versions that were read are final.
     pub fn settle(&mut self, sector: u64, bytes: &[u8], what: &str) {
         for (at, bytes) in (sector..).zip(bytes.chunks(SECTOR_BYTES)) {
             let shown = stamp(self.disk, at, bytes);

@@ -1,4 +1,4 @@
-//! Cache devices and origins in memory. What a device was given after its last flush is gone after a power cut.
+//! Cache devices and origins in memory. A power cut discards what was written to a device after its last flush.
 
 use haversack_core::pool::{self, Member};
 use haversack_core::{IoFailure, Media, OriginMedia, PREPARED_AT_FORMAT, PageRead, PoolConfig};
@@ -61,7 +61,7 @@ impl Device {
         self.undone += covered;
     }
 
-    /// Takes back all that was not flushed.
+    /// Reverts all writes that were not flushed.
     pub fn power_cut(&mut self) {
         for (at, bytes) in self.undo.drain(..).rev() {
             self.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -192,7 +192,7 @@ impl OriginMedia for Origin {
     }
 }
 
-/// What a device becomes that joins the pool.
+/// The membership of a device that joins the pool.
 pub fn member(number: DeviceNo, id: Uuid) -> Member {
     Member { arena: ArenaId::first(POOL), arenas: 1, number, id }
 }

@@ -8,7 +8,7 @@ fn window(knee: &mut RunningKnee, blocks: impl IntoIterator<Item = u64>) {
     knee.turn(WINDOW_US);
 }
 
-/// A window's part of a loop over this many parts of 50 blocks.
+/// Returns the blocks that a window accesses in a loop over `parts` parts of 50 blocks.
 fn round(at: u64, parts: u64) -> impl Iterator<Item = u64> {
     (0..50).map(move |block| at % parts * 50 + block)
 }
@@ -17,7 +17,8 @@ fn windows(knee: &RunningKnee) -> Option<u64> {
     knee.present().map(|knee| knee.length_us / WINDOW_US)
 }
 
-/// A loop over 600 blocks takes twelve windows. Windows of sixteen see a third of it again, and those of 32 all.
+/// A loop over 600 blocks takes twelve windows. Windows of length 16 access a third of the loop twice, and those of
+/// length 32 all of it.
 #[test]
 fn a_loop_has_its_knee_where_a_window_holds_two_rounds() {
     let mut knee = RunningKnee::new(1, 0, None).unwrap();
@@ -25,7 +26,7 @@ fn a_loop_has_its_knee_where_a_window_holds_two_rounds() {
         window(&mut knee, round(at, 12));
         match at + 1 {
             ..4 => assert_eq!(windows(&knee), None),
-            // No length that can be compared yet sees any block again, or only the longest does.
+            // None of the lengths that can be compared yet sees a block twice, or only the longest one does.
             4..192 => assert_eq!(windows(&knee), Some(1), "after {} windows", at + 1),
             192.. => assert_eq!(windows(&knee), Some(32), "after {} windows", at + 1),
         }
@@ -38,7 +39,8 @@ fn a_loop_has_its_knee_where_a_window_holds_two_rounds() {
     assert_eq!(tried[5].mean_blocks, 600.0);
 }
 
-/// A window sees again what the one before it did, whatever their length; and a scan sees nothing again.
+/// One disk accesses the same blocks in each window, so all lengths are equally good. The other one scans, so no length
+/// sees a block twice.
 #[test]
 fn without_a_knee_it_is_the_policy_s_window() {
     let mut knees = [RunningKnee::new(1, 0, None).unwrap(), RunningKnee::new(1, 0, None).unwrap()];
@@ -62,7 +64,7 @@ fn a_knee_that_moves_is_followed() {
     assert_eq!(windows(&knee), Some(8), "{:?}", knee.present());
 }
 
-/// What is counted in a replay of the trace is counted here.
+/// Replaying the trace gives the same counts.
 #[test]
 fn it_counts_what_a_replay_counts() {
     let parts = |at: u64| if at.is_multiple_of(2) { round(at, 12) } else { round(at % 5, 4) };
@@ -85,7 +87,8 @@ fn it_counts_what_a_replay_counts() {
     }
 }
 
-/// Of 40,000 blocks less than a thousand are in the sample. Afterwards 800 of them are used, of which it holds too few.
+/// The sample has less than a thousand of 40,000 blocks. After that, only 800 of these blocks are used, and the sample
+/// holds too few of them.
 #[test]
 fn large_sets_are_sampled_and_smaller_ones_again_as_most_of_them() {
     let mut knee = RunningKnee::new(1, 0, None).unwrap();
@@ -98,12 +101,13 @@ fn large_sets_are_sampled_and_smaller_ones_again_as_most_of_them() {
     assert!(knee.shift <= 1, "one block in 2^{}", knee.shift);
 }
 
-/// A choice of before a restart holds until windows as long as it can be compared; a window without accesses says nothing.
+/// A choice from before a restart is kept until windows of that length can be compared. Windows without accesses do not
+/// change it.
 #[test]
 fn a_choice_is_kept_until_there_is_a_better_founded_one() {
     let before = Knee { length_us: 16 * WINDOW_US, tried: Vec::new() };
     let mut knee = RunningKnee::new(1, 0, Some(before)).unwrap();
-    // After 128, windows of 16 have been compared with those of 32 from the 64th on.
+    // After 128 windows, lengths 16 and 32 have both been counted since the 64th window and can be compared.
     for at in 0..128 {
         assert_eq!(windows(&knee), Some(16), "after {at} windows");
         window(&mut knee, round(at, 1).chain(round(at, 1)));

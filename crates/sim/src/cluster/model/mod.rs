@@ -26,14 +26,15 @@ use world::World;
 pub use measure::Sample;
 pub use scenario::{Event, Scenario, Vms};
 
-/// The systems that a model can compare: hosts divide their caches all alike, or not at all.
+/// The systems that a model can compare. With `Equal`, each host divides its cache equally; with the others, for the
+/// lowest latency. VMs move only with the last two.
 pub const SYSTEMS: [System; 4] = [System::Equal, System::Local, System::LeastVariance, System::LeastLatency];
 
-/// The same, if hosts lend.
+/// The systems that a model can compare if its hosts lend flash.
 pub const LENDING_SYSTEMS: [System; 5] =
     [System::Equal, System::Local, System::LeastVariance, System::LeastLatency, System::Lending];
 
-/// A simulated scenario.
+/// The result of simulating a scenario with one system.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// The system.

@@ -70,7 +70,8 @@ impl Intervals {
         }
     }
 
-    /// Notes accesses and their times, in order. Times do not decrease; one that does counts for the current interval.
+    /// Records accesses and their times, in order. Times do not decrease; one that does counts for the current
+    /// interval.
     pub fn access_all(&mut self, accesses: &[(u64, Reference)]) {
         for (time_ns, reference) in accesses {
             let number = time_ns.saturating_sub(self.origin_ns) / self.length_ns;

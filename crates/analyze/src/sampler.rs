@@ -89,7 +89,7 @@ impl Sampler {
         self.stack.blocks() as f64 * self.weight
     }
 
-    /// Notes an access. `key` is the block's number, or any number below 2^60 that identifies it.
+    /// Records an access. `key` is the block's number, or any number below 2^60 that identifies it.
     #[inline]
     pub fn access(&mut self, key: u64, kind: Kind) {
         self.fresh[kind as usize] += 1;
@@ -99,7 +99,7 @@ impl Sampler {
         }
     }
 
-    /// Notes accesses to blocks that are known not to be in the sample.
+    /// Records accesses to blocks that are known not to be in the sample.
     pub fn pass_over(&mut self, kind: Kind, accesses: u64) {
         self.fresh[kind as usize] += accesses;
     }

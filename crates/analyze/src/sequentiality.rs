@@ -66,7 +66,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Notes a request.
+    /// Records a request.
     pub fn access(&mut self, access: &Access) {
         let runs = match access.op {
             Op::Read => &mut self.found.reads,

@@ -80,7 +80,7 @@ impl Stack {
         self.table.len()
     }
 
-    /// Notes an access and returns its result. Keys are below 2^60.
+    /// Records an access and returns its result. Keys are below 2^60.
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
         let [outcome] = self.touch_at(ANYWHERE, key, kind);
         outcome
@@ -127,7 +127,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         step(&mut self.orders, block, kind)
     }
 
-    /// Notes accesses in order; `see` is called with the result of each in each of its block's orders. All orders
+    /// Records accesses in order; `see` is called with the result of each in each of its block's orders. All orders
     /// must be known.
     pub(crate) fn touch_all(
         &mut self,

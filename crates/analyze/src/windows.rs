@@ -90,7 +90,7 @@ impl Windows {
         }
     }
 
-    /// Notes accesses and their times, in order.
+    /// Records accesses and their times, in order.
     pub fn access_all(&mut self, accesses: &[(u64, Reference)]) {
         for batch in accesses.chunks(AHEAD) {
             // Blocks of a sample are few and in the processor's cache anyway.
@@ -104,7 +104,7 @@ impl Windows {
         }
     }
 
-    /// Notes an access. Times do not decrease; one that does counts for the current window.
+    /// Records an access. Times do not decrease; one that does counts for the current window.
     pub fn access(&mut self, time_ns: u64, reference: Reference) {
         self.access_at(ANYWHERE, time_ns, reference);
     }

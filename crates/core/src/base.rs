@@ -116,7 +116,7 @@ impl Base {
         Base { sharing, disk, id, epochs, own, is_known: false, shared_blocks: 0 }
     }
 
-    /// Notes that a block is, or is about to be, different from the base's.
+    /// Called when a block is, or is about to be, different from the base's.
     pub fn differs(&mut self, block: BlockNo) {
         let (word, bit) = ((block.0 / WORD_BITS) as usize, 1 << (block.0 % WORD_BITS));
         // Blocks beyond the end of the base are not here; they are not shared.

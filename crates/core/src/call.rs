@@ -70,7 +70,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes how long an origin took to read, or to write what a client or the cleaner had.
+    /// Records the latency of an origin I/O: a read, or a write of data from a client or the cleaner.
     fn note_latency(&mut self, io: &Io) {
         let took_us = self.now.saturating_sub(io.sent_us);
         let Some(disk) = io.disk.filter(|disk| self.disks.contains(*disk)) else { return };

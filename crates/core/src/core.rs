@@ -422,8 +422,8 @@ impl Core {
         self.disk_mut(disk).lock_waiters = waiters;
     }
 
-    /// Notes that an I/O of a sequence number is completed; returns whether it was the last. If numbers after
-    /// it count as completed only now, requests of all disks that may wait for them are woken.
+    /// Called when an I/O of a sequence number is completed; returns whether it was the last. If numbers after it count
+    /// as completed only now, requests of all disks that may wait for them are woken.
     pub(crate) fn sequence_done(&mut self, seq: u64) -> bool {
         let last = self.durability.done(seq);
         if self.durability.completed() > seq {

@@ -19,7 +19,7 @@ impl DamagedBlocks {
         self.0.insert(block.0, None);
     }
 
-    /// Notes that the origin has the valid sectors of a slot.
+    /// Called when the origin has the valid sectors of a slot.
     pub fn note_cleaned(&mut self, slot: Live) {
         self.0.insert(slot.block().0, Some(slot.seq()));
     }

@@ -83,7 +83,7 @@ impl Core {
         access
     }
 
-    /// Notes that a request read a block that the cache has.
+    /// Called when a request read a block that the cache has.
     #[inline]
     pub(crate) fn read_hit(&mut self, number: u32, block: BlockNo) {
         let disk = self.requests[number].disk;

@@ -212,7 +212,7 @@ impl Jobs {
         Some((self.pool.take()?.id, device))
     }
 
-    /// Notes that a device failed. If it was being emptied, it is now about to be gone.
+    /// Called when a device failed. If it was being emptied, it is now about to be gone.
     pub fn device_failed(&mut self, device: DeviceNo, lost: bool) {
         if self.empties() == Some(device)
             && let Some(job) = self.pool.as_mut()

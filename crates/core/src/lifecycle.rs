@@ -248,7 +248,7 @@ impl Life {
         self.epoch = epoch;
     }
 
-    /// Notes that another host has the disk under this epoch.
+    /// Called when another host has the disk under this epoch.
     pub fn passed_on(&mut self, epoch: u64) {
         assert!(!self.is_owned() && epoch >= self.epoch, "epochs never fall");
         self.epoch = epoch;

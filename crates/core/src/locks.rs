@@ -46,7 +46,7 @@ impl Locks {
         assert!(before.is_none(), "{block:?} of {disk:?} is locked already");
     }
 
-    /// Notes that a request waits for the block.
+    /// Called when a request waits for the block.
     pub fn waited(&mut self, disk: DiskNo, block: BlockNo) {
         self.held.get_mut(&key(disk, block)).expect("the block is locked").1 = true;
     }

@@ -136,8 +136,8 @@ impl Core {
         (disk, Passed(()))
     }
 
-    /// Notes that a write or zeroing has ended; returns whether no other is in flight. If a guest is told
-    /// that it is done although it may be volatile, the guest's next flush also flushes the origin.
+    /// Called when a write or zeroing has ended; returns whether no other is in flight. If a guest is told that it is
+    /// done although it may be volatile, the guest's next flush also flushes the origin.
     pub(crate) fn origin_written(&mut self, disk: DiskNo, told_volatile: bool) -> bool {
         let account = &mut self.disk_mut(disk).origin;
         account.in_flight -= 1;

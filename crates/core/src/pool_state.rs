@@ -69,23 +69,23 @@ impl PoolState {
         self.degraded
     }
 
-    /// Notes that dirty blocks of a redundant pool may have only one copy.
+    /// Called when dirty blocks of a redundant pool may have only one copy.
     pub fn degrade(&mut self) {
         (self.degraded, self.rebuilt_seq) = (self.redundant, None);
     }
 
-    /// Notes that mirrored copies are still missing.
+    /// Called when mirrored copies are still missing.
     pub fn is_not_rebuilt(&mut self) {
         self.rebuilt_seq = None;
     }
 
-    /// Notes that commits up to `last_seq` contain every mirrored copy, unless an earlier number is known to.
+    /// Called when commits up to `last_seq` contain every mirrored copy. Keeps an earlier number if one is already set.
     /// Returns the number that must be durable.
     pub fn is_rebuilt_at(&mut self, last_seq: u64) -> u64 {
         *self.rebuilt_seq.get_or_insert(last_seq)
     }
 
-    /// Notes that every dirty block has its mirrored copy, and that this version of the record will say so.
+    /// Called when every dirty block has its mirrored copy. This version of the record will say so.
     pub fn become_whole(&mut self, version: RecordVersion) {
         (self.degraded, self.whole_version) = (false, version);
     }
@@ -100,12 +100,12 @@ impl PoolState {
         self.distrust_clean
     }
 
-    /// Notes that pages list versions that would be trusted wrongly.
+    /// Called when pages list versions that would be trusted wrongly.
     pub fn distrust_clean(&mut self) {
         self.distrust_clean = true;
     }
 
-    /// Notes that pages list no such versions any more; returns whether they did.
+    /// Called when pages list no such versions any more; returns whether they did.
     pub fn trust_clean(&mut self) -> bool {
         std::mem::take(&mut self.distrust_clean)
     }
@@ -139,7 +139,7 @@ impl PoolState {
         self.rests
     }
 
-    /// Notes that the record durably says that the stop was clean.
+    /// Called when the record durably says that the stop was clean.
     pub fn has_stopped(&mut self) {
         self.stopped = true;
     }
@@ -149,7 +149,7 @@ impl PoolState {
         self.stopped
     }
 
-    /// Notes that the caller has durably noted that the contents of lost devices are void.
+    /// Called when the caller has durably recorded that the contents of lost devices are void.
     pub fn record_loss(&mut self) {
         self.loss_recorded = true;
     }

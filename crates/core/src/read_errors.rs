@@ -15,8 +15,7 @@ pub(crate) struct ReadErrors {
 }
 
 impl ReadErrors {
-    /// Notes a failed read at a place. Returns true when at least `limit` places have failed within the
-    /// window.
+    /// Records a failed read at a place. Returns true when at least `limit` places have failed within the window.
     pub fn note(&mut self, place: SlotNo, now: Micros, window_us: Micros, limit: u32) -> bool {
         self.places.retain(|(other, when)| *other != place && *when + window_us > now);
         self.places.push((place, now));

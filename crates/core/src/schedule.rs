@@ -59,7 +59,7 @@ impl Schedule {
         self.children
     }
 
-    /// Notes that a request starts that is part of another one.
+    /// Called when a request starts that is part of another one.
     pub fn child_started(&mut self) {
         self.children += 1;
     }
@@ -94,7 +94,7 @@ impl Schedule {
         Some(Work::Disk(disk))
     }
 
-    /// Notes that a call into the core begins.
+    /// Called when a call into the core begins.
     #[inline]
     pub fn begin_call(&mut self) {
         (self.woke_stranded, self.stepped) = (false, false);
@@ -112,7 +112,7 @@ impl Schedule {
         !std::mem::replace(&mut self.woke_stranded, true)
     }
 
-    /// Notes that a request waits for staging frames.
+    /// Called when a request waits for staging frames.
     pub fn wait_for_staging(&mut self, request: u32) {
         if !planted(Bug::ForgetWaiter) {
             self.staging_waiters.push_back(request);

@@ -21,7 +21,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Notes a request; returns the bytes of its run so far, itself included.
+    /// Records a request; returns the bytes of its run so far, itself included.
     pub fn note(&mut self, sector: u64, sectors: u32) -> u64 {
         self.clock += 1;
         let bytes = u64::from(sectors) * haversack_model::SECTOR_BYTES as u64;

@@ -104,7 +104,7 @@ impl TransferFrames {
         Freed { own_work: std::mem::take(&mut self.starved), request }
     }
 
-    /// Notes that a request waits for a frame.
+    /// Called when a request waits for a frame.
     pub fn wait(&mut self, request: u32) {
         self.waiters.push_back(request);
     }

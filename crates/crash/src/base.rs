@@ -58,12 +58,12 @@ impl Sharing {
         Sharing { made, rng, content, sectors, is_spoiled: false, asked }
     }
 
-    /// Notes that the process ended.
+    /// Called when the process ended.
     pub(crate) fn forget_questions(&mut self) {
         self.asked.iter_mut().for_each(Vec::clear);
     }
 
-    /// Notes the size of a disk.
+    /// Records the size of a disk.
     pub(crate) fn note_size(&mut self, disk: usize, sectors: u64) {
         if disk == self.made.from {
             self.sectors = self.sectors.min(sectors);

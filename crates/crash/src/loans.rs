@@ -57,7 +57,7 @@ impl Loans {
         Loans { rng, loans: Vec::new(), made: 0, reads: HashMap::new(), next_tag: 0 }
     }
 
-    /// Notes that the process has ended.
+    /// Called when the process has ended.
     pub fn host_ended(&mut self) {
         self.loans.clear();
         self.reads.clear();
@@ -68,7 +68,7 @@ impl Loans {
         !self.reads.is_empty()
     }
 
-    /// Notes that the space of a loan is free.
+    /// Called when the space of a loan is free.
     pub fn freed(&mut self, number: u32) {
         self.loans.retain(|loan| loan.number != number);
     }
@@ -168,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// Notes a job without looking at what the core wants done: the caller does that.
+    /// Records a job without looking at what the core wants done: the caller does that.
     fn frees_loan(&mut self, job: JobId, number: u32) {
         tell(|| format!("{:>10} {job:?} frees loan {number}", self.now));
         self.jobs.push((job, Job::EndLoan(number)));

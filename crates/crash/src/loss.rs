@@ -52,8 +52,8 @@ impl World {
         Some(device)
     }
 
-    /// Notes whether every dirty block has two copies: the pool reports it, and no device is gone that the pool may not
-    /// have missed yet.
+    /// Records whether every dirty block has two copies: the pool reports it, and no device is gone that the pool may
+    /// not have missed yet.
     pub(crate) fn note_whole(&mut self) {
         if let Some(core) = &self.core {
             let gone = self.devices.iter().any(|d| d.no.is_some() && d.store.gone);

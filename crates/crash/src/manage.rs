@@ -102,8 +102,8 @@ impl World {
         d.damaged.clear();
     }
 
-    /// Notes which sectors stay lost after an attach with an accepted loss: the rest of blocks that were partly written
-    /// since. The core knows these blocks from the entries on flash, and refuses reads of their lost sectors.
+    /// Records which sectors stay lost after an attach with an accepted loss: the rest of blocks that were partly
+    /// written since. The core knows these blocks from the entries on flash, and refuses reads of their lost sectors.
     fn note_still_lost(&mut self, disk: usize) {
         let d = &mut self.disks[disk];
         let (Some(core), Some(no)) = (&self.core, d.no) else { return };
@@ -144,7 +144,7 @@ impl World {
         unfinished.into_iter().try_for_each(|disk| self.give_up(disk))
     }
 
-    /// Notes which sectors the core reports as lost, because the next core cannot know. Whole blocks are noted: a
+    /// Records which sectors the core reports as lost, because the next core cannot know. Whole blocks are noted: a
     /// sector that was written since is lost too if a power cut takes that unflushed write. Also noted are blocks whose
     /// damaged copy was dropped because an intact one was staged, and everything unflushed of a disk whose record says
     /// that something is lost.

@@ -140,7 +140,7 @@ impl Oracle {
         (!blank).then_some(first)
     }
 
-    /// Notes that a disk was made from another one, its base: it begins with that disk's first version.
+    /// Called when a disk was made from another one, its base: it begins with that disk's first version.
     pub fn begins_as(&mut self, disk: usize, base: usize) {
         self.disks[disk].began_as = Some((base as u16, self.disks[base].first));
     }
@@ -180,7 +180,7 @@ impl Oracle {
         (self.writes.len() - 1) as Version
     }
 
-    /// Notes that the core accepted the write.
+    /// Called when the core accepted the write.
     pub fn begin_write(&mut self, version: Version) {
         let write = &self.writes[version as usize];
         let disk = &mut self.disks[write.disk as usize];
@@ -198,7 +198,7 @@ impl Oracle {
         self.flying.push(version);
     }
 
-    /// Notes that the write ended.
+    /// Called when the write ended.
     pub fn end_write(&mut self, version: Version, outcome: Outcome) {
         let now = self.tick();
         self.flying.retain(|v| *v != version);
@@ -223,12 +223,12 @@ impl Oracle {
         }
     }
 
-    /// Notes that a flush is submitted; pass the result to [`Oracle::end_flush`].
+    /// Called when a flush is submitted; pass the result to [`Oracle::end_flush`].
     pub fn begin_flush(&mut self) -> Tick {
         self.tick()
     }
 
-    /// Notes that the flush was acknowledged.
+    /// Called when the flush was acknowledged.
     pub fn end_flush(&mut self, disk: usize, start: Tick) {
         let now = self.tick();
         let disk = &mut self.disks[disk];
@@ -250,14 +250,14 @@ impl Oracle {
         });
     }
 
-    /// Notes that a read is submitted; pass the result to [`Oracle::end_read`].
+    /// Called when a read is submitted; pass the result to [`Oracle::end_read`].
     pub fn begin_read(&mut self, disk: usize) -> Tick {
         let start = self.tick();
         self.disks[disk].reads.push(start);
         start
     }
 
-    /// Notes that a read failed and returned nothing.
+    /// Called when a read failed and returned nothing.
     pub fn drop_read(&mut self, disk: usize, start: Tick) {
         self.disks[disk].reads.retain(|s| *s != start);
     }
@@ -397,7 +397,7 @@ impl Oracle {
         text
     }
 
-    /// Notes that the process died, or with `power` the host. Requests in flight will never be completed.
+    /// Called when the process died, or with `power` the host. Requests in flight will never be completed.
     pub fn crash(&mut self, power: bool) {
         let now = self.tick();
         for version in std::mem::take(&mut self.flying) {

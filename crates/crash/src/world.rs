@@ -143,7 +143,7 @@ impl Disk {
         start.saturating_sub(shift)..end - shift
     }
 
-    /// Notes a write.
+    /// Records a write.
     pub fn note_write(&mut self, sector: u64, sectors: u64) {
         if self.deferring {
             let end = (sector + sectors).div_ceil(8) as usize;

@@ -358,8 +358,8 @@ impl Ownership {
         self.write(Record::Owner { epoch, peers: BTreeSet::new() }, !holds)
     }
 
-    /// Notes that another host has taken the disk over under this epoch, or is about to. What is dirty here is obsolete, and
-    /// grants of lower epochs that are still on their way are never taken.
+    /// Called when another host has taken the disk over under this epoch, or is about to. What is dirty here is
+    /// obsolete, and grants of lower epochs that are still on their way are never taken.
     pub fn overtaken(&mut self, by: HostId, epoch: u64) -> Option<Step> {
         if self.recording.is_some() || epoch <= self.record.epoch() || self.has(Flaw::ServeOvertaken) {
             return None;

@@ -171,7 +171,7 @@ impl Meter {
         self.last.clone_from(&self.counts);
     }
 
-    /// Notes the latency of a request to a volume.
+    /// Records the latency of a request to a volume.
     pub fn latency(&mut self, volume: VolumeNo, kind: IoKind, ns: u64) {
         if self.requests <= self.settings.warm_up_requests {
             return;

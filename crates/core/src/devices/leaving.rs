@@ -54,7 +54,7 @@ impl Leaving {
         leaving
     }
 
-    /// Notes slots on other devices with older versions of its blocks, which pages may list.
+    /// Records slots on other devices with older versions of its blocks, which pages may list.
     pub fn add_overtaken(&mut self, overtaken: Vec<SlotNo>, store: &Store) {
         let dirty = overtaken.iter().copied().filter(|number| store.is_stale_dirty_listing(*number));
         self.listed_dirty.extend(dirty);

@@ -113,7 +113,7 @@ impl Devices {
         self.device(number).seed
     }
 
-    /// Notes that something was written to a device.
+    /// Called when something was written to a device.
     #[inline]
     pub fn written(&mut self, number: DeviceNo) {
         self.device_mut(number).unflushed = true;
@@ -124,8 +124,8 @@ impl Devices {
         std::mem::take(&mut self.device_mut(number).unflushed)
     }
 
-    /// Notes a failed read at a place of a device. Returns true when at least `limit` places have failed
-    /// within the window.
+    /// Records a failed read at a place of a device. Returns true when at least `limit` places have failed within the
+    /// window.
     pub fn note_failed_read(
         &mut self,
         number: DeviceNo,
@@ -147,7 +147,7 @@ impl Devices {
         self.used.iter_mut().flatten().for_each(|device| device.alone = false);
     }
 
-    /// Notes that a device is about to be gone from the record.
+    /// Called when a device is about to be gone from the record.
     pub fn retire(&mut self, number: DeviceNo, segments: u32) {
         self.retired.reach(number, || None);
         self.retired[number] = Some((self.device(number).id, segments));

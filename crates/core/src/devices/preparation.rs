@@ -55,7 +55,7 @@ impl Preparation {
         self.run.as_ref().is_some_and(|run| run.device == device)
     }
 
-    /// Notes that a write of pages was answered.
+    /// Called when a write of pages was answered.
     pub fn answered(&mut self, device: DeviceNo, number: u64) {
         if let Some(run) = self.run.as_mut().filter(|run| run.device == device)
             && let Step::Write { seq, in_flight } = &mut run.step

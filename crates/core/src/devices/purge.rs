@@ -49,7 +49,7 @@ impl Purge {
         self.done_at == Some(state)
     }
 
-    /// Notes that everything possible in this state has been done.
+    /// Called when everything possible in this state has been done.
     pub fn done_at(&mut self, state: (u64, u64)) {
         self.done_at = Some(state);
     }

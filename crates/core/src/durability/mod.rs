@@ -77,7 +77,7 @@ struct FlushMark {
 }
 
 impl FlushMark {
-    /// Notes that everything up to a number is durable.
+    /// Called when everything up to a number is durable.
     fn flushed(&mut self, seq: u64, due_us: Micros) {
         while let Some((_, mark)) = self.carried.front().filter(|c| c.0 <= seq) {
             self.durable = *mark;
@@ -136,7 +136,7 @@ impl Durability {
         self.sequence.expect(seq, 1);
     }
 
-    /// Notes that one I/O of a number is completed; returns whether it was the last.
+    /// Called when one I/O of a number is completed; returns whether it was the last.
     pub fn done(&mut self, seq: u64) -> bool {
         self.sequence.done(seq)
     }
@@ -200,13 +200,13 @@ impl Durability {
         true
     }
 
-    /// Notes that the flush was sent to a device.
+    /// Called when the flush was sent to a device.
     pub fn flush_sent(&mut self) {
         self.flush.as_mut().expect("a flush is under way").in_flight += 1;
     }
 
-    /// Notes that a device has answered. If it was the last, returns the number up to which everything is
-    /// durable now. Commits that are not marked then are due to be marked at `mark_due_us`.
+    /// Called when a device has answered. If it was the last, returns the number up to which everything is durable now.
+    /// Commits that are not marked then are due to be marked at `mark_due_us`.
     pub fn flush_answered(&mut self, mark_due_us: Micros) -> Option<u64> {
         let flush = self.flush.as_mut().expect("a flush is under way");
         flush.in_flight -= 1;
@@ -245,7 +245,7 @@ impl Durability {
         self.mark.held_at.is_some()
     }
 
-    /// Notes that the write with this number carries the current flush mark; returns the mark.
+    /// Called when the write with this number carries the current flush mark; returns the mark.
     pub fn carry_mark(&mut self, seq: u64) -> u64 {
         let (mark, carried) = (self.mark(), &mut self.mark.carried);
         if mark > carried.back().map_or(self.mark.durable, |c| c.1) {
@@ -264,7 +264,7 @@ impl Durability {
         self.mark.due_us
     }
 
-    /// Notes that the mark is about to be written. It is due again at `due_us` unless it is durable by then.
+    /// Called when the mark is about to be written. It is due again at `due_us` unless it is durable by then.
     pub fn put_off_mark(&mut self, due_us: Option<Micros>) {
         self.mark.due_us = due_us;
     }

@@ -138,7 +138,7 @@ impl RecordWriter {
         self.writing.is_none() && self.wanted <= self.durable
     }
 
-    /// Notes that no device is left to write the record to. Returns whether a version was still wanted.
+    /// Called when no device is left to write the record to. Returns whether a version was still wanted.
     pub fn give_up(&mut self) -> bool {
         std::mem::replace(&mut self.durable, self.wanted) < self.wanted
     }
@@ -178,13 +178,13 @@ impl RecordWriter {
         }
     }
 
-    /// Notes that a copy was sent to this many devices under this number.
+    /// Called when a copy was sent to this many devices under this number.
     pub fn sent(&mut self, write: RecordWrite, seq: u64, devices: u32) {
         self.pages += u64::from(devices) * write.pages().len() as u64;
         self.writing = Some(RecordWrite { in_flight: devices, seq, ..write });
     }
 
-    /// Notes that a device has answered the write of a copy; returns whether it was the last.
+    /// Called when a device has answered the write of a copy; returns whether it was the last.
     pub fn answered(&mut self) -> bool {
         let write = self.writing.as_mut().expect("the record is being written");
         write.in_flight -= 1;

@@ -34,7 +34,7 @@ impl Sequence {
         self.in_flight[at].1 += ios;
     }
 
-    /// Notes that one I/O of a number is completed; returns whether it was the last.
+    /// Called when one I/O of a number is completed; returns whether it was the last.
     pub fn done(&mut self, seq: u64) -> bool {
         let at = self.position(seq);
         self.in_flight[at].1 -= 1;

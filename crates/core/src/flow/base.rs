@@ -169,7 +169,7 @@ impl Core {
         self.requests.iter().any(|(_, r)| r.disk == disk && !matches!(r.op, Op::Read | Op::Flush))
     }
 
-    /// Notes that a request that has been accepted changes blocks of its disk.
+    /// Called when a request that has been accepted changes blocks of its disk.
     pub(crate) fn note_change(&mut self, disk: DiskNo, blocks: std::ops::Range<u64>) {
         let d = self.disk_mut(disk);
         if let Some(base) = &mut d.base

@@ -74,7 +74,7 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Notes that a block that has been dirty since this time is staged.
+    /// Called when a block that has been dirty since this time is staged.
     pub(crate) fn note_staged_since(&mut self, disk: DiskNo, since_us: Micros) {
         let cleaner = &mut self.disk_mut(disk).cleaner;
         cleaner.staged_since_us = cleaner.staged_since_us.min(since_us);

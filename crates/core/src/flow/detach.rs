@@ -142,7 +142,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that the lost data was dropped.
+    /// Called when the lost data was dropped.
     fn advance_loss(&mut self, disk: DiskNo) {
         if let Some(JobKind::Detach { loss, .. }) = self.disk_mut(disk).job.as_mut().map(|job| &mut job.kind)
         {

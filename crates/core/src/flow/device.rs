@@ -80,15 +80,15 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Notes that a device has disappeared.
+    /// Called when a device has disappeared.
     pub fn fail_device(&mut self, now: Micros, device: DeviceNo) {
         self.now = now;
         self.device_failed(device);
         self.settle();
     }
 
-    /// Notes that the caller has durably recorded that the contents of the lost devices are void. Origins may
-    /// be written again.
+    /// Called when the caller has durably recorded that the contents of the lost devices are void. Origins may be
+    /// written again.
     pub fn loss_recorded(&mut self, now: Micros) {
         self.now = now;
         self.pool.record_loss();
@@ -272,8 +272,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a redundant pool needs these devices until it is rebuilt. Returns true if that is new for
-    /// any of them.
+    /// Marks devices as alone: a redundant pool needs them until it is rebuilt. Returns true if that is new for any of
+    /// them.
     fn stand_alone(&mut self, devices: Vec<DeviceNo>) -> bool {
         if !self.pool.is_redundant() {
             return false;

@@ -115,7 +115,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(())
     }
 
-    /// Notes that a copy did not arrive, or may not have.
+    /// Called when a copy did not arrive, or may not have arrived.
     pub fn copy_lost(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut())
             && let Some(export) = &mut moving.export

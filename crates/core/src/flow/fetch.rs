@@ -107,7 +107,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that the peer has durably forgotten these blocks.
+    /// Called when the peer has durably forgotten these blocks.
     pub fn forgotten_by_peer(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) {
         self.now = now;
         if !self.disks.contains(disk) {

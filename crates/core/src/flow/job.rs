@@ -82,7 +82,7 @@ impl<M: Memory> Call<'_, M> {
         self.disk(disk).requests == 0 && !self.ios.iter().any(|io| io.disk == Some(disk))
     }
 
-    /// Notes that the job has changed the record, and continues when the change is durable.
+    /// Called when the job has changed the record. The job continues when the change is durable.
     pub(crate) fn await_record(&mut self, disk: DiskNo) {
         let version = self.change_record();
         if let Some(job) = self.disk_mut(disk).job.as_mut() {

@@ -188,7 +188,7 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Notes that no clean blocks of a released disk are to be read as copies any more.
+    /// Ends the lending of a released disk: its clean blocks are no longer read as copies.
     pub fn stop_lending(&mut self, disk: DiskNo) {
         if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
             moving.lends = false;

@@ -178,7 +178,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a dirty block cannot be read for cleaning.
+    /// Called when a dirty block cannot be read for cleaning.
     pub(super) fn note_unreadable(&mut self, disk: DiskNo, slot: Live) {
         if let Some(order) = &mut self.disk_mut(disk).cleaner.order {
             order.note_unreadable(slot.block(), slot.seq());

@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Notes that a purge is due but not done, since the pool is stopping: the pool is not whole until the
+    /// Records that a purge is due but will not be done, since the pool is stopping: the pool is not whole until the
     /// next opening has done it.
     pub(crate) fn owe_purge(&mut self) {
         if self.pool.is_degraded() {

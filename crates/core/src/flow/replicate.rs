@@ -97,7 +97,7 @@ impl Core {
             || planted(Bug::FlushUnreplicated)
     }
 
-    /// Notes that the origin has a block: a replica need not keep it.
+    /// Called when the origin has a block: a replica need not keep it.
     pub(crate) fn note_cleaned(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some(moving) = &mut self.disk_mut(disk).moving
             && let Some(replicating) = &mut moving.replicating
@@ -249,7 +249,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(Some(Copied { mask, reused: false }))
     }
 
-    /// Notes that the replica durably has what it was sent of these blocks.
+    /// Called when the replica has durably stored what it was sent of these blocks.
     pub fn replicated(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) {
         self.now = now;
         let Some(replicating) = self.replicating(disk) else { return };
@@ -258,7 +258,7 @@ impl<M: Memory> Call<'_, M> {
         self.settle();
     }
 
-    /// Notes that what the replica was to be sent of a block did not arrive, or may not have.
+    /// Called when a copy or removal for the replica did not arrive, or may not have arrived.
     pub fn not_sent(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some(replicating) = self.replicating(disk) {
             replicating.lost(block);

@@ -100,7 +100,7 @@ impl<M: Memory> Call<'_, M> {
         None
     }
 
-    /// Notes a guest's write for a migration in progress: copies of the block are out of date, and these sectors are
+    /// Records a guest's write in the state of a migration: copies of the block are out of date, and these sectors are
     /// newer than the peer's.
     #[inline]
     pub(crate) fn note_changed(&mut self, disk: DiskNo, block: BlockNo, mask: u8) {
@@ -259,7 +259,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Notes that a dirty block is no longer staged, and wakes flushes that waited only for that.
+    /// Called when a dirty block is no longer staged. Wakes flushes that waited only for that.
     fn unstaged_from(&mut self, disk: DiskNo, group: u64) {
         let flush = &mut self.disk_mut(disk).flush;
         if flush.unstaged(group) {

@@ -60,12 +60,12 @@ impl OriginAccount {
         OriginAccount { in_flight: 0, changes: u64::from(unmarked), durable: 0, unmarked }
     }
 
-    /// Notes that an earlier time may have left volatile writes.
+    /// Called when an earlier time may have left volatile writes.
     pub fn suspect(&mut self) {
         self.changes += 1;
     }
 
-    /// Notes that an earlier time may have left volatile writes that no durable map marks.
+    /// Called when an earlier time may have left volatile writes that no durable map marks.
     pub fn suspect_unmarked(&mut self) {
         self.suspect();
         self.unmarked = true;
@@ -81,7 +81,7 @@ impl OriginAccount {
         self.unmarked
     }
 
-    /// Notes that a flush is done that was sent after this many changes.
+    /// Called when a flush is done that was sent after this many changes.
     pub fn flushed(&mut self, changes: u64) {
         self.durable = self.durable.max(changes);
         self.unmarked &= !self.is_durable();

@@ -33,7 +33,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Notes that a power cut may have lost what no flush covers.
+    /// Called when a power cut may have lost what no flush covers.
     pub(super) fn lose_unflushed(&mut self) {
         let flushed = |disk: &super::Disk| disk.flushes.iter().map(|(begin, _)| *begin).max().unwrap_or(0);
         let flushed: Vec<Tick> = self.disks.iter().map(flushed).collect();

@@ -120,7 +120,7 @@ impl RunningKnee {
         self.present.as_ref()
     }
 
-    /// Notes that from now on one block in 2^`shift` is passed in.
+    /// From now on, expects accesses to one block in 2^`shift`.
     pub fn thin_out(&mut self, shift: u8) {
         if shift != self.recorded_shift {
             self.recorded_shift = shift;
@@ -128,7 +128,7 @@ impl RunningKnee {
         }
     }
 
-    /// Notes an access to a block.
+    /// Records an access to a block.
     pub fn access(&mut self, block: u64) {
         if spread(block).leading_zeros() < self.shift.into() {
             return;

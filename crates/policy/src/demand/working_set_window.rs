@@ -93,7 +93,7 @@ impl WorkingSetWindow {
         self
     }
 
-    /// Notes an access to a block.
+    /// Records an access to a block.
     pub fn access(&mut self, block: u64) {
         let place = spread(block);
         if place.leading_zeros() < self.shift {

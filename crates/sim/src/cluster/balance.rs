@@ -51,7 +51,7 @@ impl Balance {
         self.balancer.may_borrow(host, borrows)
     }
 
-    /// Notes that a proposed move was begun.
+    /// Called when a proposed move was begun.
     pub fn begun(&mut self, now_us: Micros, moved: &haversack_cluster::Move) {
         self.balancer.record(MoveRecord::of(now_us, moved));
     }

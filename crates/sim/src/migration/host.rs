@@ -124,7 +124,7 @@ impl Host {
         self.movers.push(Mover { volume, migration, id, driven_us: now });
     }
 
-    /// Notes the number of a volume's disk.
+    /// Records the number of a volume's disk.
     pub fn note(&mut self, disk: DiskNo, volume: VolumeNo) {
         let at = usize::from(disk.0);
         if at >= self.volumes.len() {

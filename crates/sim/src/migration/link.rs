@@ -203,7 +203,7 @@ impl Direction {
         Some(Departure { free_ns, arrives_ns, parcel })
     }
 
-    /// Notes that the last frame has been sent.
+    /// Called when the last frame has been sent.
     pub fn departed(&mut self) {
         self.is_busy = false;
     }

@@ -178,7 +178,7 @@ impl<M: SimMemory> Driver<M> {
         self.looks.looked(self.now_ns, self.core.next_wakeup().map(|due| due.saturating_mul(1000)));
     }
 
-    /// Notes how long a read took that ends now.
+    /// Records the latency of a read that ends now.
     fn measure(&mut self, read: Option<Read>) {
         let Some(read) = read else { return };
         self.reads.measure(self.now_ns, read);

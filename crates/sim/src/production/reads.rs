@@ -28,7 +28,7 @@ impl ReadTimes {
         ReadTimes { origins: vec![Mean::default(); disks], devices: Mean::default() }
     }
 
-    /// Notes how long a read took that ends now.
+    /// Records the latency of a read that ends now.
     pub fn measure(&mut self, now_ns: u64, read: Read) {
         let took_ns = now_ns - read.since_ns;
         match read.origin_of {

@@ -28,7 +28,7 @@ pub struct Future {
 }
 
 impl Future {
-    /// Notes the next access.
+    /// Records the next access.
     ///
     /// # Errors
     /// [`SimError::TooLong`] beyond 2^32 - 2 accesses.

@@ -22,12 +22,12 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Notes that a copy is being read.
+    /// Called when a copy is being read.
     pub fn sends(&mut self, block: BlockNo, order: u64) {
         self.sent.insert(block.0, order);
     }
 
-    /// Notes that a block changes.
+    /// Called when a block changes.
     pub fn changed(&mut self, block: BlockNo) {
         if let Some(order) = self.sent.get_mut(&block.0)
             && !planted(Bug::ForgetChange)

@@ -81,7 +81,7 @@ impl LateCopies {
         self.blocks.len()
     }
 
-    /// Notes that this host is about to change a block, or has.
+    /// Called when this host is about to change a block, or has changed it.
     pub fn changes(&mut self, block: BlockNo) {
         self.blocks.remove(&block.0);
         if let Some(changed) = &mut self.changed {

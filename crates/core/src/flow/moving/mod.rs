@@ -72,7 +72,7 @@ impl Moving {
         self.allowance != Some(0)
     }
 
-    /// Notes that a block is being fetched from the previous owner.
+    /// Called when a block is being fetched from the previous owner.
     pub fn fetches_one(&mut self) {
         self.allowance = self.allowance.map(|left| left.saturating_sub(1));
     }
@@ -87,7 +87,7 @@ impl Moving {
         self.replicating.as_ref().map_or(0, Replicating::changes)
     }
 
-    /// Notes that a guest has written sectors of a block, or is about to change it in another way.
+    /// Called when a guest has written sectors of a block, or is about to change it in another way.
     pub fn changed(&mut self, block: BlockNo, mask: u8) {
         if let Some(export) = &mut self.export {
             export.changed(block);

@@ -107,7 +107,7 @@ impl PeerBlocks {
         self.blocks.get(&block.0).map_or(0, |block| block.needed)
     }
 
-    /// Notes that this host has newer dirty sectors.
+    /// Called when this host has newer dirty sectors.
     pub fn has_newer(&mut self, block: BlockNo, mask: u8) {
         if let Some(entry) = self.blocks.get_mut(&block.0) {
             entry.needed &= !mask;
@@ -155,7 +155,7 @@ impl PeerBlocks {
         self.set(block, Stage::Fetching);
     }
 
-    /// Notes that the read of a block has ended. One that failed is obtained later.
+    /// Called when the read of a block has ended. One that failed is obtained later.
     pub fn fetched(&mut self, block: BlockNo, is_here: bool) {
         self.fetching -= 1;
         if is_here {
@@ -166,7 +166,7 @@ impl PeerBlocks {
         }
     }
 
-    /// Notes that all of a block is dirty here.
+    /// Called when all of a block is dirty here.
     pub fn settles(&mut self, block: BlockNo) {
         self.set(block, Stage::Settling);
         self.settling.push_back(block);
@@ -207,7 +207,7 @@ impl PeerBlocks {
         ready
     }
 
-    /// Notes that the peer is permanently dead. Nothing is fetched from it any more.
+    /// Called when the peer is permanently dead. Nothing is fetched from it any more.
     pub fn give_up(&mut self, loss: PeerLoss) {
         (self.given_up, self.retry_us) = (Some(loss), 0);
         self.window = self.window.max(URGENT_WINDOW);
@@ -233,7 +233,7 @@ impl PeerBlocks {
         self.blocks.iter().map(|(block, entry)| (BlockNo(*block), entry.needed))
     }
 
-    /// Notes that the peer has durably forgotten a block.
+    /// Called when the peer has durably forgotten a block.
     pub fn forgotten(&mut self, block: BlockNo) {
         if self.get(block).is_some_and(|entry| entry.stage == Stage::Ready) {
             self.blocks.remove(&block.0);

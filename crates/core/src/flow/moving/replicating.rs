@@ -103,7 +103,7 @@ impl Replicating {
         self.blocks.len()
     }
 
-    /// Notes that a block changes.
+    /// Called when a block changes.
     pub fn changed(&mut self, block: BlockNo) {
         if self.is_unknown {
             return;
@@ -124,7 +124,7 @@ impl Replicating {
         }
     }
 
-    /// Notes that the origin has a block.
+    /// Called when the origin has a block.
     pub fn cleaned(&mut self, block: BlockNo) {
         let Some(tracked) = self.blocks.get_mut(&block.0) else { return };
         tracked.is_cleaned = tracked.on_its_way.is_some();
@@ -164,31 +164,31 @@ impl Replicating {
         self.blocks.get(&block.0).map_or(0, |tracked| tracked.held)
     }
 
-    /// Notes that nothing can be sent of a block, because the owner has lost some of it.
+    /// Called when nothing can be sent of a block, because the owner has lost some of it.
     pub fn cannot_send(&mut self, block: BlockNo) {
         self.is_stuck |= self.blocks.get(&block.0).is_some_and(|tracked| tracked.since.is_some());
     }
 
-    /// Notes that a block needs nothing.
+    /// Called when a block needs nothing.
     pub fn needs_nothing(&mut self, block: BlockNo) {
         if let Some(since) = self.blocks.remove(&block.0).and_then(|tracked| tracked.since) {
             self.open.remove(&since);
         }
     }
 
-    /// Notes that the removal of a block, of which nothing is dirty, is on its way.
+    /// Called when the removal of a block, of which nothing is dirty, is on its way.
     pub fn removes(&mut self, block: BlockNo) {
         let tracked = self.blocks.entry(block.0).or_default();
         tracked.on_its_way = Some(OnItsWay { since: tracked.since.take(), removes: true });
     }
 
-    /// Notes that a copy is about to be read and sent.
+    /// Called when a copy is about to be read and sent.
     pub fn sends(&mut self, block: BlockNo) {
         let tracked = self.blocks.entry(block.0).or_default();
         tracked.on_its_way = Some(OnItsWay { since: tracked.since.take(), removes: false });
     }
 
-    /// Notes that the copy with these sectors is being read now: it covers all changes so far.
+    /// Called when the copy with these sectors is being read now: it covers all changes so far.
     pub fn reads(&mut self, block: BlockNo, mask: u8) {
         let Some(tracked) = self.blocks.get_mut(&block.0) else { return };
         let Some(sent) = &mut tracked.on_its_way else { return };
@@ -201,7 +201,7 @@ impl Replicating {
         }
     }
 
-    /// Notes that what was on its way is durable at the replica.
+    /// Called when what was on its way is durable at the replica.
     pub fn arrived(&mut self, block: BlockNo) {
         let Some(tracked) = self.blocks.get_mut(&block.0) else { return };
         let Some(done) = tracked.on_its_way.take() else { return };

@@ -51,7 +51,7 @@ impl Order {
         self.ends.back().copied().unwrap_or(0).max(self.apart_until).max(self.joined_until)
     }
 
-    /// Notes that a flush has made everything up to this commit durable.
+    /// Called when a flush has made everything up to this commit durable.
     pub(super) fn end_group(&mut self, commit: u64) {
         if commit > self.last_end() {
             self.ends.push_back(commit);
@@ -95,7 +95,7 @@ impl Order {
         self.holds_all = false;
     }
 
-    /// Notes whether newer blocks may reach the origin without older ones; `commit` is the last one so far.
+    /// Records whether newer blocks may reach the origin without older ones; `commit` is the last one so far.
     pub(super) fn note_broken(&mut self, is_broken: bool, commit: u64) {
         if is_broken || self.is_broken {
             self.doubtful_until = commit;
@@ -103,7 +103,7 @@ impl Order {
         self.is_broken = is_broken;
     }
 
-    /// Notes that a dirty block cannot be read.
+    /// Called when a dirty block cannot be read.
     pub fn note_unreadable(&mut self, block: BlockNo, commit: u64) {
         self.unreadable.insert(block, commit);
     }

@@ -71,7 +71,7 @@ impl Lending {
         (self.lent.iter().sum(), self.from.iter().filter(|from| !from.is_empty()).count())
     }
 
-    /// Notes that a VM has left a host: the host loses this part of its blocks at lenders.
+    /// Called when a VM has left a host: the host loses this part of its blocks at lenders.
     pub fn lost(&mut self, host: usize, part: f64) {
         for blocks in self.from[host].values_mut() {
             *blocks *= 1.0 - part.clamp(0.0, 1.0);

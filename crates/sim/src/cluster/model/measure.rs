@@ -51,7 +51,7 @@ impl Latencies {
         (self.accesses, self.hits, self.lent_hits, self.sum_us) = (0.0, 0.0, 0.0, 0.0);
     }
 
-    /// Notes that another host's flash served these accesses.
+    /// Called when another host's flash served these accesses.
     pub fn add_lent(&mut self, accesses: f64) {
         self.lent_hits += accesses;
     }

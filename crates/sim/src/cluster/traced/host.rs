@@ -187,7 +187,7 @@ impl Host {
         }
     }
 
-    /// Notes how long a read took that ends now.
+    /// Records the latency of a read that ends now.
     pub fn measure(&mut self, now_ns: u64, read: Option<Read>) {
         if let Some(read) = read {
             self.reads.measure(now_ns, read);

@@ -97,7 +97,7 @@ impl Measure {
         }
     }
 
-    /// Notes the latency of a request.
+    /// Records the latency of a request.
     pub fn latency(&mut self, volume: usize, kind: IoKind, ns: u64) {
         if kind != IoKind::Flush {
             self.latencies[volume].record(ns);

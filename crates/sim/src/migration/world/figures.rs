@@ -26,7 +26,7 @@ pub struct Cached {
 }
 
 impl World<'_> {
-    /// Notes which blocks the moving VM uses more than once before it stops.
+    /// Records which blocks the moving VM uses more than once before it stops.
     pub(super) fn note_use(&mut self, vm: usize, access: &Access) {
         let is_counted = self.vms[vm].role == Role::Moves
             && self.moments.stopped_ns.is_none()

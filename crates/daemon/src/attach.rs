@@ -338,10 +338,8 @@ impl Daemon {
         self.size_filters(pool);
         self.report_to_policy();
         // A disk has no replica while its cache is being sent. So if the disk is to have one, its cache is requested
-        // only when its VM arrives. A host that attaches again a disk that it had before does not request the cache
-        // either: the VM runs elsewhere.
-        let is_new_here = attempt == Attempt::Requested || known.is_none();
-        let may_be_sent = config.replica_host().is_none() && is_new_here;
+        // only when its VM arrives.
+        let may_be_sent = config.replica_host().is_none();
         if may_be_sent && moves.is_some_and(|moves| moves.from.is_some()) {
             self.have_sent(disk)?;
         }

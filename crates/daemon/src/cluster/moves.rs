@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use haversack_api::JobKind;
 use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership};
+use haversack_link::host_id;
 use haversack_model::DiskId;
 use haversack_moves::{Claimed, claim};
 
@@ -20,9 +22,17 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// The displayed reason of a move that an operator has ordered.
 const ORDERED: &str = "an operator's order";
 
-/// Disks of this host that the balancer moves: the destination, and when the move was last in the directory.
+/// Moves of this host's disks by the balancer, by the id of the disk, until they have ended.
 #[derive(Default)]
-pub struct Proposed(Mutex<HashMap<String, (String, Instant)>>);
+pub struct Proposed(Mutex<HashMap<String, ProposedMove>>);
+
+struct ProposedMove {
+    /// The name of the disk.
+    name: String,
+    to: String,
+    /// When the directory last had the move.
+    seen: Instant,
+}
 
 impl Proposed {
     /// Records that the directory has a move of a disk of this host. An operator's move is not recorded: it ends only
@@ -31,8 +41,24 @@ impl Proposed {
         if intent.is_ordered {
             self.0.locked().remove(disk);
         } else {
-            self.0.locked().insert(disk.into(), (intent.to.clone(), Instant::now()));
+            let (name, to) = (intent.name.clone(), intent.to.clone());
+            self.0.locked().insert(disk.into(), ProposedMove { name, to, seen: Instant::now() });
         }
+    }
+
+    /// Forgets a move of a disk: the operator moves it.
+    fn forget(&self, disk: &str) {
+        self.0.locked().remove(disk);
+    }
+
+    /// Whether the balancer moves a disk to this host.
+    pub(super) fn is_moved_to(&self, disk: DiskId, to: &str) -> bool {
+        self.0.locked().get(&disk.to_string()).is_some_and(|proposed| proposed.to == to)
+    }
+
+    /// Counts the time without the directory as time in which it had the moves.
+    fn see_again(&self) {
+        self.0.locked().values_mut().for_each(|proposed| proposed.seen = Instant::now());
     }
 }
 
@@ -78,7 +104,7 @@ impl Daemon {
         let Some(cluster) = self.cluster() else { return Ok(None) };
         let (directory, disk, to) = (&cluster.directory, id.to_string(), to.to_ascii_lowercase());
         match claim(&directory.view(), &disk, &to) {
-            Claimed::Free => {}
+            Claimed::Free => cluster.proposed.forget(&disk),
             Claimed::Same(intent) => {
                 cluster.proposed.note(&disk, intent);
                 return Ok(None);
@@ -165,36 +191,44 @@ impl Cluster {
     /// Otherwise they would be sent forever.
     pub(super) fn stop_given_up(&self, daemon: &Daemon) {
         if !self.is_current() {
+            self.proposed.see_again();
             return;
         }
         let (view, me) = (self.directory.view(), self.directory.name());
         for (disk, intent) in view.intents.iter().filter(|(_, intent)| intent.record.from == me) {
             self.proposed.note(disk, &intent.record);
         }
-        self.proposed.0.locked().retain(|disk, (to, seen)| {
-            if view.intents.contains_key(disk) || seen.elapsed() < GIVEN_UP {
+        self.proposed.0.locked().retain(|disk, proposed| {
+            if view.intents.contains_key(disk) || proposed.seen.elapsed() < GIVEN_UP {
                 return true;
             }
-            // The directory shows only what was reported last. This daemon itself knows whether the disk is being sent.
-            let name = view.disks.get(disk).map(|entry| entry.record.name.as_str());
-            let Some(name) = name else { return false };
-            let ended = report::sent_to(daemon, name).and_then(|sent_to| {
-                let is_sent = sent_to.as_ref() == Some(to);
-                if is_sent { daemon.stop_migration(name).map(|()| true) } else { Ok(false) }
-            });
-            match ended {
-                Ok(true) => tracing::info!(disk = name, to, "the move was given up: the disk stays here"),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(
-                        disk = name,
-                        to,
-                        "cannot determine whether the disk is still being sent, trying again: {error}"
-                    );
-                    return true;
-                }
-            }
-            false
+            give_up(daemon, proposed).unwrap_or_else(|error| {
+                tracing::debug!(
+                    disk = proposed.name,
+                    to = proposed.to,
+                    "cannot determine whether the disk is still being sent, trying again: {error}"
+                );
+                true
+            })
         });
     }
+}
+
+/// Stops sending a disk whose move is no longer in the directory. Returns whether the disk is still sent: if a
+/// hypervisor has it open at the destination, the VM may be running there and not have written yet.
+fn give_up(daemon: &Daemon, proposed: &ProposedMove) -> Result<bool> {
+    let (Some(hosts), Ok(disk)) = (daemon.hosts(), daemon.disk(&proposed.name)) else { return Ok(false) };
+    let is_sent = match report::sent_to(daemon, &disk)? {
+        Some(to) => hosts.name_of(to) == proposed.to,
+        None => daemon.jobs.is_running(JobKind::Migrate, &proposed.name),
+    };
+    if !is_sent {
+        return Ok(false);
+    }
+    if hosts.is_wanted(disk.id, host_id(&proposed.to)) {
+        return Ok(true);
+    }
+    daemon.give_up_migration(&proposed.name)?;
+    tracing::info!(disk = proposed.name, to = proposed.to, "the move was given up: the disk stays here");
+    Ok(false)
 }

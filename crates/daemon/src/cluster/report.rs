@@ -7,12 +7,12 @@ use haversack_api::{DiskState, DiskStatus, JobKind, Latency, PoolState, ReplicaS
 use haversack_cluster::outline;
 use haversack_directory::{DiskRecord, HostRecord, Load, PoolRecord, Report, VmNeeds, Worth};
 use haversack_engine::MoveStatus;
-use haversack_model::{BLOCK_BYTES, DiskId};
+use haversack_model::{BLOCK_BYTES, DiskId, HostId};
 use haversack_policy::Curve;
 
 use super::config::ClusterConfig;
 use super::loans;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Disk};
 use crate::error::Result;
 use crate::hosts::Hosts;
 use crate::settings;
@@ -165,9 +165,11 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     let backend = &daemon.pool(&disk.pool).ok()?.backend;
     let status: Option<MoveStatus> = backend.migration_status(id).ok()?;
     match (daemon.owned_epoch(id), status) {
-        (Some(epoch), Some(status)) => {
-            Some(Place { epoch, can_move: true, moving_to: moving_to(daemon, hosts, &disk.name, &status) })
-        }
+        (Some(epoch), Some(status)) => Some(Place {
+            epoch,
+            can_move: true,
+            moving_to: moving_to(daemon, hosts, &disk.name, id, &status),
+        }),
         // The disk is detached, and this host still owns it.
         (Some(epoch), None) => Some(Place { epoch, ..stays }),
         // The disk does not move.
@@ -176,24 +178,25 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     }
 }
 
-/// Returns the host to which a disk of this host is on its way. A disk that is attached on another host as well, but
-/// only waits there, is not on its way.
-fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, status: &MoveStatus) -> Option<String> {
-    let is_on_its_way = !status.is_ready || daemon.jobs.is_running(JobKind::Migrate, name);
-    status.to.filter(|_| is_on_its_way).map(|to| hosts.name_of(to))
+/// Returns the host to which a disk of this host is on its way. A disk of which everything has been sent, and that
+/// nobody moves, only waits at the other host.
+fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, id: DiskId, status: &MoveStatus) -> Option<String> {
+    let to = hosts.name_of(status.to?);
+    let is_moved = daemon.jobs.is_running(JobKind::Migrate, name)
+        || daemon.cluster().is_some_and(|cluster| cluster.proposed.is_moved_to(id, &to));
+    Some(to).filter(|_| !status.is_ready || is_moved)
 }
 
 /// Returns the host that a disk of this host is sent to, also if everything has been sent and only changes follow.
 ///
 /// # Errors
 /// The pool does not answer.
-pub(super) fn sent_to(daemon: &Daemon, name: &str) -> Result<Option<String>> {
-    let (Some(hosts), Ok(disk)) = (daemon.hosts(), daemon.disk(name)) else { return Ok(None) };
+pub(super) fn sent_to(daemon: &Daemon, disk: &Disk) -> Result<Option<HostId>> {
     if daemon.owned_epoch(disk.id).is_none() {
         return Ok(None);
     }
     let status = daemon.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
-    Ok(status.and_then(|status: MoveStatus| status.to).map(|to| hosts.name_of(to)))
+    Ok(status.and_then(|status: MoveStatus| status.to))
 }
 
 fn worth(daemon: &Daemon, disk: &DiskStatus) -> Worth {

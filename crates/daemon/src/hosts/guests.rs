@@ -4,11 +4,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use haversack_model::{DiskId, HostId};
 
-use super::talk::Question;
+use super::talk::{Answer, Question};
 use super::{Hosts, LOOK_EVERY};
 use crate::daemon::{Daemon, Disk};
 use crate::pool::Pool;
@@ -33,10 +34,80 @@ pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     )
 }
 
+/// A question to a host.
+struct Asked {
+    host: HostId,
+    at: Instant,
+    answers: Receiver<(HostId, Answer)>,
+}
+
+impl Asked {
+    fn is_answered(&self) -> bool {
+        self.answers.try_recv().is_ok()
+    }
+
+    /// Whether it is time to ask again: the question or its answer may have been lost with the connection.
+    fn is_due(&self, now: Instant) -> bool {
+        now.duration_since(self.at) >= ASK_EVERY
+    }
+}
+
+/// A disk that a host is to stop sending.
+struct Stopping {
+    /// The last request to send it. The request to stop must not overtake it.
+    sending: Asked,
+    asked: Option<Asked>,
+}
+
+/// Requests to send disks, and to stop sending them. The first are repeated while the disk is expected, the others
+/// until the host answers: one that is not told would send the disk forever.
+#[derive(Default)]
+struct Requests {
+    sending: HashMap<DiskId, Asked>,
+    stopping: HashMap<DiskId, Stopping>,
+}
+
+impl Requests {
+    /// Makes the requests that are due for the expected disks and their owners. `ask` puts a question to a host.
+    fn make(
+        &mut self,
+        expected: &HashMap<DiskId, HostId>,
+        now: Instant,
+        ask: impl Fn(HostId, DiskId, &Question) -> Receiver<(HostId, Answer)>,
+    ) {
+        let ask =
+            |host, disk, question: &Question| Asked { host, at: now, answers: ask(host, disk, question) };
+        for (disk, owner) in expected {
+            self.stopping.remove(disk);
+            let is_due = |asked: &Asked| asked.host != *owner || asked.is_due(now);
+            if self.sending.get(disk).is_none_or(is_due) {
+                // The answer does not matter: what is not sent ahead is fetched later.
+                self.sending.insert(*disk, ask(*owner, *disk, &Question::Send));
+            }
+        }
+        for (disk, sending) in self.sending.extract_if(|disk, _| !expected.contains_key(disk)) {
+            self.stopping.insert(disk, Stopping { sending, asked: None });
+        }
+        self.stopping.retain(|disk, stopping| {
+            if stopping.asked.as_ref().is_some_and(Asked::is_answered) {
+                return false;
+            }
+            let is_due = match &stopping.asked {
+                Some(asked) => asked.is_due(now),
+                None => stopping.sending.is_answered() || stopping.sending.is_due(now),
+            };
+            if is_due {
+                // The owner knows whether the disk has left it.
+                stopping.asked = Some(ask(stopping.sending.host, *disk, &Question::Stop));
+            }
+            true
+        });
+    }
+}
+
 #[derive(Default)]
 struct Watch {
-    /// The hosts that were asked to send disks, and when.
-    asked: HashMap<DiskId, (HostId, Instant)>,
+    requests: Requests,
     /// Disks that were served here when they were last looked at.
     served: HashSet<DiskId>,
     /// Disks whose guests have moved away, and whose hypervisors have not closed them yet.
@@ -47,7 +118,7 @@ impl Watch {
     /// Requests the disks that a hypervisor has opened since the last call, and cancels the requests for those that it
     /// has closed.
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
-        let mut expected = HashSet::new();
+        let mut expected = HashMap::new();
         let mut served = HashSet::new();
         let mut opened = HashSet::new();
         for pool in daemon.pools() {
@@ -62,25 +133,15 @@ impl Watch {
                     self.left.insert(disk);
                 }
                 let owner = if self.left.contains(&disk) { None } else { owner(pool, disk) };
-                let Some(owner) = owner else { continue };
-                expected.insert(disk);
-                let due = |(of, at): &(HostId, Instant)| *of != owner || at.elapsed() >= ASK_EVERY;
-                if self.asked.get(&disk).is_none_or(due) {
-                    self.asked.insert(disk, (owner, Instant::now()));
-                    // The answer does not matter: what is not sent ahead is fetched later.
-                    drop(hosts.ask_now(&[owner], disk, &Question::Send));
+                if let Some(owner) = owner {
+                    expected.insert(disk, owner);
                 }
             }
         }
         self.left.retain(|disk| opened.contains(disk));
         self.served = served;
-        let gone: Vec<DiskId> = self.asked.keys().copied().filter(|disk| !expected.contains(disk)).collect();
-        for disk in gone {
-            if let Some((owner, _)) = self.asked.remove(&disk) {
-                // The owner knows whether the disk has left it.
-                drop(hosts.ask_now(&[owner], disk, &Question::Stop));
-            }
-        }
+        self.requests
+            .make(&expected, Instant::now(), |host, disk, question| hosts.ask_now(&[host], disk, question));
     }
 }
 
@@ -96,4 +157,65 @@ fn front_ends(daemon: &Daemon) -> HashSet<DiskId> {
         disk.with(|inner| inner.vhost_user.as_ref().is_some_and(|server| !server.connected().is_empty()))
     };
     disks.values().filter(|disk| has_one(disk)).map(|disk| disk.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Hosts that answer only when the test does.
+    #[derive(Default)]
+    struct Others(RefCell<Vec<(Question, Sender<(HostId, Answer)>)>>);
+
+    impl Others {
+        fn ask(&self, question: &Question) -> Receiver<(HostId, Answer)> {
+            let (sender, answers) = channel();
+            self.0.borrow_mut().push((question.clone(), sender));
+            answers
+        }
+
+        /// Returns what was asked since the last call, and answers it if that is wanted.
+        fn asked(&self, answers: bool) -> String {
+            let mut text = String::new();
+            for (question, sender) in self.0.borrow_mut().drain(..) {
+                text += match question {
+                    Question::Send => "send ",
+                    Question::Stop => "stop ",
+                    _ => "? ",
+                };
+                if answers {
+                    sender.send((HostId(1), Answer::Done)).unwrap();
+                }
+            }
+            text
+        }
+    }
+
+    #[test]
+    fn a_host_is_asked_to_stop_until_it_answers() {
+        let (others, mut requests, start) = (Others::default(), Requests::default(), Instant::now());
+        let (disk, host) = (DiskId([7; 16]), HostId(1));
+        let expected = HashMap::from([(disk, host)]);
+        let mut at = |seconds: u64, expected: &HashMap<DiskId, HostId>, answers: bool| {
+            let now = start + Duration::from_secs(seconds);
+            requests.make(expected, now, |_, _, question| others.ask(question));
+            others.asked(answers)
+        };
+        let none = HashMap::new();
+        assert_eq!(at(0, &expected, true), "send ");
+        assert_eq!(at(4, &expected, true), "", "it was asked four seconds ago");
+        assert_eq!(at(5, &expected, false), "send ");
+        assert_eq!(at(6, &none, false), "", "the request to stop must not overtake the last one to send");
+        assert_eq!(at(10, &none, false), "stop ");
+        assert_eq!(at(14, &none, false), "");
+        assert_eq!(at(15, &none, true), "stop ", "the first one was lost");
+        assert_eq!(at(60, &none, false), "", "it was answered");
+        assert_eq!(at(61, &expected, true), "send ");
+        assert_eq!(at(62, &none, false), "stop ");
+        assert_eq!(at(63, &expected, true), "send ", "the hypervisor is back");
+        assert_eq!(at(64, &none, true), "stop ");
+    }
 }

@@ -21,6 +21,8 @@ use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 
+/// How long after a host's last request for a disk a hypervisor may still have the disk open there: three requests.
+const WANTED: Duration = Duration::from_secs(15);
 /// How long the other host has to attach the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a host that was connected may be disconnected before it has answered.
@@ -58,6 +60,7 @@ impl Daemon {
         let to_host = hosts.find(&to).ok_or_else(|| Hosts::unknown(&to))?;
         let method = method.unwrap_or(hosts.method);
         hosts.aborted.locked().remove(&(disk.id, to_host));
+        hosts.given_up.locked().remove(&disk.id);
         hosts.keep(disk.id, keep);
         let (daemon, name) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Migrate, &name.clone(), move |control| {
@@ -109,7 +112,9 @@ impl Daemon {
             }
             let is_left = hosts.is_left(disk.id);
             if control.is_cancelled() || is_left {
-                hosts.aborted.locked().insert((disk.id, to));
+                if !hosts.given_up.locked().remove(&disk.id) {
+                    hosts.aborted.locked().insert((disk.id, to));
+                }
                 backend.stop_migration(handle)?;
                 let why = if is_left { ": the program that moves its VM has not been heard of" } else { "" };
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'{why}"));
@@ -119,20 +124,37 @@ impl Daemon {
         }
     }
 
-    /// Stops sending a disk ahead.
+    /// Stops sending a disk ahead, as the operator wishes: the destination's requests for the disk are refused.
     ///
     /// # Errors
     /// There is no such disk, it does not move, or another host has it already.
     pub fn stop_migration(&self, name: &str) -> Result<()> {
         let disk = self.disk(name)?;
-        let handle = disk.attached()?;
-        let running = self.jobs.cancel_of(JobKind::Migrate, name);
         let backend = &self.pool(&disk.config().pool)?.backend;
         let sent_to = backend.migration_status(disk.id)?.and_then(|status| status.to);
         if let (Some(to), Some(hosts)) = (sent_to, self.hosts()) {
             hosts.aborted.locked().insert((disk.id, to));
         }
-        let stopped = backend.stop_migration(handle)?;
+        self.end_migration(name, &disk)
+    }
+
+    /// Stops sending a disk whose move was given up. If a hypervisor opens the disk at the destination after this, the
+    /// disk is sent again.
+    ///
+    /// # Errors
+    /// As [`Daemon::stop_migration`].
+    pub(crate) fn give_up_migration(&self, name: &str) -> Result<()> {
+        let disk = self.disk(name)?;
+        if let Some(hosts) = self.hosts().filter(|_| self.jobs.is_running(JobKind::Migrate, name)) {
+            hosts.given_up.locked().insert(disk.id);
+        }
+        self.end_migration(name, &disk)
+    }
+
+    fn end_migration(&self, name: &str, disk: &Disk) -> Result<()> {
+        let handle = disk.attached()?;
+        let running = self.jobs.cancel_of(JobKind::Migrate, name);
+        let stopped = self.pool(&disk.config().pool)?.backend.stop_migration(handle)?;
         if stopped || running {
             return Ok(());
         }
@@ -226,6 +248,7 @@ impl Daemon {
     pub(super) fn send_to(&self, host: HostId, id: DiskId) -> Result<()> {
         let hosts = self.hosts_or_error()?;
         let (name, disk) = self.by_id(id)?;
+        hosts.note_wanted(id, host);
         let handle = disk.attached()?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         let status = backend.migration_status(id)?;
@@ -256,6 +279,7 @@ impl Daemon {
         let (name, disk) = self.by_id(id)?;
         if let Some(hosts) = self.hosts() {
             hosts.aborted.locked().remove(&(id, host));
+            hosts.wanted.locked().remove(&(id, host));
         }
         let backend = &self.pool(&disk.config().pool)?.backend;
         let is_sent = backend.migration_status(id)?.is_some_and(|status| status.to == Some(host));
@@ -281,6 +305,19 @@ impl Daemon {
             self.take_over_measured(disk.id, Whose::Theirs);
         }
         Ok(())
+    }
+}
+
+impl Hosts {
+    fn note_wanted(&self, disk: DiskId, by: HostId) {
+        let mut wanted = self.wanted.locked();
+        wanted.retain(|_, at| at.elapsed() < WANTED);
+        wanted.insert((disk, by), Instant::now());
+    }
+
+    /// Whether a host has recently requested that a disk be sent to it: a hypervisor there has opened the disk.
+    pub(crate) fn is_wanted(&self, disk: DiskId, by: HostId) -> bool {
+        self.wanted.locked().get(&(disk, by)).is_some_and(|at| at.elapsed() < WANTED)
     }
 }
 

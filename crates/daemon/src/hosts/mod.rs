@@ -85,6 +85,10 @@ pub struct Hosts {
     /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
+    /// When each host last requested that a disk be sent to it.
+    wanted: Mutex<HashMap<(DiskId, HostId), Instant>>,
+    /// Disks whose running migration is to end because its move was given up, not because the operator has aborted it.
+    given_up: Mutex<HashSet<DiskId>>,
     /// When migrations are cancelled unless the programs that drive them keep them alive.
     kept: Mutex<HashMap<DiskId, Instant>>,
     /// How fast disks are being sent.
@@ -166,6 +170,8 @@ impl Hosts {
             links,
             waiting: WaitingTable::default(),
             aborted: Mutex::default(),
+            wanted: Mutex::default(),
+            given_up: Mutex::default(),
             kept: Mutex::default(),
             paces: Mutex::default(),
             answering: AtomicUsize::new(0),

@@ -166,28 +166,33 @@ mod tests {
 
     use super::*;
 
+    struct Open {
+        question: Question,
+        asker: Sender<(HostId, Answer)>,
+    }
+
     /// Hosts that answer only when the test does.
     #[derive(Default)]
-    struct Others(RefCell<Vec<(Question, Sender<(HostId, Answer)>)>>);
+    struct Others(RefCell<Vec<Open>>);
 
     impl Others {
         fn ask(&self, question: &Question) -> Receiver<(HostId, Answer)> {
-            let (sender, answers) = channel();
-            self.0.borrow_mut().push((question.clone(), sender));
+            let (asker, answers) = channel();
+            self.0.borrow_mut().push(Open { question: question.clone(), asker });
             answers
         }
 
         /// Returns what was asked since the last call, and answers it if that is wanted.
         fn asked(&self, answers: bool) -> String {
             let mut text = String::new();
-            for (question, sender) in self.0.borrow_mut().drain(..) {
+            for Open { question, asker } in self.0.borrow_mut().drain(..) {
                 text += match question {
                     Question::Send => "send ",
                     Question::Stop => "stop ",
                     _ => "? ",
                 };
                 if answers {
-                    sender.send((HostId(1), Answer::Done)).unwrap();
+                    asker.send((HostId(1), Answer::Done)).unwrap();
                 }
             }
             text

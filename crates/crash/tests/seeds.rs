@@ -294,6 +294,7 @@ const CLUSTER: &[(u64, &str)] = &[
     (101792, "two hosts that have handed over a disk to each other wait for space for each other"),
     (100710, "a bug of the simulator: a leader's own move counted as one that it had heard of before"),
     (1422, "blocks that are kept for the next owner are taken for obsolete when the disk was passed on"),
+    (500000245, "a host that gives up a dead one waits for space that blocks of disks taken from it hold"),
 ];
 
 #[test]

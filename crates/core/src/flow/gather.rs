@@ -1,11 +1,17 @@
 //! Gathering: dirty blocks of a disk that is not in use here move to fewer segments, so that another disk gets one.
 //!
-//! Dirty blocks of a disk that was handed over stay until its new owner has them, and those of a detached one until it
-//! is attached again. If every segment has a few of them, no other disk gets space. Other disks then work without the
+//! Dirty blocks of a disk that was handed over stay until its new owner has them, those of a detached one until it
+//! is attached again, and those of one that another host has taken over until it is forgotten by name. If every segment has
+//! a few of them, no other disk gets space. Other disks then work without the
 //! cache (`mirror_unavailable.rs`), except for one that needs dirty blocks of another host: its blocks have to be durable
 //! here before they may be written to the origin. Two hosts that have handed over a disk to each other would wait for each
-//! other forever. So the dirty blocks of one segment are staged again, and committed to others of their disk. Then the
-//! segment is given up. That needs a disk with two segments on the device.
+//! other forever, and so would a host that gives up a dead one. So the dirty blocks of one segment are staged again, and
+//! committed to others of their disk. Then the segment is given up. That needs a disk with two segments on the device.
+//!
+//! Blocks of a disk that was taken over are moved, not dropped, although no host asks for them any more: every host with the
+//! disk has a higher epoch on record. But they may be the only copies of what a guest has written, which the new owner
+//! has had to give up as lost. The operator may want to see them, and only the operator destroys them
+//! (`takeover.rs`).
 //!
 //! Invariants
 //! - One segment is emptied at a time. No block is committed to it meanwhile.
@@ -17,6 +23,7 @@ use haversack_model::{DeviceNo, DiskNo, Micros};
 
 use crate::core::{Call, Core};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
+use crate::format::record::Moved;
 use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 
@@ -61,10 +68,11 @@ impl Core {
         has_job || self.devices.leaves_any() || self.devices.has_gone()
     }
 
-    /// Whether the disk is not in use here, so that its dirty blocks are only kept.
+    /// Whether the disk's dirty blocks only wait here: until it is attached, for its new owner, or to be forgotten.
     fn is_waiting(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
-        d.life.is_detached() || d.life.is_peer()
+        let is_obsolete = matches!(d.moved, Moved::Overtaken { .. }) && d.life.is_dormant();
+        d.life.is_detached() || d.life.is_peer() || is_obsolete && !d.life.is_forgotten()
     }
 
     /// Returns the segment that is emptied with the least effort, of those that keep other disks out.

@@ -1,13 +1,15 @@
-//! Dirty blocks of a disk that was handed over must not prevent another disk from fetching its blocks from its previous
-//! owner.
+//! Dirty blocks of a disk that was handed over, or taken over by another host, keep no other disk out that has to take blocks over
+//! from another host.
 
-use haversack_core::{CoreConfig, DiskConfig, IoFailure, RequestTag, Target};
+use haversack_core::{CoreConfig, DiskConfig, IoFailure, Moved, PeerLoss, RequestTag, Target, offline};
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
 
 use crate::common::*;
 
 const SECTORS: u64 = 8 * 900;
 const THERE: HostId = HostId(9);
+/// An epoch that is taken by force.
+const FORCED: u64 = 1_000;
 
 fn config() -> CoreConfig {
     CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
@@ -27,7 +29,8 @@ fn filled(devices: &[u32], redundancy: bool, segments: u64) -> (Rig, DiskNo, u64
     fill(Rig::new(devices, redundancy, config()), segments)
 }
 
-fn fill(mut rig: Rig, segments: u64) -> (Rig, DiskNo, u64) {
+/// Writes dirty blocks of a disk until it has that many segments. Returns how many.
+fn write_until(rig: &mut Rig, segments: u64) -> (DiskNo, u64) {
     let disk = rig.attach(&lazy(0), 1);
     let mut blocks = 0;
     while rig.usage(disk).segments < segments {
@@ -35,6 +38,11 @@ fn fill(mut rig: Rig, segments: u64) -> (Rig, DiskNo, u64) {
         blocks += 1;
     }
     rig.flush(disk);
+    (disk, blocks)
+}
+
+fn fill(mut rig: Rig, segments: u64) -> (Rig, DiskNo, u64) {
+    let (disk, blocks) = write_until(&mut rig, segments);
     let now = rig.now;
     let job = rig.core().freeze(now, disk).expect("the disk is attached");
     rig.finish(job);
@@ -154,4 +162,68 @@ fn a_block_that_cannot_be_read_is_not_tried_for_ever() {
     // The device works again: gathering continues after a pause.
     rig.wait(3_000_000);
     assert_held(&mut rig, disk, blocks);
+}
+
+/// A pool whose segments all have dirty blocks of a disk that another host has taken over. Returns how many.
+fn overtaken() -> (Rig, DiskNo, u64) {
+    let mut rig = Rig::new(&[4], false, config());
+    let (disk, blocks) = write_until(&mut rig, 4);
+    let now = rig.now;
+    let job = rig.core().overtaken(now, disk, FORCED, THERE).expect("the epoch is higher");
+    rig.finish(job);
+    (rig, disk, blocks)
+}
+
+/// Checks that the dirty blocks of the disk that was taken over are all in the pool, and readable, after a power cut.
+fn assert_kept(rig: Rig, disk: DiskNo, blocks: u64) {
+    assert_eq!(rig.running().disk_info(disk).map(|info| info.moved), Some(Moved::Overtaken { to: THERE }));
+    assert_eq!(rig.running().overtaken_blocks(disk), blocks);
+    let report = offline::check(&mut rig.power_cut(), true).expect("the pool is whole");
+    let kept = report.disks.iter().find(|report| report.id == disk_id(0)).expect("it is known");
+    assert_eq!(kept.dirty_blocks, (0..blocks).map(BlockNo).collect::<Vec<_>>());
+    assert!(kept.bad_blocks.is_empty() && !kept.damaged);
+}
+
+#[test]
+fn a_disk_that_was_overtaken_makes_room_and_keeps_its_dirty_blocks() {
+    let (mut rig, disk, blocks) = overtaken();
+    assert!(is_taken_over(&mut rig));
+    assert_kept(rig, disk, blocks);
+}
+
+#[test]
+fn a_dead_peer_is_given_up_although_dirty_blocks_of_an_overtaken_disk_fill_the_pool() {
+    let (mut rig, disk, blocks) = overtaken();
+    let coming = begin_to_take_over(&mut rig);
+    rig.run();
+    let now = rig.now;
+    let job = rig.core().give_up_peer(now, coming, FORCED, PeerLoss::Recorded).expect("it needs a block");
+    rig.wait(3_000_000);
+    rig.finish(job);
+    assert_eq!(rig.running().disk_info(coming).map(|info| info.moved), Some(Moved::No));
+    assert_eq!(rig.read(coming, 40, 8), [3; 8]);
+    assert_kept(rig, disk, blocks);
+}
+
+#[test]
+fn a_kill_while_an_overtaken_disk_makes_room_loses_none_of_its_blocks() {
+    let (mut rig, disk, blocks) = overtaken();
+    begin_to_take_over(&mut rig);
+    rig.run_without(is_segment_write);
+    assert!(rig.usage(disk).dirty_blocks > blocks, "no block is staged again");
+    let mut rig = rig.after_kill(config());
+    rig.wait(3_000_000);
+    assert_kept(rig, disk, blocks);
+}
+
+#[test]
+fn an_overtaken_disk_can_be_forgotten_while_it_makes_room() {
+    let (mut rig, disk, _) = overtaken();
+    let coming = begin_to_take_over(&mut rig);
+    rig.run_without(is_segment_write);
+    let now = rig.now;
+    let job = rig.core().forget(now, disk, Some(disk_id(0))).expect("it is named");
+    rig.finish(job);
+    rig.wait(3_000_000);
+    assert_eq!(rig.running().ready_to_forget(coming, 10), [BlockNo(5)]);
 }

@@ -88,11 +88,15 @@ impl Manager {
 
     /// Whether a VM can be started on a host.
     pub fn can_run(&self, machines: &Machines, vm: usize, at: usize) -> bool {
+        !self.barred.contains(&(vm, at)) && Self::is_free_for(machines, vm, at)
+    }
+
+    /// Whether a host is up and let in, and nothing that is left there of a VM's disks is in its way.
+    pub fn is_free_for(machines: &Machines, vm: usize, at: usize) -> bool {
         let host = &machines.hosts[at];
         let is_free =
             |of: &usize| !machines.guests[*of].orphans_at().contains(&at) && !host.has_obsolete(*of);
-        let is_barred = self.barred.contains(&(vm, at));
-        host.running.is_some() && !host.fenced && !is_barred && VMS[vm].iter().all(is_free)
+        host.running.is_some() && !host.fenced && VMS[vm].iter().all(is_free)
     }
 
     /// Ends a VM, and its move. It is off until it is started.

@@ -343,9 +343,12 @@ impl Cluster {
     /// Returns the host that is to take a disk over; rarely two.
     fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
-        let is_possible = |at: &usize| {
-            !away.contains(at) && self.daemons[*at].is_some() && self.manager.can_run(&self.machines, vm, *at)
+        // A note of a take-over that came to nothing does not keep the next one from the disk.
+        let is_free = |at: usize| {
+            self.manager.can_run(&self.machines, vm, at)
+                || self.has_void_note(at, of) && Manager::is_free_for(&self.machines, vm, at)
         };
+        let is_possible = |at: &usize| !away.contains(at) && self.daemons[*at].is_some() && is_free(*at);
         let mut possible: Vec<usize> = (0..HOSTS).filter(is_possible).collect();
         self.operator.rng.shuffle(&mut possible);
         let preferred = [self.operator.next[of].0, Some(self.machines.guests[of].host)];

@@ -17,6 +17,7 @@ mod first_start;
 mod harness;
 mod helper_hosts;
 mod hosts;
+mod knowledge;
 mod libvirt_hook;
 mod migration;
 mod monitoring;

@@ -399,7 +399,7 @@ impl Daemon {
             // The blocks that it had before are still cached.
             Some(known) => drop(pool.known.locked().insert(id, KnownDisk { dirty_bytes: 0, ..known })),
             None => {
-                wait(&pool.backend.forget(id, false)?)?;
+                wait(&pool.backend.forget(id, false, None)?)?;
                 pool.known.locked().remove(&id);
             }
         }

@@ -113,6 +113,8 @@ pub trait Backend: Send + Sync {
     fn fetch_rest(&self, disk: DiskHandle) -> Result<()>;
     /// See [`PoolHandle::overtaken`].
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool>;
+    /// See [`PoolHandle::heard_of_owner`].
+    fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()>;
     /// See [`PoolHandle::takeover_loss`].
     fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss>;
     /// See [`PoolHandle::recorded_disk`].
@@ -124,7 +126,7 @@ pub trait Backend: Send + Sync {
     /// See [`ArenaHandle::clean`].
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob>;
     /// See [`PoolHandle::forget`].
-    fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob>;
+    fn forget(&self, disk: DiskId, destroy_dirty: bool, remembered: Option<u64>) -> Result<StartedJob>;
     /// See [`ArenaHandle::resize`].
     fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob>;
     /// See [`ArenaHandle::set_mode`].
@@ -290,6 +292,10 @@ impl Backend for PoolHandle {
         PoolHandle::overtaken(self, disk, by, epoch)
     }
 
+    fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()> {
+        PoolHandle::heard_of_owner(self, disk, host, epoch)
+    }
+
     fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
         PoolHandle::takeover_loss(self, disk)
     }
@@ -338,8 +344,8 @@ impl Backend for PoolHandle {
         self.arena(disk).clean(disk).map(boxed)
     }
 
-    fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob> {
-        PoolHandle::forget(self, disk, destroy_dirty).map(boxed)
+    fn forget(&self, disk: DiskId, destroy_dirty: bool, remembered: Option<u64>) -> Result<StartedJob> {
+        PoolHandle::forget(self, disk, destroy_dirty, remembered).map(boxed)
     }
 
     fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob> {

@@ -234,7 +234,8 @@ impl Daemon {
         if known.dirty_bytes > 0 && destroy_dirty.is_none() {
             return Err(DaemonError::Dirty { disk: name.to_string(), dirty_bytes: known.dirty_bytes });
         }
-        let job = pool.backend.forget(id, destroy_dirty.is_some())?;
+        let remembered = self.remember_forgotten(id)?;
+        let job = pool.backend.forget(id, destroy_dirty.is_some(), remembered)?;
         let (daemon, name_too) = (self.clone(), name.to_string());
         let config = self.disk(name).ok().map(|disk| disk.config());
         self.jobs.start(JobKind::Forget, name, move |control| {
@@ -259,8 +260,9 @@ impl Daemon {
     fn forget_note(self: &Arc<Self>, name: &str) -> Result<Job> {
         let (daemon, name_too) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Forget, name, move |_| {
-            let noted = daemon.noted(&name_too);
-            Ok(noted.map_or(Ok(()), |id| daemon.state.forget_taken_over(id))?)
+            let Some(id) = daemon.noted(&name_too) else { return Ok(()) };
+            daemon.remember_forgotten(id)?;
+            Ok(daemon.state.forget_taken_over(id)?)
         })
     }
 

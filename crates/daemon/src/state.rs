@@ -15,6 +15,7 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
+use haversack_migrate::KnownBefore;
 use haversack_model::{ArenaNo, DiskId, HostId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,19 @@ struct TakenOver {
     epoch: u64,
 }
 
+/// The most disks of which it is remembered what was on record; the one that was noted first is dropped.
+const MOST_KNOWN: usize = 1_000;
+
+/// What was on record of a disk, and is not any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// What that was.
+    before: KnownBefore,
+    /// Greater than that of those noted earlier.
+    number: u64,
+}
+
 /// The content of the file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,6 +97,9 @@ struct Memory {
     /// Disks, by identity, that other hosts have taken over by force, as they have told this host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
+    /// By identity, what was on record of disks that this host was told to forget, or that others have taken over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    known_before: BTreeMap<String, Known>,
     /// By pool, the numbers of the arenas that lost their last cache device.
     lost_pools: BTreeMap<String, BTreeSet<u8>>,
     /// Accounts of flash writes, by pool.
@@ -233,6 +250,39 @@ impl State {
         })
     }
 
+    /// Returns what was on record of a disk earlier, if that is remembered.
+    pub fn known_before(&self, disk: DiskId) -> Option<KnownBefore> {
+        self.memory.locked().known_before.get(&disk.to_string()).map(|known| known.before)
+    }
+
+    /// Remembers what is on record of disks that will be overwritten or forgotten. What was remembered before stays. Of the disks
+    /// beyond a thousand, those that were noted first are dropped.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_known(
+        &self,
+        disks: impl IntoIterator<Item = (DiskId, KnownBefore)>,
+    ) -> Result<(), StateError> {
+        self.change(|memory| {
+            for (disk, before) in disks {
+                let known = &mut memory.known_before;
+                let earlier = known.get(&disk.to_string()).map(|known| known.before);
+                let all = earlier.map_or(before, |earlier| earlier.and(before));
+                if earlier == Some(all) {
+                    continue;
+                }
+                let number = known.values().map(|known| known.number).max().map_or(0, |last| last + 1);
+                known.insert(disk.to_string(), Known { before: all, number });
+                while known.len() > MOST_KNOWN {
+                    let oldest = known.iter().min_by_key(|(_, known)| known.number);
+                    let Some(oldest) = oldest.map(|(disk, _)| disk.clone()) else { break };
+                    known.remove(&oldest);
+                }
+            }
+        })
+    }
+
     /// Returns the disks, by name.
     pub fn disks(&self) -> BTreeMap<String, RememberedDisk> {
         self.memory.locked().disks.clone()
@@ -332,6 +382,25 @@ mod tests {
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(3), 9)));
         state.forget_taken_over(disk).unwrap();
         assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), None);
+    }
+
+    #[test]
+    fn what_was_known_of_disks_only_grows_and_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, state) = (DiskId([1; 16]), State::open(dir.path()).unwrap());
+        let known = |epoch, had| KnownBefore { epoch, had };
+        state.note_known([(disk, known(7, Some(6)))]).unwrap();
+        state.note_known([(disk, known(5, Some(5)))]).unwrap();
+        assert_eq!(State::open(dir.path()).unwrap().known_before(disk), Some(known(7, Some(6))));
+        let id = |number: usize| {
+            let [low, high] = [number as u8, (number >> 8) as u8];
+            DiskId([2, low, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        };
+        state.note_known((0..MOST_KNOWN - 1).map(|number| (id(number), known(1, None)))).unwrap();
+        assert_eq!(state.known_before(disk), Some(known(7, Some(6))), "there is room for it");
+        state.note_known([(id(MOST_KNOWN), known(1, None))]).unwrap();
+        let again = State::open(dir.path()).unwrap();
+        assert_eq!((again.known_before(disk), again.known_before(id(0))), (None, Some(known(1, None))));
     }
 
     #[test]

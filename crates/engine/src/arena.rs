@@ -271,6 +271,10 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.overtaken(disk, by, epoch))
     }
 
+    pub(crate) fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()> {
+        self.run(move |reactor| reactor.heard_of_owner(disk, host, epoch))
+    }
+
     pub(crate) fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
         self.run(move |reactor| reactor.takeover_loss(disk))
     }
@@ -354,8 +358,8 @@ impl ArenaHandle {
     ///
     /// # Errors
     /// See [`haversack_core::ManageError`].
-    pub(crate) fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<Job> {
-        self.job(move |reactor| reactor.forget(disk, destroy_dirty))
+    pub(crate) fn forget(&self, disk: DiskId, destroy_dirty: bool, remembered: Option<u64>) -> Result<Job> {
+        self.job(move |reactor| reactor.forget(disk, destroy_dirty, remembered))
     }
 
     /// Changes the size of a disk. If it grows, the origin's size is checked first, in the calling thread.

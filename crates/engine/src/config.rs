@@ -164,6 +164,14 @@ pub struct DiskSpec {
     pub beside: Option<DiskId>,
 }
 
+impl DiskSpec {
+    /// Attaches under a higher epoch than this one, unless that is 0.
+    pub(crate) fn above(self, known_epoch: u64) -> DiskSpec {
+        let least = if known_epoch == 0 { 0 } else { known_epoch.saturating_add(1) };
+        DiskSpec { epoch: self.epoch.max(least), ..self }
+    }
+}
+
 /// A backing store that the engine accesses itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OriginSpec {

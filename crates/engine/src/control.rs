@@ -197,10 +197,20 @@ impl Reactor {
         Ok(self.core.resume_admission(number, saved)?)
     }
 
-    /// Forgets a detached disk. It has no handle, so it is named by its permanent identity.
-    pub(crate) fn forget(&mut self, disk: DiskId, destroy_dirty: bool) -> Result<JobId> {
+    /// Forgets a detached disk. It has no handle, so it is named by its permanent identity. It is refused if a higher epoch than
+    /// `remembered` is on record.
+    pub(crate) fn forget(
+        &mut self,
+        disk: DiskId,
+        destroy_dirty: bool,
+        remembered: Option<u64>,
+    ) -> Result<JobId> {
         let is_it = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| info.id == disk);
         let number = self.core.disk_numbers().find(is_it).ok_or(EngineError::Unknown(disk))?;
+        let recorded = self.core.disk_info(number).map_or(0, |info| info.epoch);
+        if remembered.is_some_and(|epoch| epoch < recorded) {
+            return Err(ManageError::Busy.into());
+        }
         let job = self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?;
         self.mover_forgotten(disk);
         Ok(job)

@@ -218,9 +218,18 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
-    /// Puts a detached disk that was left clean on stand-by: until it is attached again, it is released to any host
-    /// that asks for it. Returns false if the pool does not know the disk, or the disk was not left clean. **No other
-    /// host may have taken the disk over by force.**
+    /// Tells the pool that another host says that it owns a disk under this epoch. If the disk's guest waits here for an earlier owner,
+    /// that host is asked instead.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()> {
+        self.known_home(disk).map_or(Ok(()), |arena| arena.heard_of_owner(disk, host, epoch))
+    }
+
+    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
+    /// Returns false if the pool does not know it, or it was not left clean. **It must be certain that no other host
+    /// has taken it over by force.**
     ///
     /// # Errors
     /// The pool has stopped.
@@ -253,14 +262,15 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(None), |arena| arena.recorded_disk(disk))
     }
 
-    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so.
+    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so. It is refused if a higher epoch than `remembered`
+    /// is on record, which the caller has noted elsewhere: the disk has moved on since.
     ///
     /// # Errors
     /// The pool does not know it, or see [`ManageError`].
-    pub fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<Job> {
+    pub fn forget(&self, disk: DiskId, destroy_dirty: bool, remembered: Option<u64>) -> Result<Job> {
         let home = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&disk).copied();
         let home = home.ok_or(EngineError::Unknown(disk))?;
-        self.arenas[usize::from(home.0)].forget(disk, destroy_dirty)
+        self.arenas[usize::from(home.0)].forget(disk, destroy_dirty, remembered)
     }
 
     /// Calls all arenas, and combines their jobs into one.

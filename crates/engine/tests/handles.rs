@@ -4,7 +4,7 @@ mod common;
 
 use common::departing::Departing;
 use common::*;
-use haversack_core::{AdmissionConfig, MonitorConfig, Records, Target};
+use haversack_core::{AdmissionConfig, ManageError, MonitorConfig, Records, Target};
 use haversack_engine::{EngineError, NbdClient, OriginSpec, PoolHandle, TlsFiles, VhostUserConfig};
 use haversack_model::{DiskHandle, DiskId, WriteMode};
 use std::os::unix::net::UnixStream;
@@ -29,8 +29,10 @@ fn the_handle_of_a_detached_disk_names_no_other() {
     let mut client = Client::new(&handle, old, 8 * MIB);
     client.write(0, 8, 1);
     handle.arena(old).detach(old, true).unwrap().wait().unwrap();
-    handle.forget(DiskId([1; 16]), false).unwrap().wait().unwrap();
-    assert!(matches!(handle.forget(DiskId([1; 16]), false).err(), Some(EngineError::Unknown(_))));
+    let moved_on = handle.forget(DiskId([1; 16]), false, Some(0)).err();
+    assert!(matches!(moved_on, Some(EngineError::Manage(ManageError::Busy))), "{moved_on:?}");
+    handle.forget(DiskId([1; 16]), false, Some(1)).unwrap().wait().unwrap();
+    assert!(matches!(handle.forget(DiskId([1; 16]), false, None).err(), Some(EngineError::Unknown(_))));
     let new = attach(&open, spec(2, 8, file(place.origin("two", 8))));
     assert_eq!(new.number(), old.number(), "the place is used again");
     assert_ne!(new, old);

@@ -329,7 +329,7 @@ fn a_disk_in_the_midst_of_a_move_is_not_let_go() {
     let done = |record: &Record| matches!(record, Record::Owner { peers, .. } if peers.is_empty());
     wait_until("the record of that", || done(&status(&b).record));
     b.handle().arena(at_b).detach(at_b, true).unwrap().wait().unwrap();
-    a.handle().forget(DISK, false).unwrap().wait().unwrap();
+    a.handle().forget(DISK, false, None).unwrap().wait().unwrap();
     assert_eq!(a.handle().migration_status(DISK).unwrap(), None);
 }
 

@@ -357,7 +357,7 @@ fn a_loss_that_is_accepted_ends_the_replica() {
     let (places, a, b, [at_a, _]) = lossy(&network);
     a.handle().arena(at_a).detach(at_a, false).unwrap().wait().unwrap();
     assert!(status(&b).replica.is_some_and(|replica| replica.is_complete));
-    let moves = Some(Moves { from: None, replica: None });
+    let moves = Some(Moves::default());
     let spec = DiskSpec { accept_loss: true, moves, ..spec(1, DISK_MIB, origin(&places[0])) };
     let (at_a, job) = a.handle().attach(spec).unwrap();
     job.wait().unwrap();

@@ -145,10 +145,10 @@ fn a_dead_owner_that_comes_back_serves_nothing_and_keeps_its_dirty_blocks() {
     assert_eq!(guest.read(8, 8), patterns(8, 8, 1));
     a.handle().arena(at_a).detach(at_a, true).unwrap().wait().unwrap();
     let _ = std::io::Read::read(&mut waiting, &mut [0; 64]).unwrap();
-    let refused = a.handle().forget(DISK, false).map(|job| job.wait());
+    let refused = a.handle().forget(DISK, false, None).map(|job| job.wait());
     let refused = refused.err().map(|error| error.to_string()).expect("there is a dirty block");
     assert!(refused.contains("dirty"), "{refused}");
-    a.handle().forget(DISK, true).unwrap().wait().unwrap();
+    a.handle().forget(DISK, true, None).unwrap().wait().unwrap();
     // It is like any other host again.
     let at_a = a.attach(DISK_MIB, origin(&shared), Some(b.id));
     drop(guest);

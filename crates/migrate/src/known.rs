@@ -27,6 +27,50 @@ pub struct HostRecord {
     /// Whether the replica that it has of another host's blocks is complete, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has_complete_replica: Option<bool>,
+    /// What was on record there before, and is not any more: an operator had the host forget the disk, or another host has noted that it
+    /// takes the disk over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<KnownBefore>,
+}
+
+/// What a host once had on record of a disk. It only ever grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct KnownBefore {
+    /// The highest epoch.
+    pub epoch: u64,
+    /// The highest epoch under which the host itself had the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub had: Option<u64>,
+}
+
+impl KnownBefore {
+    /// Returns what is to be remembered of a record that will be overwritten, if it says anything that is certain.
+    pub fn of(owner: KnownOwner) -> Option<KnownBefore> {
+        match owner {
+            // It may have come to nothing.
+            KnownOwner::Unknown | KnownOwner::Overtaken { .. } => None,
+            _ => Some(KnownBefore { epoch: owner.epoch(), had: owner.held_under() }),
+        }
+    }
+
+    /// Returns what is known from both.
+    #[must_use]
+    pub fn and(self, other: KnownBefore) -> KnownBefore {
+        KnownBefore { epoch: self.epoch.max(other.epoch), had: self.had.max(other.had) }
+    }
+}
+
+impl HostRecord {
+    /// Returns the highest epoch that the host knows, or knew before it was told to forget the disk.
+    pub fn epoch(&self) -> u64 {
+        self.owner.epoch().max(self.before.map_or(0, |before| before.epoch))
+    }
+
+    /// Returns the epoch under which the host has the disk, or had it last.
+    pub fn held_under(&self) -> Option<u64> {
+        self.owner.held_under().max(self.before.and_then(|before| before.had))
+    }
 }
 
 /// Who owns a disk.
@@ -94,6 +138,18 @@ impl KnownOwner {
             KnownOwner::Released { passed_on: true, .. }
             | KnownOwner::Unknown
             | KnownOwner::Overtaken { .. } => None,
+        }
+    }
+
+    /// Returns another host that has the disk, or had it later, according to this one, if that is under a higher epoch than `known`.
+    pub fn lead(self, known: u64) -> Option<HostId> {
+        match self {
+            KnownOwner::Released { to: host, epoch, .. } | KnownOwner::Overtaken { by: host, epoch }
+                if epoch > known =>
+            {
+                Some(HostId(host))
+            }
+            _ => None,
         }
     }
 
@@ -169,6 +225,40 @@ mod tests {
     }
 
     #[test]
+    fn what_was_known_before_counts() {
+        let before = KnownBefore::of(KnownOwner::Me { epoch: 7 }).unwrap();
+        let released = KnownBefore::of(KnownOwner::Released { to: 9, epoch: 9, passed_on: true }).unwrap();
+        assert_eq!(before.and(released), KnownBefore { epoch: 9, had: Some(7) });
+        assert_eq!(KnownBefore::of(KnownOwner::Overtaken { by: 2, epoch: 99 }), None, "that is a rumour");
+        let record = HostRecord {
+            owner: KnownOwner::Unknown,
+            dirty_blocks: 0,
+            mode: None,
+            is_taking: false,
+            has_complete_replica: None,
+            before: Some(before),
+        };
+        assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
+        let older: HostRecord = serde_json::from_str(
+            r#"{"owner":{"me":{"epoch":3}},"dirty-blocks":0,"mode":null,"is-taking":false}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (older.epoch(), older.held_under()),
+            (3, Some(3)),
+            "a host of the version before says that"
+        );
+    }
+
+    #[test]
+    fn a_lead_goes_to_a_later_host_only() {
+        let released = KnownOwner::Released { to: 9, epoch: 7, passed_on: false };
+        assert_eq!((released.lead(6), released.lead(7)), (Some(HostId(9)), None));
+        assert_eq!(KnownOwner::Overtaken { by: 2, epoch: 7 }.lead(3), Some(HostId(2)));
+        assert_eq!((KnownOwner::Me { epoch: 7 }.lead(1), KnownOwner::Unknown.lead(0)), (None, None));
+    }
+
+    #[test]
     fn a_host_that_has_released_a_disk_is_told_of_a_take_over_but_not_of_moves() {
         assert!(is_news(true, 5, 6) && !is_news(true, 5, 5));
         assert!(!is_news(false, 5, 6), "it has moved on");
@@ -178,7 +268,9 @@ mod tests {
     #[test]
     fn a_host_that_answers_and_has_nothing_is_no_objection() {
         let answer = |owner, dirty_blocks, is_taking| {
-            objection(&HostRecord { owner, dirty_blocks, mode: None, is_taking, has_complete_replica: None })
+            let mode = None;
+            let (has_complete_replica, before) = (None, None);
+            objection(&HostRecord { owner, dirty_blocks, mode, is_taking, has_complete_replica, before })
         };
         let (released, overtaken) = (
             KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
@@ -203,6 +295,7 @@ mod tests {
                 mode: None,
                 is_taking: false,
                 has_complete_replica,
+                before: None,
             })
         };
         let (what, hint) = answer(true).unwrap();

@@ -167,6 +167,14 @@ impl Migration {
                 return self.send(from, Message::Ownership(ownership::Message::NotYet));
             }
         }
+        if let ownership::Message::Granted(grant) = &message
+            && self.guest.is_some()
+            && *self.ownership.record() == ownership::Record::Unknown
+            && grant.epoch <= self.ownership.known_epoch()
+        {
+            let recorded = self.ownership.known_epoch();
+            self.problem = Some(ManageError::OldEpoch { given: grant.epoch, recorded });
+        }
         let step = self.ownership.message(from, message);
         self.step(call, now, step);
     }

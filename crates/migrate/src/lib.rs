@@ -34,7 +34,8 @@ mod takeover;
 
 pub use haversack_model::HostId;
 pub use known::{
-    HostRecord, KnownOwner, has_complete_replica, is_concerned, is_news, is_void_under_any, objection,
+    HostRecord, KnownBefore, KnownOwner, has_complete_replica, is_concerned, is_news, is_void_under_any,
+    objection,
 };
 pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, ReplicaState, Session};

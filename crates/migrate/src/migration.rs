@@ -283,6 +283,23 @@ impl Migration {
         Ok(())
     }
 
+    /// Notes the highest epoch that this host knew before an operator had it forget the disk.
+    pub fn has_forgotten(&mut self, epoch: u64) {
+        self.ownership.has_forgotten(epoch);
+    }
+
+    /// Another host says that it owns the disk under this epoch: it is asked if the guest waits here for an earlier owner.
+    pub fn heard_of_owner<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        host: HostId,
+        epoch: u64,
+    ) {
+        let step = self.ownership.heard_of_owner(host, epoch);
+        self.step(call, now, step);
+    }
+
     /// Returns the disk's number in the pool, if the pool knows it.
     pub fn disk(&self) -> Option<DiskNo> {
         self.disk

@@ -10,6 +10,8 @@
 //! - A release is sent only when it is durable. After that this host serves the disk again only under a higher epoch
 //!   that the new owner has granted.
 //! - A host that depends on another's dirty blocks does not release the disk.
+//! - A host that an operator had forget the disk takes and passes on no grant of an epoch that it knew before. Otherwise a
+//!   late question could make it pass on an epoch that is long over, and two hosts could own the disk.
 
 use std::collections::BTreeSet;
 
@@ -94,6 +96,8 @@ pub struct Ownership {
     guest: Guest,
     /// The host that is asked for the disk, and the grant that it has, as far as this host knows.
     asking: Option<(HostId, Option<Grant>)>,
+    /// The highest epoch that was on record before an operator had this host forget the disk; 0 if that never happened.
+    forgotten: u64,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
 }
@@ -130,6 +134,8 @@ pub(crate) enum Flaw {
     BelieveRumour,
     /// A host with dirty blocks gives them only to the host that it has released the disk to.
     KnowOnlyTaker,
+    /// A host that has forgotten the disk does not know any more which epochs are over.
+    ForgetEpoch,
 }
 
 impl Ownership {
@@ -141,9 +147,21 @@ impl Ownership {
             recording: None,
             guest: Guest::Absent,
             asking: None,
+            forgotten: 0,
             #[cfg(test)]
             flaw: None,
         }
+    }
+
+    /// Notes the highest epoch that this host knew before an operator had it forget the disk.
+    pub fn has_forgotten(&mut self, epoch: u64) {
+        self.forgotten = epoch;
+    }
+
+    /// Returns the highest epoch that this host knows, or knew before it was told to forget the disk.
+    pub fn known_epoch(&self) -> u64 {
+        let forgotten = if self.has(Flaw::ForgetEpoch) { 0 } else { self.forgotten };
+        self.record.epoch().max(forgotten)
     }
 
     #[cfg(test)]
@@ -229,6 +247,18 @@ impl Ownership {
         Some(Step::Send(host, Message::Ask { granted }))
     }
 
+    /// Another host says that it owns the disk under this epoch. If the guest waits here for an earlier owner, which may be dead or
+    /// know nothing newer, that host is asked from now on.
+    pub fn heard_of_owner(&mut self, host: HostId, epoch: u64) -> Option<Step> {
+        let is_newer = epoch > self.known_epoch() && host != self.me && self.recording.is_none();
+        let asks_another = self.asking.as_ref().is_some_and(|(asked, _)| *asked != host);
+        if !is_newer || !asks_another {
+            return None;
+        }
+        self.asking = Some((host, None));
+        Some(Step::Send(host, Message::Ask { granted: None }))
+    }
+
     /// The guest has stopped its queues here, and everything acknowledged to it is durable.
     pub fn guest_stopped(&mut self) {
         self.guest = Guest::Absent;
@@ -280,7 +310,7 @@ impl Ownership {
             Message::Ask { granted } => self.asked(from, granted),
             Message::Granted(grant) => self.granted(grant),
             Message::GoTo { to, grant } => {
-                if asks && grant.epoch > self.record.epoch() {
+                if asks && grant.epoch > self.known_epoch() {
                     self.asking = Some((to, Some(grant)));
                 }
                 None
@@ -302,7 +332,7 @@ impl Ownership {
     }
 
     fn asked(&mut self, from: HostId, granted: Option<Grant>) -> Option<Step> {
-        if let Some(grant) = granted.filter(|grant| grant.epoch > self.record.epoch()) {
+        if let Some(grant) = granted.filter(|grant| grant.epoch > self.known_epoch()) {
             return self.void(from, grant);
         }
         let answer = match &self.record {
@@ -348,7 +378,7 @@ impl Ownership {
     pub fn take_over(&mut self, epoch: u64) -> Option<Step> {
         let is_owner = self.record.is_owner();
         let is_alone = is_owner && self.peers().is_empty();
-        if self.recording.is_some() || is_alone || epoch <= self.record.epoch() {
+        if self.recording.is_some() || is_alone || epoch <= self.known_epoch() {
             return None;
         }
         let holds = match &self.record {
@@ -368,7 +398,7 @@ impl Ownership {
     }
 
     fn granted(&mut self, grant: Grant) -> Option<Step> {
-        let is_new = grant.epoch > self.record.epoch() || self.has(Flaw::OldGrant);
+        let is_new = grant.epoch > self.known_epoch() || self.has(Flaw::OldGrant);
         if self.asking.is_none() || self.recording.is_some() || !is_new {
             return None;
         }

@@ -22,6 +22,8 @@ struct World {
     ghosts: u8,
     /// How often an operator takes the disk over from a host that is dead.
     forces: u8,
+    /// How often an operator has a host forget the disk that has nothing of it.
+    forgets: u8,
     flaw: Option<Flaw>,
 }
 
@@ -38,6 +40,8 @@ struct Host {
     fenced: bool,
     /// It is recording that it takes the disk over.
     forces: bool,
+    /// The epoch on record when it was told to forget the disk, and the one under which it had had the disk until then.
+    forgotten: (u64, u64),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -55,6 +59,7 @@ struct State {
     crashes: u8,
     ghosts: u8,
     forces: u8,
+    forgets: u8,
 }
 
 /// Epochs that are taken by force are multiples of this: more than the hosts use by agreement.
@@ -81,6 +86,10 @@ enum Action {
     Force(HostId, HostId),
     /// A host that was fenced learns that the disk was taken over.
     Tell(HostId),
+    /// An operator has a host forget the disk.
+    Forget(HostId),
+    /// A host hears from another one that it owns the disk.
+    Hear(HostId, HostId),
 }
 
 impl State {
@@ -124,6 +133,7 @@ impl State {
             Record::Overtaken { by, epoch } if *by != id && believes => Some((*epoch, *by)),
             // The host owned the disk under the previous epoch before it passed the disk on.
             Record::Released { grant, .. } => Some((grant.epoch - 1, *other)),
+            Record::Unknown => Some((host.forgotten.1, *other)),
             _ => None,
         });
         let (epoch, by) = known.max().filter(|(epoch, _)| *epoch >= FORCED)?;
@@ -172,6 +182,30 @@ impl State {
         }
     }
 
+    /// Has a host forget the disk that neither serves it nor has blocks of it. It keeps only the epochs that it knows.
+    fn forget(&mut self, id: HostId) -> Option<()> {
+        let host = self.host(id);
+        let record = host.side.record().clone();
+        let is_needed = match &record {
+            Record::Unknown => true,
+            Record::Owner { peers, .. } => !peers.is_empty() || host.side.may_serve(),
+            Record::Released { grant, .. } => grant.holders.contains(&id) && host.dirty.is_some(),
+            Record::Overtaken { .. } => false,
+        };
+        if is_needed || host.writing.is_some() || host.dirty.is_some() || host.fenced || !host.up {
+            return None;
+        }
+        let had = match &record {
+            Record::Owner { epoch, .. } => *epoch,
+            Record::Released { grant, .. } => grant.epoch - 1,
+            _ => 0,
+        };
+        host.forgotten = (record.epoch().max(host.forgotten.0), had.max(host.forgotten.1));
+        host.start(id, Record::Unknown);
+        self.forgets += 1;
+        Some(())
+    }
+
     fn host(&mut self, id: HostId) -> &mut Host {
         self.hosts.get_mut(&id).expect("a host")
     }
@@ -183,6 +217,16 @@ impl State {
             host.dirty = None;
         }
         Some(record)
+    }
+}
+
+impl Host {
+    /// Starts from a record.
+    fn start(&mut self, id: HostId, record: Record) {
+        let flaw = self.side.flaw;
+        self.side = Ownership::new(id, record);
+        self.side.has_forgotten(self.forgotten.0);
+        self.side.flaw = flaw;
     }
 }
 
@@ -207,6 +251,7 @@ impl Model for World {
                 ghost: false,
                 fenced: false,
                 forces: false,
+                forgotten: (0, 0),
             };
             (HostId(id), host)
         };
@@ -222,6 +267,7 @@ impl Model for World {
             crashes: 0,
             ghosts: 0,
             forces: 0,
+            forgets: 0,
         };
         vec![state]
     }
@@ -256,6 +302,12 @@ impl Model for World {
             }
             if host.fenced {
                 actions.push(Action::Tell(*id));
+            }
+            let others = state.hosts.iter().filter(|(other, host)| *other != id && host.up);
+            let owners = others.filter(|(_, host)| host.side.record().is_owner());
+            actions.extend(owners.map(|(other, _)| Action::Hear(*id, *other)));
+            if state.forgets < self.forgets {
+                actions.push(Action::Forget(*id));
             }
             if host.ghost {
                 actions.push(Action::GhostGoes(*id));
@@ -298,23 +350,21 @@ impl Model for World {
                 let forces = std::mem::take(&mut state.host(id).forces);
                 if written {
                     let record = state.write_record(id)?;
-                    let host = state.host(id);
-                    host.side = Ownership::new(id, record);
+                    state.host(id).start(id, record);
                     if forces && !state.hosts[&id].fenced {
                         state.acknowledged = state.newest(id)?;
                     }
                 } else {
                     let host = state.host(id);
                     host.writing = None;
-                    host.side = Ownership::new(id, host.side.record().clone());
+                    host.start(id, host.side.record().clone());
                 }
                 state.host(id).up = false;
                 state.crashes += 1;
             }
             Action::Restart(id) => {
                 let host = state.host(id);
-                host.side = Ownership::new(id, host.side.record().clone());
-                host.side.flaw = self.flaw;
+                host.start(id, host.side.record().clone());
                 host.up = true;
             }
             Action::Kick(id) => {
@@ -361,6 +411,12 @@ impl Model for World {
                 state.host(id).dirty = None;
             }
             Action::Force(id, dead) => state.force(id, dead, self.flaw)?,
+            Action::Forget(id) => state.forget(id)?,
+            Action::Hear(id, owner) => {
+                let epoch = state.hosts[&owner].side.record().epoch();
+                let step = state.host(id).side.heard_of_owner(owner, epoch);
+                state.step(id, step);
+            }
             Action::Tell(id) => {
                 let is_known = state.hosts.values().all(|host| host.up && !host.forces);
                 let Some((by, epoch)) = state.newer_than(id) else {
@@ -425,12 +481,17 @@ impl Model for World {
 }
 
 fn world(hosts: u64, moves: u8, crashes: u8, writes: u8, ghosts: u8) -> World {
-    World { hosts, moves, crashes, writes, ghosts, forces: 0, flaw: None }
+    World { hosts, moves, crashes, writes, ghosts, forces: 0, forgets: 0, flaw: None }
 }
 
 /// A world in which a disk is taken over from hosts that are dead.
 fn forcing(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World {
     World { forces, ..world(hosts, moves, crashes, writes, 0) }
+}
+
+/// A world in which a host is told to forget the disk.
+fn forgetting(world: World) -> World {
+    World { forgets: 1, ..world }
 }
 
 /// The worlds that are explored: the more often one thing happens, the less often others do.
@@ -447,6 +508,11 @@ fn worlds() -> Vec<World> {
         forcing(2, 1, 1, 2, 2),
         forcing(3, 1, 0, 1, 1),
         forcing(3, 1, 1, 1, 1),
+        forgetting(world(2, 2, 0, 1, 0)),
+        forgetting(world(2, 3, 0, 1, 0)),
+        forgetting(world(3, 2, 0, 1, 0)),
+        forgetting(world(2, 2, 1, 1, 0)),
+        forgetting(forcing(2, 1, 1, 1, 1)),
     ]
 }
 
@@ -532,6 +598,7 @@ fn planted_mistakes_are_found() {
         Flaw::Unfenced,
         Flaw::ServeOvertaken,
         Flaw::NextEpoch,
+        Flaw::ForgetEpoch,
     ];
     let mut missed = Vec::new();
     for flaw in flaws {

@@ -3,7 +3,7 @@
 //!
 //! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_core::DiskInfo;
 use haversack_migrate::{HostRecord, KnownOwner, is_concerned, is_news, is_void_under_any};
@@ -43,6 +43,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         mode: None,
         is_taking: is_taking(owns, at, of),
         has_complete_replica: None,
+        before: machines.hosts[at].known_before(of),
     }
 }
 
@@ -57,6 +58,7 @@ pub fn yield_to(
     if recorded(machines, at, of).is_some_and(|(info, dirty_blocks)| is_concerned(&info, dirty_blocks)) {
         return Ok(Err(()));
     }
+    machines.hosts[at].remember(of, 0);
     Ok(Ok(is_overtaken(machines, at, of, by, epoch)?))
 }
 
@@ -78,6 +80,8 @@ pub struct Watch {
     questions: Vec<(usize, usize)>,
     /// Take-overs that this host has not recorded yet: the disk, the host that took it over, and the epoch.
     overtaken: Vec<(usize, usize, u64)>,
+    /// Hosts that have a disk, or had it later than the host that is asked, according to that one.
+    leads: BTreeSet<(usize, usize)>,
     next_ask: Micros,
 }
 
@@ -96,7 +100,7 @@ impl Watch {
             let record = record_of(machines, owns, other, of);
             // A host that is taking the disk over is asked again until the take-over has succeeded or failed.
             if rng.one_in(3) && !record.is_taking {
-                self.hear(me, machines, other, of, &record);
+                self.hear(me, machines, other, of, &record)?;
             } else {
                 self.questions.push((other, of));
             }
@@ -125,22 +129,48 @@ impl Watch {
             for of in disks {
                 let owner = owner_elsewhere(machines, me, of).filter(|host| connected.contains_key(host));
                 self.questions.extend(owner.map(|host| (host, of)));
+                if owner_elsewhere(machines, me, of).is_some() && machines.guests[of].host == me {
+                    self.leads.extend(connected.keys().map(|host| (*host, of)));
+                }
             }
+            let leads = std::mem::take(&mut self.leads).into_iter();
+            self.questions.extend(leads.filter(|(host, _)| connected.contains_key(host)));
         }
         self.connected = connected;
     }
 
-    fn hear(&mut self, me: usize, machines: &Machines, by: usize, of: usize, record: &HostRecord) {
-        let Some((info, dirty_blocks)) = recorded(machines, me, of) else { return };
+    fn hear(
+        &mut self,
+        me: usize,
+        machines: &mut Machines,
+        by: usize,
+        of: usize,
+        record: &HostRecord,
+    ) -> Flow {
+        let Some((info, dirty_blocks)) = recorded(machines, me, of) else { return Ok(()) };
         let is_void_under_any = is_void_under_any(&info, dirty_blocks);
         let is_news = |taken: &u64| is_news(is_void_under_any, info.epoch, *taken);
-        let news = record.owner.held_under().filter(is_news);
+        let news = record.held_under().filter(is_news);
         if let Some(epoch) = news {
             tell(|| {
                 format!("{:>10} host {me} hears that host {by} has taken disk {of} over", machines.shared.now)
             });
+            machines.hosts[me].remember(of, epoch);
             self.overtaken.push((of, by, epoch));
         }
+        if info.owned {
+            return Ok(());
+        }
+        let lead = record.owner.lead(info.epoch).map(|lead| lead.0 as usize - 1);
+        self.leads.extend(lead.filter(|lead| *lead != me && *lead != by).map(|lead| (lead, of)));
+        if let KnownOwner::Me { epoch } = record.owner {
+            let Machines { hosts, shared, .. } = machines;
+            hosts[me].with(shared, of, |migration, call, now| {
+                migration.heard_of_owner(call, now, host_id(by), epoch);
+            })?;
+            machines.post();
+        }
+        Ok(())
     }
 }
 

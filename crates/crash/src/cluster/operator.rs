@@ -13,6 +13,7 @@ use haversack_ownership::{Record, forced_epoch};
 
 use super::access::Caller;
 use super::daemon::{host_name, host_named};
+use super::epochs::{is_connected, record_of};
 use super::manager::Manager;
 use super::own::{Outcome, Own, peer_of};
 use super::plan::{DISKS, HOSTS, VMS};
@@ -413,9 +414,8 @@ impl Cluster {
         }
     }
 
-    /// Sometimes forgets a disk's obsolete blocks on a host, once all other hosts know of the take-over and no older
-    /// message can still arrive. Otherwise another host could take this one, which then has no record of the disk, for
-    /// one that was granted the disk.
+    /// Sometimes forgets what is obsolete on a host: at any time if the host that has taken the disk over confirms that, since its epoch
+    /// is remembered then. Otherwise only when all others know of the take-over and no message of before it is still on its way.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
         if !self.machines.hosts[at].has_obsolete(of) {
             self.operator.obsolete.remove(&(at, of));
@@ -427,15 +427,26 @@ impl Cluster {
             self.operator.is_lost(other)
                 || self.machines.hosts[other].running.is_some() && self.knows(other, of)
         });
-        if all_know
-            && now >= since + LATEST * self.machines.shared.plan.delay_us
-            && !self.operator.is_busy_with(of)
-            && self.operator.rng.one_in(10)
+        let is_over = all_know && now >= since + LATEST * self.machines.shared.plan.delay_us;
+        let confirmed = self.confirmed_epoch(at, of);
+        if (is_over || confirmed.is_some()) && !self.operator.is_busy_with(of) && self.operator.rng.one_in(10)
         {
-            tell(|| format!("{now:>10} disk {of} is forgotten on host {at}"));
+            tell(|| format!("{now:>10} disk {of} is forgotten on host {at}, confirmed: {confirmed:?}"));
+            self.machines.hosts[at].remember(of, confirmed.unwrap_or(0));
             self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
         }
         Ok(())
+    }
+
+    /// Returns the epoch of a take-over that a host has noted, if the host that has taken the disk over says so.
+    fn confirmed_epoch(&self, at: usize, of: usize) -> Option<u64> {
+        let Some(Record::Overtaken { by, epoch }) = self.machines.hosts[at].record(of) else { return None };
+        let by = by.0 as usize - 1;
+        let asked = is_connected(&self.machines, at, by).then(|| {
+            let record = record_of(&self.machines, &self.operator.owns, by, of);
+            record.held_under().is_some_and(|held| held >= *epoch)
+        });
+        Some(*epoch).filter(|_| asked == Some(true))
     }
 
     /// A VM that has long waited for a disk is started where that is.

@@ -7,7 +7,9 @@ use haversack_core::{
     Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, JobId,
     OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
-use haversack_migrate::{CopyTicket, HostId, Migration, Output, Position, ReplicaPolicy, Session};
+use haversack_migrate::{
+    CopyTicket, HostId, KnownBefore, KnownOwner, Migration, Output, Position, ReplicaPolicy, Session,
+};
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
 use haversack_ownership::Record;
 
@@ -106,6 +108,8 @@ pub struct Host {
     /// Which disks it owned when it last died.
     pub owned: Vec<bool>,
     remains: Vec<Remains>,
+    /// What was on record of each disk before it was forgotten or taken over. It survives crashes.
+    before: Vec<KnownBefore>,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
     /// Checkpoints of clean stops; not in all runs.
@@ -173,6 +177,7 @@ impl Host {
             fenced: false,
             owned: vec![false; shared.plan.disks.len()],
             remains: vec![Remains::default(); shared.plan.disks.len()],
+            before: vec![KnownBefore::default(); shared.plan.disks.len()],
             down,
             checkpoints: None,
             loaded: 0,
@@ -246,6 +251,7 @@ impl Host {
         let me = host_id(self.place);
         let mut migration = Migration::new(call, shared.now, me, self.starts, config, timing);
         migration.set_method(shared.plan.method);
+        migration.has_forgotten(self.before[of].epoch);
         // Only two hosts have replicas.
         let policy = |on_loss| ReplicaPolicy { at: host_id(1 - self.place), on_loss };
         migration.set_replica(shared.plan.replica.map(policy));
@@ -266,9 +272,23 @@ impl Host {
         Ok(())
     }
 
-    /// Starts to forget a disk and everything that this host has of it, unless the disk is in use.
+    /// Returns what was on record of a disk before it was forgotten or taken over.
+    pub fn known_before(&self, of: usize) -> Option<KnownBefore> {
+        Some(self.before[of]).filter(|before| before.epoch > 0)
+    }
+
+    /// Remembers what is on record of a disk, and an epoch that is known otherwise.
+    pub fn remember(&mut self, of: usize, epoch: u64) {
+        let running = self.running.as_ref();
+        let info = running.zip(self.disk(of)).and_then(|(running, disk)| running.core.disk_info(disk));
+        let recorded = info.and_then(|info| KnownBefore::of(KnownOwner::of(&info))).unwrap_or_default();
+        self.before[of] = self.before[of].and(recorded).and(KnownBefore { epoch, had: None });
+    }
+
+    /// Starts to forget a disk with all that is here of it, if it is not in use.
     pub fn forget(&mut self, shared: &mut Shared, of: usize) -> Flow {
         let id = shared.plan.disks[of].id;
+        self.remember(of, 0);
         let job = self.with(shared, of, |migration, call, now| {
             // An error says that it is attached, or busy.
             migration.disk().and_then(|disk| call.forget(now, disk, Some(id)).ok())

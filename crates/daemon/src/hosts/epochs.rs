@@ -19,8 +19,10 @@ use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_news, i
 use haversack_model::{DiskId, HostId};
 
 use super::find::MAY_HAVE_IT;
+use super::known::after_take_over;
 use super::questions::Questions;
 use super::talk::{Answer, Question};
+use super::waits::Waits;
 use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
@@ -71,7 +73,7 @@ fn judge(
     records: &[(HostId, HostRecord)],
     noted: Option<(HostId, u64)>,
 ) -> Heard {
-    let owners = records.iter().filter_map(|(host, record)| Some((*host, record.owner.held_under()?)));
+    let owners = records.iter().filter_map(|(host, record)| Some((*host, record.held_under()?)));
     let news = owners.filter(|(_, taken)| is_news(is_void_under_any, epoch, *taken));
     let newest = news.max_by_key(|(_, taken)| *taken);
     if let Some((by, taken)) = newest {
@@ -121,6 +123,7 @@ impl Daemon {
             dirty_blocks: disk.map_or(0, |disk| disk.dirty_blocks),
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
+            before: self.state.known_before(id),
         })
     }
 
@@ -135,7 +138,9 @@ impl Daemon {
     /// Records that another host takes a disk over. Returns once the pools have recorded it.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;
-        // The note is made first: an attach at the same time reads it once the pool knows the disk.
+        // The take-over may come to nothing: then this is what is certain.
+        self.remember_record(id)?;
+        // Noted first: whoever attaches the disk in the meantime looks at the note when the pool knows the disk.
         self.state.note_taken_over([(id, host, epoch)])?;
         self.pools().try_for_each(|pool| {
             self.until_recorded(|| {
@@ -196,6 +201,7 @@ impl Daemon {
         match judge((hosts.me, disk.info.epoch, is_void_under_any), &records, self.state.taken_over(id)) {
             Heard::Nothing => self.forget_void_note(id, &records),
             Heard::TakenOver(by, epoch) => {
+                self.remember_taken_over(id, epoch)?;
                 self.record_overtaken(pool, id, by, epoch)?;
                 Ok(self.state.note_taken_over([(id, by, epoch)])?)
             }
@@ -240,7 +246,7 @@ impl Daemon {
 
     fn forget_void_note(&self, id: DiskId, records: &[(HostId, HostRecord)]) -> Result<()> {
         let Some((by, epoch)) = self.state.taken_over(id) else { return Ok(()) };
-        let is_void = |record: &HostRecord| !record.is_taking && record.owner.epoch() < epoch;
+        let is_void = |record: &HostRecord| !record.is_taking && record.epoch() < epoch;
         if records.iter().any(|(host, record)| *host == by && is_void(record)) {
             self.state.forget_taken_over(id)?;
         }
@@ -331,7 +337,8 @@ struct Watch {
     connected: HashMap<HostId, SystemTime>,
     questions: Questions,
     owners_asked: Option<Instant>,
-    /// Take-overs that are not recorded yet: the disk, the host and the epoch.
+    waits: Waits,
+    /// Disks that were taken over, with the host and the epoch, until that is on record.
     overtaken: Vec<(DiskId, HostId, u64)>,
 }
 
@@ -361,6 +368,9 @@ impl Watch {
                     self.questions.add(owner, disk.id);
                 }
             }
+            let others = self.waits.whom_to_ask(daemon, hosts);
+            let others = others.into_iter().filter(|(host, _)| connected.contains_key(host));
+            others.for_each(|(host, id)| self.questions.add(host, id));
         }
         self.connected = connected;
     }
@@ -368,7 +378,7 @@ impl Watch {
     /// Processes what other hosts have on record. Stops serving all disks that were taken over before it waits
     /// for the first record.
     fn hear(&mut self, daemon: &Daemon, hosts: &Hosts, answers: Vec<(HostId, DiskId, HostRecord)>) {
-        let mut news = Vec::new();
+        let (mut news, mut before) = (Vec::new(), Vec::new());
         for (host, id, record) in answers {
             let disk = daemon.pool_with(id).map(|(_, disk)| disk);
             let is_news = |taken: &u64| {
@@ -376,10 +386,12 @@ impl Watch {
                     is_news(is_void_under_any(info, *dirty_blocks), info.epoch, *taken)
                 })
             };
-            if let Some(epoch) = record.owner.held_under().filter(is_news) {
+            if let Some(epoch) = record.held_under().filter(is_news) {
                 tracing::warn!(%id, by = hosts.name_of(host), "the disk was taken over");
                 news.push((id, host, epoch));
+                before.extend(disk.as_ref().map(|disk| (id, after_take_over(disk, epoch))));
             }
+            self.waits.hear(daemon, hosts, (host, id, &record), disk.as_ref());
             if matches!(record.owner, KnownOwner::Me { .. }) {
                 let heard = LastHeard { host, record, at: SystemTime::now() };
                 hosts.heard_of.locked().insert(id, heard);
@@ -397,7 +409,8 @@ impl Watch {
             }
         });
         if !news.is_empty()
-            && let Err(error) = daemon.state.note_taken_over(news)
+            && let Err(error) =
+                daemon.state.note_known(before).and_then(|()| daemon.state.note_taken_over(news))
         {
             tracing::error!("the take-overs have not been recorded: {error}");
         }
@@ -411,7 +424,7 @@ mod tests {
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
-        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking, has_complete_replica: None }
+        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking, has_complete_replica: None, before: None }
     }
 
     #[test]

@@ -73,15 +73,19 @@ impl Daemon {
         let recorded = pool.backend.recorded_move(id)?;
         if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
         {
-            // This host's own record is newer than `from`.
-            return Ok(Some(Moves::default()));
+            // What this host has on record is newer than what it is told.
+            let known_epoch = self.state.known_before(id).map_or(0, |before| before.epoch);
+            return Ok(Some(Moves { known_epoch, ..Moves::default() }));
         }
         if recorded.is_some() {
             // The record is from a time when the disk did not move, or was read-only: another host may have taken the
             // disk since.
             let is_new = config.from.as_deref() == Some(NOWHERE);
             return match hosts.find_owner(&config.name, id, is_new)? {
-                None => Ok(Some(Moves::default())),
+                None => {
+                    let known_epoch = self.highest_known(&hosts, id)?;
+                    Ok(Some(Moves { known_epoch, ..Moves::default() }))
+                }
                 Some(host) => Err(DaemonError::conflict(
                     format!(
                         "pool '{}' has blocks of disk '{}' from a time when it did not move, and host '{}' has the disk",
@@ -108,7 +112,11 @@ impl Daemon {
                 _ => hosts.find_owner(&config.name, id, false)?,
             },
         };
-        Ok(Some(Moves { from, ..Moves::default() }))
+        let known_epoch = match from {
+            Some(host) => self.known_before_coming(&hosts, id, host)?,
+            None => self.highest_known(&hosts, id)?,
+        };
+        Ok(Some(Moves { from, known_epoch, ..Moves::default() }))
     }
 
     /// Returns what this host knows of a disk.

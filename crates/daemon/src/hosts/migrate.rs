@@ -427,6 +427,6 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         needed_bytes: bytes(status.progress.needed_blocks),
         following_bytes: bytes(status.progress.following_blocks),
         dirty_bytes: bytes(status.progress.dirty_blocks),
-        error: status.problem.clone(),
+        error: status.problem.clone().or_else(|| hosts.stranded.locked().get(name).cloned()),
     }
 }

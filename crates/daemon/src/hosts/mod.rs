@@ -15,6 +15,7 @@ mod fence;
 mod find;
 pub mod guests;
 pub mod incarnation;
+mod known;
 pub(crate) mod learned;
 pub mod lending;
 mod loans;
@@ -26,6 +27,7 @@ mod pace;
 mod questions;
 pub(crate) mod replicas;
 mod talk;
+mod waits;
 mod workers;
 
 pub use detached::watch as watch_detached;
@@ -107,6 +109,8 @@ pub struct Hosts {
     waited: Mutex<Option<Instant>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
+    /// By name, disks whose guests wait here although no host can give them, and what to do.
+    stranded: Mutex<HashMap<String, String>>,
     /// Replicas of this host's disks elsewhere, and of others' here.
     pub(crate) replicas: Replicas,
     fence: Option<FencePrograms>,
@@ -181,6 +185,7 @@ impl Hosts {
             taking: Mutex::default(),
             waited: Mutex::default(),
             heard_of: Mutex::default(),
+            stranded: Mutex::default(),
             replicas: Replicas::default(),
             fence: config.fence.clone(),
             fence_time: config.fence_time.0,

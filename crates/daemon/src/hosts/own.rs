@@ -298,7 +298,7 @@ impl Daemon {
         let answers = hosts.records_once(&asked, id)?;
         let mut epoch = status.record.epoch();
         for (answering, record) in &answers {
-            epoch = epoch.max(record.owner.epoch());
+            epoch = epoch.max(record.epoch());
             if let Some((what, hint)) = objection(record) {
                 let other = hosts.name_of(*answering);
                 let what = format!("disk '{name}' cannot be taken over: host '{other}' answers, and {what}");

@@ -195,6 +195,9 @@ impl Backend for Fake {
     fn overtaken(&self, _: DiskId, _: HostId, _: u64) -> Result<bool> {
         Ok(true)
     }
+    fn heard_of_owner(&self, _: DiskId, _: HostId, _: u64) -> Result<()> {
+        Ok(())
+    }
     fn takeover_loss(&self, _: DiskId) -> Result<TakeoverLoss> {
         Ok(TakeoverLoss::Unknown)
     }
@@ -241,7 +244,7 @@ impl Backend for Fake {
     fn clean(&self, _: DiskHandle) -> Result<StartedJob> {
         job(false)
     }
-    fn forget(&self, _: DiskId, _: bool) -> Result<StartedJob> {
+    fn forget(&self, _: DiskId, _: bool, _: Option<u64>) -> Result<StartedJob> {
         job(true)
     }
     fn resize(&self, disk: DiskHandle, sectors: u64, _: bool) -> Result<StartedJob> {

@@ -118,6 +118,9 @@ pub struct Moves {
     /// The host that should keep a replica of the disk's dirty blocks while this host owns it, and what happens without
     /// a replica.
     pub replica: Option<ReplicaPolicy>,
+    /// The highest epoch of the disk that is known although the pool does not know it (any more); 0 if there is none. A disk that no
+    /// host has is attached under a higher one, and one that comes from another host is taken only under a higher one.
+    pub known_epoch: u64,
 }
 
 /// The disks of an arena that can move.
@@ -216,7 +219,7 @@ impl Reactor {
                 let epoch = info.epoch.max(spec.epoch);
                 self.attach(DiskSpec { epoch, ..spec }, origin)?
             }
-            (None, None) => self.attach(spec, origin)?,
+            (None, None) => self.attach(spec.above(moves.known_epoch), origin)?,
             (Some(info), _) if is_left && info.moved != Moved::No => {
                 let number = number.expect("the core knows the disk");
                 if matches!(info.moved, Moved::Away { .. } | Moved::Overtaken { .. })
@@ -227,15 +230,16 @@ impl Reactor {
                 }
                 (self.add_live(number, spec, origin)?, ENDED_JOB)
             }
-            (Some(_), None) => self.attach(spec, origin)?,
+            (Some(_), None) => self.attach(spec.above(moves.known_epoch), origin)?,
             (_, Some(_)) => {
                 let number = self.core_call(|core, now| core.expect_disk(now, &config))?;
                 (self.add_live(number, spec, origin)?, ENDED_JOB)
             }
         };
         self.add_mover(config, Some(disk), moves.from);
+        let at = self.mover_at(disk)?;
+        self.moving.movers[at].migration.has_forgotten(moves.known_epoch);
         if accepts_loss {
-            let at = self.mover_at(disk)?;
             self.moving.movers[at].migration.accept_loss();
         }
         self.set_replica(disk, moves.replica)?;

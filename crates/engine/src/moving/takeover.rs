@@ -105,6 +105,14 @@ impl Reactor {
         done
     }
 
+    /// Another host says that it owns a disk under this epoch. If the guest waits here for an earlier owner, that host is asked instead.
+    pub(crate) fn heard_of_owner(&mut self, id: DiskId, host: HostId, epoch: u64) {
+        let Some(at) = self.moving.place(id) else { return };
+        self.now = self.clock.now_us();
+        self.with_mover(at, |mover, call, now| mover.migration.heard_of_owner(call, now, host, epoch));
+        self.look_at_serving(at);
+    }
+
     /// Refuses a disk that another host has taken over while dirty blocks of it are here.
     pub(super) fn check_not_overtaken(&self, id: DiskId) -> Result<()> {
         let Some((number, _)) = self.known(id) else { return Ok(()) };

@@ -148,7 +148,7 @@ impl Host {
         from: Option<HostId>,
         replica: Option<ReplicaPolicy>,
     ) -> DiskHandle {
-        let spec = DiskSpec { moves: Some(Moves { from, replica }), ..spec(1, mib, origin) };
+        let spec = DiskSpec { moves: Some(Moves { from, replica, known_epoch: 0 }), ..spec(1, mib, origin) };
         let (disk, job) = self.handle().attach(spec).unwrap();
         job.wait().unwrap();
         disk

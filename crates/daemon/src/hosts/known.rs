@@ -93,3 +93,16 @@ impl Daemon {
         Ok(records.iter().map(|(_, record)| record.epoch()).fold(mine, u64::max))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use haversack_migrate::HostRecord;
+
+    #[test]
+    fn hosts_of_the_version_before_are_understood_and_understand() {
+        let of_before = r#"{"owner":{"me":{"epoch":3}},"dirty-blocks":0,"mode":null,"is-taking":false}"#;
+        let record: HostRecord = serde_json::from_str(of_before).expect("nothing is missing");
+        assert_eq!((record.epoch(), record.held_under(), record.before), (3, Some(3), None));
+        assert!(!serde_json::to_string(&record).expect("it is plain").contains("before"));
+    }
+}

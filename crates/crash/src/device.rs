@@ -15,8 +15,13 @@ use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use crate::pattern::{self, Version};
 use haversack_model::random::Random;
 
-/// Shared until it is written to.
-type Page = Rc<[u8; BLOCK_BYTES]>;
+/// A block of data, shared until it is written to.
+pub type Page = Rc<[u8; BLOCK_BYTES]>;
+
+/// Returns a page with these bytes. There must be as many as a page has.
+pub fn page_of(bytes: &[u8]) -> Page {
+    Rc::<[u8]>::from(bytes).try_into().expect("it is as long as a page")
+}
 
 /// The contents of a store that was never written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +44,8 @@ pub enum Payload {
     Zeroes(u32),
     /// Whole sectors.
     Bytes(Vec<u8>),
+    /// Whole blocks, for a write that begins with one.
+    Blocks(Vec<Page>),
 }
 
 impl Payload {
@@ -46,6 +53,7 @@ impl Payload {
         match self {
             Payload::Zeroes(n) => u64::from(*n),
             Payload::Bytes(bytes) => (bytes.len() / SECTOR_BYTES) as u64,
+            Payload::Blocks(pages) => pages.len() as u64 * SECTORS_PER_BLOCK,
         }
     }
 }
@@ -112,10 +120,18 @@ impl Image {
                 Payload::Bytes(bytes) => {
                     let bytes = &bytes[source * SECTOR_BYTES..][..run * SECTOR_BYTES];
                     if bytes.len() == BLOCK_BYTES {
-                        let whole = Rc::<[u8]>::from(bytes).try_into();
-                        *self.place(page) = Some(whole.expect("it is as long as a page"));
+                        *self.place(page) = Some(page_of(bytes));
                     } else {
                         self.page(page, blank)[begin..][..bytes.len()].copy_from_slice(bytes);
+                    }
+                }
+                Payload::Blocks(pages) => {
+                    let block = &pages[source / SECTORS_PER_BLOCK as usize];
+                    if run == SECTORS_PER_BLOCK as usize {
+                        *self.place(page) = Some(block.clone());
+                    } else {
+                        let bytes = begin..begin + run * SECTOR_BYTES;
+                        self.page(page, blank)[bytes.clone()].copy_from_slice(&block[bytes]);
                     }
                 }
             }
@@ -249,6 +265,8 @@ impl Store {
     pub fn write(&mut self, sector: u64, payload: Payload) {
         let sectors = payload.sectors();
         self.check_range(sector, sectors);
+        let is_aligned = sector.is_multiple_of(SECTORS_PER_BLOCK);
+        assert!(is_aligned || !matches!(payload, Payload::Blocks(_)), "blocks are written to blocks");
         self.visible.put(self.blank, sector, &payload, 0, sectors);
         self.unmarked.push((self.stamp, sector..sector + sectors));
         self.log.push_back(Logged { serial: self.serial, sector, payload, durable: false });
@@ -281,7 +299,11 @@ impl Store {
     /// Saves memory by sharing pages with another store with similar contents.
     pub fn share_equal_pages(&mut self, other: &Store) {
         self.visible.share_equal(&other.visible);
-        self.durable.share_equal(&other.durable);
+        if self.settled() {
+            self.durable = self.visible.clone();
+        } else {
+            self.durable.share_equal(&other.durable);
+        }
     }
 
     /// Returns a mark for what a flush issued now will cover.
@@ -450,6 +472,13 @@ fn part(payload: &Payload, from: u64, count: u64) -> Payload {
         Payload::Bytes(bytes) => {
             let (from, count) = (from as usize, count as usize);
             Payload::Bytes(bytes[from * SECTOR_BYTES..(from + count) * SECTOR_BYTES].to_vec())
+        }
+        Payload::Blocks(pages) => {
+            let sector = |at: u64| {
+                let within = (at % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
+                &pages[(at / SECTORS_PER_BLOCK) as usize][within..within + SECTOR_BYTES]
+            };
+            Payload::Bytes((from..from + count).flat_map(sector).copied().collect())
         }
     }
 }

@@ -15,7 +15,7 @@ const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin [--replicas] | --cluster] [--learned] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin [--replicas] | --cluster [--brief]] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
@@ -26,6 +26,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --twin        two hosts between which a disk moves
   --replicas    with --twin: some disks have a replica of their dirty blocks at the other host
   --cluster     five hosts, whose VMs the balancer moves, and an etcd that fails
+  --brief       with --cluster: ends a run after 8000 requests, so that there are more crash points in the same time
   --learned     every admission filter is the one that learns
   --verbose     a line for every run
   --trace       a line for everything that happens: for one run
@@ -41,6 +42,7 @@ struct Arguments {
     twin: bool,
     replicas: bool,
     cluster: bool,
+    brief: bool,
     verbose: bool,
     demo: bool,
 }
@@ -56,6 +58,7 @@ fn arguments() -> Result<Arguments, String> {
         twin: false,
         replicas: false,
         cluster: false,
+        brief: false,
         verbose: false,
         demo: false,
     };
@@ -73,6 +76,7 @@ fn arguments() -> Result<Arguments, String> {
             "--twin" => parsed.twin = true,
             "--replicas" => parsed.replicas = true,
             "--cluster" => parsed.cluster = true,
+            "--brief" => parsed.brief = true,
             "--learned" => parsed.learned = true,
             "--trace" => haversack_crash::trace(),
             "--demo" => parsed.demo = true,
@@ -82,6 +86,9 @@ fn arguments() -> Result<Arguments, String> {
     }
     if parsed.replicas && (!parsed.twin || parsed.cluster) {
         return Err("--replicas goes with --twin: only these two hosts have replicas".into());
+    }
+    if parsed.brief && !parsed.cluster {
+        return Err("--brief goes with --cluster".into());
     }
     Ok(parsed)
 }
@@ -139,6 +146,7 @@ fn many(arguments: &Arguments) -> RunReport {
             }
             let seed = arguments.seed.wrapping_add(run);
             let report = match (arguments.cluster, arguments.twin) {
+                (true, _) if arguments.brief => cluster::run_seed_briefly(seed),
                 (true, _) => cluster::run_seed(seed),
                 (_, true) if arguments.replicas => twin::run_seed_with_replicas(seed),
                 (_, true) => twin::run_seed(seed),

@@ -1,9 +1,9 @@
 //! The cache devices as seen by the core's start-up; they fail after a number of I/Os.
 
 use haversack_core::{IoFailure, Media, PageRead};
-use haversack_model::SECTOR_BYTES;
+use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
 
-use crate::device::{Payload, Tear};
+use crate::device::{Payload, Tear, page_of};
 use crate::world::Device;
 use haversack_model::random::Random;
 
@@ -75,7 +75,8 @@ impl Media for FakeMedia<'_> {
         let was_dead = self.dead;
         let spent = self.spend(device);
         let store = &mut self.devices[self.order[device]].store;
-        let (sector, payload) = (offset_bytes / SECTOR_BYTES as u64, Payload::Bytes(pages.to_vec()));
+        let sector = offset_bytes / SECTOR_BYTES as u64;
+        let payload = Payload::Blocks(pages.chunks(BLOCK_BYTES).map(page_of).collect());
         match spent {
             Ok(()) => store.write(sector, payload),
             Err(_) if self.dead && !was_dead && !store.gone => {

@@ -25,6 +25,7 @@ mod leadership;
 mod noticeable;
 mod record;
 mod report;
+mod value;
 mod view;
 mod write;
 
@@ -37,5 +38,6 @@ pub use record::{
     PoolRecord, RecordError, TenantRecord, VERSION, VmNeeds, Worth,
 };
 pub use report::{Changes, Conflict, Report, changes};
+pub use value::{Unread, Value};
 pub use view::{Found, Progress, Seen, Stamp, Unreadable, View};
 pub use write::{At, Condition, MOST_WRITES, Write};

@@ -6,8 +6,9 @@ use std::time::Instant;
 use crate::key::Key;
 use crate::record::{
     BalanceRecord, DiskRecord, DrainRecord, HostRecord, IntentRecord, LeaderRecord, Owner, PoolRecord,
-    Record, RecordError, TenantRecord, decode,
+    TenantRecord,
 };
+use crate::value::{Unread, Value};
 use crate::write::Write;
 
 /// A record, and where it stands in etcd's history.
@@ -150,7 +151,7 @@ impl View {
             }
             None => {
                 self.deleted.insert(key.clone(), revision);
-                self.delete(&key.to_string(), revision, at);
+                self.delete_key(key, revision, at);
             }
         }
     }
@@ -170,43 +171,66 @@ impl View {
         }
     }
 
+    /// Applies the present state of a key like [`View::put`], with a value that was read before.
+    pub fn put_value(&mut self, key: &Key, value: &Value, stamp: Stamp) {
+        if self.is_later(key, stamp) {
+            self.store(key, value.clone(), stamp);
+        }
+    }
+
     fn set(&mut self, key: &Key, value: &[u8], stamp: Stamp) {
+        if self.is_later(key, stamp) {
+            self.store(key, Value::read(key, value), stamp);
+        }
+    }
+
+    fn is_later(&self, key: &Key, stamp: Stamp) -> bool {
         let deleted = self.deleted.get(key).copied().unwrap_or_default();
-        if self.revision_of(key).max(deleted) >= stamp.revision {
-            return;
-        }
-        let stored = match key {
-            Key::Host(name) => stamp.seen(value).map(|seen| {
+        self.revision_of(key).max(deleted) < stamp.revision
+    }
+
+    fn store(&mut self, key: &Key, value: Value, stamp: Stamp) {
+        match (key, value) {
+            (Key::Host(name), Value::Host(record)) => {
                 self.gone.remove(name);
-                self.hosts.insert(name.clone(), seen);
-            }),
-            Key::Pool { host, pool } => {
-                stamp.seen(value).map(|seen| keep(&mut self.pools, (host.clone(), pool.clone()), seen))
+                self.hosts.insert(name.clone(), stamp.seen(record));
             }
-            Key::Disk(id) => stamp.seen(value).map(|seen| keep(&mut self.disks, id.clone(), seen)),
-            Key::Intent(id) => stamp.seen(value).map(|seen| keep(&mut self.intents, id.clone(), seen)),
-            Key::Drain(name) => stamp.seen(value).map(|seen| keep(&mut self.drains, name.clone(), seen)),
-            Key::Tenant(name) => stamp.seen(value).map(|seen| keep(&mut self.tenants, name.clone(), seen)),
-            Key::Leader => stamp.seen(value).map(|seen| self.leader = Some(seen)),
-            Key::Balance => stamp.seen(value).map(|seen| self.balance = Some(seen)),
-        };
-        match stored {
-            Ok(()) => forget(&mut self.unreadable, key),
-            Err(error) => {
-                self.forget(key, stamp.at);
-                let owner = matches!(key, Key::Disk(_)).then(|| serde_json::from_slice(value).ok()).flatten();
-                let (why, revision) = (error.to_string(), stamp.revision);
-                self.unreadable.insert(key.clone(), Unreadable { why, revision, owner });
+            (Key::Pool { host, pool }, Value::Pool(record)) => {
+                self.pools.insert((host.clone(), pool.clone()), stamp.seen(record));
+            }
+            (Key::Disk(id), Value::Disk(record)) => keep(&mut self.disks, id, stamp.seen(record)),
+            (Key::Intent(id), Value::Intent(record)) => keep(&mut self.intents, id, stamp.seen(record)),
+            (Key::Drain(name), Value::Drain(record)) => keep(&mut self.drains, name, stamp.seen(record)),
+            (Key::Tenant(name), Value::Tenant(record)) => keep(&mut self.tenants, name, stamp.seen(record)),
+            (Key::Leader, Value::Leader(record)) => self.leader = Some(stamp.seen(record)),
+            (Key::Balance, Value::Balance(record)) => self.balance = Some(stamp.seen(record)),
+            (_, Value::Unreadable(unread)) => return self.store_unread(key, unread, stamp),
+            (_, other) => {
+                let why = format!("not of the kind that its key names: {other:?}");
+                return self.store_unread(key, Unread { why, owner: None }, stamp);
             }
         }
+        self.unreadable.remove(key);
+    }
+
+    fn store_unread(&mut self, key: &Key, unread: Unread, stamp: Stamp) {
+        self.forget(key, stamp.at);
+        let Unread { why, owner } = unread;
+        self.unreadable.insert(key.clone(), Unreadable { why, revision: stamp.revision, owner });
     }
 
     /// Removes a key that was deleted at a revision.
     pub fn delete(&mut self, text: &str, revision: i64, at: Instant) {
-        let Some(key) = Key::parse(text) else { return };
-        if self.revision_of(&key) < revision {
-            self.unreadable.remove(&key);
-            self.forget(&key, at);
+        if let Some(key) = Key::parse(text) {
+            self.delete_key(&key, revision, at);
+        }
+    }
+
+    /// Removes a key that was deleted at a revision.
+    pub fn delete_key(&mut self, key: &Key, revision: i64, at: Instant) {
+        if self.revision_of(key) < revision {
+            self.unreadable.remove(key);
+            self.forget(key, at);
         }
     }
 
@@ -246,8 +270,27 @@ impl View {
 
     /// Replaces everything by what was read at a revision. Unchanged entries keep the time of their last change.
     pub fn replace<'a>(&mut self, all: impl IntoIterator<Item = Found<'a>>, revision: i64, at: Instant) {
-        let mut new = View { revision, gone: std::mem::take(&mut self.gone), ..View::default() };
+        let mut new = View::default();
         all.into_iter().for_each(|found| new.put(&found));
+        self.become_of(new, revision, at);
+    }
+
+    /// Does the same with values that were read before.
+    pub fn replace_values<'a>(
+        &mut self,
+        all: impl IntoIterator<Item = (&'a Key, &'a Value, Stamp)>,
+        revision: i64,
+        at: Instant,
+    ) {
+        let mut new = View::default();
+        all.into_iter().for_each(|(key, value, stamp)| new.put_value(key, value, stamp));
+        self.become_of(new, revision, at);
+    }
+
+    /// Becomes another view, which has everything that there is at a revision.
+    fn become_of(&mut self, new: View, revision: i64, at: Instant) {
+        let mut new = View { revision, gone: std::mem::take(&mut self.gone), ..new };
+        new.gone.retain(|name, _| !new.hosts.contains_key(name));
         for name in self.hosts.keys().filter(|name| !new.hosts.contains_key(*name)) {
             new.gone.insert(name.clone(), at);
         }
@@ -312,14 +355,14 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    fn seen<T: Record>(self, value: &[u8]) -> Result<Seen<T>, RecordError> {
+    fn seen<T>(self, record: T) -> Seen<T> {
         let Stamp { created, revision, lease, at } = self;
-        Ok(Seen { record: decode(value)?, created, revision, lease, at })
+        Seen { record, created, revision, lease, at }
     }
 }
 
-fn keep<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, value: T) {
-    map.insert(key, value);
+fn keep<T>(map: &mut BTreeMap<String, T>, key: &str, value: T) {
+    map.insert(key.to_string(), value);
 }
 
 fn forget<K: Ord + std::borrow::Borrow<Q>, Q: Ord + ?Sized, T>(map: &mut BTreeMap<K, T>, key: &Q) {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use haversack_directory::{Change, DirectoryError, Found, Key, Report, Stamp, View, Write, changes};
+use haversack_directory::{Change, DirectoryError, Key, Report, View, Write, changes};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 
@@ -250,8 +250,8 @@ impl Access {
         match answer {
             Answer::Opened { cluster, revision, all, lease } => {
                 if let Some(all) = all {
-                    let all: Vec<_> = all.into_iter().map(|(key, kept)| (key.to_string(), kept)).collect();
-                    self.view.replace(all.iter().map(|(key, kept)| found(key, kept, at)), revision, at);
+                    let all = all.iter().map(|(key, kept)| (key, &*kept.value, kept.stamp(at)));
+                    self.view.replace_values(all, revision, at);
                 }
                 (self.is_connected, self.cluster, self.lease) = (true, Some(cluster), Some((lease, until)));
                 (self.heard, self.keep_at, self.is_report_due) = (now, now + self.times.lease_us / 3, true);
@@ -287,20 +287,14 @@ impl Access {
         let due = events.iter().take_while(|event| event.at + self.lag_us <= now);
         let mut last = None;
         for event in due {
-            let key = event.key.to_string();
             match &event.kept {
-                Some(kept) => self.view.put(&found(&key, kept, at)),
-                None => self.view.delete(&key, event.revision, at),
+                Some(kept) => self.view.put_value(&event.key, &kept.value, kept.stamp(at)),
+                None => self.view.delete_key(&event.key, event.revision, at),
             }
             last = Some(event.revision);
         }
         last.into_iter().for_each(|revision| self.view.reached(revision));
     }
-}
-
-fn found<'a>(key: &'a str, kept: &'a Kept, at: Instant) -> Found<'a> {
-    let stamp = Stamp { created: kept.created, revision: kept.revision, lease: kept.lease, at };
-    Found { key, value: &kept.value, stamp }
 }
 
 fn away() -> DirectoryError {

@@ -3,17 +3,27 @@
 //! It can be without a quorum, and it can be replaced by an empty one.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
 
-use haversack_directory::{Condition, Key, Write};
+use haversack_directory::{Condition, Key, Stamp, Value, Write};
 use haversack_model::Micros;
 
 /// A key's value, and where it stands in the history.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    pub value: Vec<u8>,
+    /// As everybody reads it, once for all of them.
+    pub value: Rc<Value>,
     pub created: i64,
     pub revision: i64,
     pub lease: i64,
+}
+
+impl Kept {
+    /// Returns where it stands for a host that hears of it at that time.
+    pub fn stamp(&self, at: Instant) -> Stamp {
+        Stamp { created: self.created, revision: self.revision, lease: self.lease, at }
+    }
 }
 
 /// A change of a key.
@@ -35,7 +45,7 @@ pub struct Applied {
     pub before: Option<Kept>,
     pub after: Option<Kept>,
     /// The value of the leader's key when it was made.
-    pub leader: Option<Vec<u8>>,
+    pub leader: Option<Rc<Value>>,
 }
 
 /// See the module documentation.
@@ -176,7 +186,8 @@ impl Etcd {
         let before = self.keys.remove(&key);
         let revision = self.revision;
         let created = before.as_ref().map_or(revision, |before| before.created);
-        let after = value.map(|value| Kept { value, created, revision, lease });
+        let after =
+            value.map(|value| Kept { value: Rc::new(Value::read(&key, &value)), created, revision, lease });
         if before.is_none() && after.is_none() {
             return;
         }

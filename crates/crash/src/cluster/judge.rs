@@ -12,11 +12,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use haversack_cluster::{MoveRecord, Settings};
-use haversack_directory::{DiskRecord, HostRecord, IntentRecord, Key, LeaderRecord};
+use haversack_directory::{DiskRecord, IntentRecord, Key, Value};
 use haversack_model::Micros;
 use haversack_moves::Order;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::daemon::{Daemon, host_name};
 use super::etcd::{Applied, Etcd, Kept};
@@ -49,7 +48,7 @@ pub struct Judge {
     settings: Settings,
     times: Times,
     /// Under which epochs hosts have owned disks.
-    owned: BTreeSet<(String, usize, u64)>,
+    owned: BTreeSet<(usize, usize, u64)>,
     /// The highest epoch of each disk, and whose it was.
     newest: Vec<(u64, usize)>,
     begun: Vec<Begun>,
@@ -81,7 +80,7 @@ impl Judge {
             for (at, host) in machines.hosts.iter().enumerate() {
                 let Some(record) = host.record(of).filter(|record| record.is_owner()) else { continue };
                 let epoch = record.epoch();
-                if self.owned.insert((disk_id(of).to_string(), at, epoch)) {
+                if self.owned.insert((of, at, epoch)) {
                     self.is_newest(of, at, epoch, host.fenced)?;
                 }
                 if host.fenced {
@@ -132,8 +131,8 @@ impl Judge {
 
     fn disk_changed(&self, id: &str, applied: &Applied) -> Flow {
         let Some(by) = applied.by else { return violation!("the entry of disk {id} ends with a lease") };
-        let before = applied.before.as_ref().and_then(read::<DiskRecord>);
-        let Some(after) = applied.after.as_ref().and_then(read::<DiskRecord>) else {
+        let before = applied.before.as_ref().and_then(disk);
+        let Some(after) = applied.after.as_ref().and_then(disk) else {
             let name = host_name(by);
             return match before {
                 Some(before) if before.host != name => {
@@ -142,7 +141,9 @@ impl Judge {
                 _ => Ok(()),
             };
         };
-        if after.host != host_name(by) || !self.owned.contains(&(id.to_string(), by, after.epoch)) {
+        let has_owned = |of: usize| self.owned.contains(&(of, by, after.epoch));
+        let is_its = (0..DISKS).find(|of| disk_id(*of).to_string() == id).is_some_and(has_owned);
+        if after.host != host_name(by) || !is_its {
             return violation!(
                 "host {by} writes that {} owns disk {id} under epoch {}, which was never so",
                 after.host,
@@ -165,9 +166,7 @@ impl Judge {
             Some(_) => drop(self.away_since.remove(name)),
             None => drop(self.away_since.insert(name.into(), now)),
         }
-        let instance =
-            |kept: &Option<Kept>| kept.as_ref().and_then(read::<HostRecord>).map(|host| host.instance);
-        let (before, after) = (instance(&applied.before), instance(&applied.after));
+        let [before, after] = [&applied.before, &applied.after].map(|kept| kept.as_ref().and_then(instance));
         if before != after {
             let gone = before.map(|instance| (instance, Presence { is_there: false, since: now }));
             let come = after.map(|instance| (instance, Presence { is_there: true, since: now }));
@@ -183,8 +182,7 @@ impl Judge {
         daemons: &[Option<Daemon>],
         now: Micros,
     ) -> Flow {
-        let (Some(by), Some(intent)) = (applied.by, applied.before.as_ref().and_then(read::<IntentRecord>))
-        else {
+        let (Some(by), Some(intent)) = (applied.by, applied.before.as_ref().and_then(intent)) else {
             return Ok(());
         };
         let driver = daemons.iter().flatten().find(|daemon| daemon.instance == intent.instance);
@@ -195,9 +193,9 @@ impl Judge {
             return Ok(());
         };
         let for_us = now - since;
-        let entry = etcd.get(&Key::Disk(id.into())).and_then(read::<DiskRecord>);
+        let entry = etcd.get(&Key::Disk(id.into())).and_then(disk);
         let is_planned =
-            entry.is_some_and(|entry| (entry.host, entry.epoch) == (intent.from.clone(), intent.epoch));
+            entry.is_some_and(|entry| (&entry.host, entry.epoch) == (&intent.from, intent.epoch));
         // Views are late, so whoever was away a moment ago may still be.
         let was_there = is_there && for_us > self.times.lease_us * 4;
         let was_just_there = !is_there && is_planned && for_us < self.times.abandoned_us / 4;
@@ -275,15 +273,24 @@ impl Judge {
 
 /// An intent of the balancer is written only by the host that leads.
 fn begun(id: &str, applied: &Applied) -> Flow {
-    let Some(intent) = applied.after.as_ref().and_then(read::<IntentRecord>) else { return Ok(()) };
-    let leader = applied.leader.as_ref().and_then(|leader| serde_json::from_slice(leader).ok());
-    let leads = leader.is_some_and(|leader: LeaderRecord| leader.instance == intent.instance);
+    let Some(intent) = applied.after.as_ref().and_then(intent) else { return Ok(()) };
+    let leader = applied.leader.as_deref();
+    let leads = matches!(leader, Some(Value::Leader(leader)) if leader.instance == intent.instance);
     if leads || intent.is_ordered {
         return Ok(());
     }
     violation!("{} begins a move of disk {id}, and another host leads: {intent:?}", intent.by)
 }
 
-fn read<T: DeserializeOwned>(kept: &Kept) -> Option<T> {
-    serde_json::from_slice(&kept.value).ok()
+/// Returns a disk's entry.
+pub fn disk(kept: &Kept) -> Option<&DiskRecord> {
+    if let Value::Disk(record) = &*kept.value { Some(record) } else { None }
+}
+
+fn intent(kept: &Kept) -> Option<&IntentRecord> {
+    if let Value::Intent(record) = &*kept.value { Some(record) } else { None }
+}
+
+fn instance(kept: &Kept) -> Option<u64> {
+    if let Value::Host(record) = &*kept.value { Some(record.instance) } else { None }
 }

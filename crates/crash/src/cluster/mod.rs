@@ -23,4 +23,4 @@ mod own;
 mod plan;
 mod run;
 
-pub use run::{most_points_of_a_run, run_seed};
+pub use run::{most_points_of_a_run, run_seed, run_seed_briefly};

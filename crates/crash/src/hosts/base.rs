@@ -63,6 +63,7 @@ impl Machines {
         let running = self.hosts[at].running.as_mut();
         if let Some(running) = running {
             let is_shared = running.share_step(&mut base, &self.shared);
+            running.note_wakeup();
             self.report.counts.shared += u64::from(is_shared);
         }
         self.shared.base = Some(base);

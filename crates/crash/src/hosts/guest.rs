@@ -128,6 +128,7 @@ impl Guest {
             Ok(()) => {}
             Err(Rejected::Busy) => {
                 running.memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+                running.note_wakeup();
                 if op == Op::Read {
                     self.oracle.drop_read(self.of, start);
                 }
@@ -146,6 +147,9 @@ impl Guest {
     /// Takes the answers to its requests and checks them.
     pub fn take_answers(&mut self, host: &mut Host) -> Flow {
         let Some(running) = &mut host.running else { return Ok(()) };
+        if running.answers.is_empty() {
+            return Ok(());
+        }
         let answers = std::mem::take(&mut running.answers);
         let (mine, others): (Vec<_>, Vec<_>) =
             answers.into_iter().partition(|(tag, _)| self.has(*tag, &mut running.memory));

@@ -73,9 +73,16 @@ pub struct Running {
     stopping: Option<JobId>,
     /// Answers for the guests.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
+    /// When the core wants to be woken, as of its last call: that is asked far more often than it changes.
+    wakeup: Option<Micros>,
 }
 
 impl Running {
+    /// The core was called: it may want to be woken at another time.
+    pub(super) fn note_wakeup(&mut self) {
+        self.wakeup = self.core.next_wakeup();
+    }
+
     /// Sends what replicas lack. Returns whether that led to more work.
     fn replicate(&mut self, now: Micros) -> bool {
         let Running { core, memory, disks, .. } = self;
@@ -240,6 +247,7 @@ impl Host {
             base,
             stopping: None,
             answers: Vec::new(),
+            wakeup: None,
         });
         self.pump(shared)?;
         Ok(Start::Running)
@@ -453,6 +461,7 @@ impl Host {
                 if running.replicate(shared.now) {
                     continue;
                 }
+                running.note_wakeup();
                 return Ok(());
             };
             tell(|| format!("{:>10} host {} disk {of} {}", shared.now, self.place, brief(&output)));
@@ -464,8 +473,8 @@ impl Host {
         let device = |host: &Host, no| host.devices.iter().position(|d| d.no == Some(no)).expect("it has it");
         let sector = |offset_bytes: u64| offset_bytes / SECTOR_BYTES as u64;
         match action {
-            Action::ReadOrigin { io, disk, sector, sectors } if self.is_base(disk) => {
-                self.launch(shared, io, What::BaseRead { sector: sector.0, sectors });
+            Action::ReadOrigin { io, disk, sector, .. } if self.is_base(disk) => {
+                self.launch(shared, io, What::BaseRead { sector: sector.0 });
             }
             Action::FlushOrigin { io, disk } if self.is_base(disk) => {
                 let running = self.run();
@@ -495,9 +504,9 @@ impl Host {
                 let mark = self.devices[device].store.flush_mark();
                 self.launch(shared, io, What::DeviceFlush { device, mark });
             }
-            Action::ReadOrigin { io, disk, sector, sectors } => {
+            Action::ReadOrigin { io, disk, sector, .. } => {
                 let of = self.place_of(disk);
-                self.launch(shared, io, What::OriginRead { of, sector: sector.0, sectors });
+                self.launch(shared, io, What::OriginRead { of, sector: sector.0 });
             }
             Action::WriteOrigin { io, disk, sector, durable, .. } => {
                 let of = self.place_of(disk);
@@ -684,7 +693,7 @@ impl Host {
     pub fn next_us(&self) -> Option<(Micros, bool)> {
         let running = self.running.as_ref()?;
         let io = running.due.peek().map(|Reverse((at, ..))| (*at, false));
-        let wakeup = running.core.next_wakeup().map(|at| (at, true));
+        let wakeup = running.wakeup.map(|at| (at, true));
         [io, wakeup].into_iter().flatten().min()
     }
 

@@ -6,10 +6,10 @@
 use std::cmp::Reverse;
 
 use haversack_core::{IoFailure, IoId, Memory, Piece};
-use haversack_model::SECTOR_BYTES;
+use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 use super::host::{Host, Shared};
-use crate::device::{Payload, Store, Tear};
+use crate::device::{Payload, Store, Tear, page_of};
 use crate::memory::SimMemory;
 
 /// What an I/O does.
@@ -18,11 +18,11 @@ pub(super) enum What {
     DeviceRead { device: usize, sector: u64 },
     DeviceWrite { device: usize, sector: u64 },
     DeviceFlush { device: usize, mark: u64 },
-    OriginRead { of: usize, sector: u64, sectors: u32 },
+    OriginRead { of: usize, sector: u64 },
     OriginWrite { of: usize, sector: u64, durable: bool },
     OriginZero { of: usize, sector: u64, sectors: u32, durable: bool },
     OriginFlush { of: usize, mark: u64 },
-    BaseRead { sector: u64, sectors: u32 },
+    BaseRead { sector: u64 },
 }
 
 /// An I/O in flight.
@@ -54,23 +54,18 @@ impl Host {
 
     /// Carries out an I/O that ends.
     pub(super) fn perform(&mut self, shared: &mut Shared, flight: &Flight) -> Result<(), IoFailure> {
-        let bytes: usize = flight.pieces.iter().map(|p| p.len).sum();
         let running = self.running.as_mut().expect("the host runs");
         match flight.what {
             What::DeviceRead { device, sector } => {
-                let mut data = vec![0xEE; bytes];
-                self.devices[device].store.read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
+                read(&self.devices[device].store, sector, &mut running.memory, &flight.pieces);
             }
             What::DeviceWrite { device, sector } => {
-                let data = gather(&running.memory, &flight.pieces);
-                self.devices[device].store.write(sector, Payload::Bytes(data));
+                let payload = gather(&running.memory, sector, &flight.pieces);
+                self.devices[device].store.write(sector, payload);
             }
             What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
-            What::OriginRead { of, sector, sectors } => {
-                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
-                shared.origins[of].read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
+            What::OriginRead { of, sector } => {
+                read(&shared.origins[of], sector, &mut running.memory, &flight.pieces);
             }
             What::OriginWrite { .. } | What::OriginZero { .. } | What::OriginFlush { .. } => {
                 if self.fenced {
@@ -78,10 +73,9 @@ impl Host {
                 }
                 change_origin(shared, &running.memory, flight);
             }
-            What::BaseRead { sector, sectors } => {
-                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
-                shared.base.as_ref().expect("the host has attached it").origin.read(sector, &mut data);
-                scatter(&mut running.memory, &flight.pieces, &data);
+            What::BaseRead { sector } => {
+                let base = shared.base.as_ref().expect("the host has attached it");
+                read(&base.origin, sector, &mut running.memory, &flight.pieces);
             }
         }
         Ok(())
@@ -95,12 +89,12 @@ impl Host {
         for flight in flights {
             match flight.what {
                 What::DeviceWrite { device, sector } => {
-                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    let payload = gather(memory, sector, &flight.pieces);
                     self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
                 }
                 _ if self.fenced => {}
                 What::OriginWrite { of, sector, .. } => {
-                    let payload = Payload::Bytes(gather(memory, &flight.pieces));
+                    let payload = gather(memory, sector, &flight.pieces);
                     shared.origins[of].write_torn(sector, payload, tear, &mut shared.rng);
                 }
                 What::OriginZero { of, sector, sectors, .. } => {
@@ -116,7 +110,7 @@ impl Host {
 pub(super) fn change_origin(shared: &mut Shared, memory: &SimMemory, flight: &Flight) {
     match flight.what {
         What::OriginWrite { of, sector, durable } => {
-            let payload = Payload::Bytes(gather(memory, &flight.pieces));
+            let payload = gather(memory, sector, &flight.pieces);
             write_origin(&mut shared.origins[of], sector, payload, durable);
         }
         What::OriginZero { of, sector, sectors, durable } => {
@@ -135,10 +129,23 @@ fn write_origin(origin: &mut Store, sector: u64, payload: Payload, durable: bool
     }
 }
 
-/// Returns the bytes in the pieces of memory of an I/O.
-fn gather(memory: &SimMemory, pieces: &[Piece]) -> Vec<u8> {
+/// Returns what is in the pieces of memory of an I/O that begins at a sector.
+fn gather(memory: &SimMemory, sector: u64, pieces: &[Piece]) -> Payload {
     let parts = pieces.iter().map(|piece| &memory.frame(piece.frame)[piece.at..piece.at + piece.len]);
-    parts.collect::<Vec<_>>().concat()
+    let is_aligned = sector.is_multiple_of(SECTORS_PER_BLOCK);
+    if is_aligned && pieces.iter().all(|piece| piece.len == BLOCK_BYTES) {
+        return Payload::Blocks(parts.map(page_of).collect());
+    }
+    Payload::Bytes(parts.collect::<Vec<_>>().concat())
+}
+
+/// Reads a store from a sector on into the pieces of memory of an I/O, which consist of whole sectors.
+fn read(store: &Store, mut sector: u64, memory: &mut SimMemory, pieces: &[Piece]) {
+    for piece in pieces {
+        assert!(piece.len.is_multiple_of(SECTOR_BYTES), "a piece of {} bytes", piece.len);
+        store.read(sector, &mut memory.dma(piece.frame)[piece.at..piece.at + piece.len]);
+        sector += (piece.len / SECTOR_BYTES) as u64;
+    }
 }
 
 /// Writes bytes to the pieces of memory of an I/O.

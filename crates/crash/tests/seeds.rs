@@ -300,6 +300,11 @@ const CLUSTER: &[(u64, &str)] = &[
         "a bug of the simulator: a note of a take-over that came to nothing kept the next one from the disk",
     ),
     (734000268, "a host that knows nothing of a take-over passes on an old grant, and nobody tells it"),
+    (
+        519,
+        "a bug of the simulator: no host took a disk over, as all had noted a take-over that came to nothing",
+    ),
+    (2239, "a bug of the simulator: a fenced host repeated a refused write for ever, in no time"),
 ];
 
 #[test]

@@ -196,13 +196,18 @@ impl Cluster {
     fn bar_vms(&mut self) {
         let mut barred = BTreeSet::new();
         for (vm, disks) in VMS.iter().enumerate() {
-            let gives_up =
-                |own: &Own| disks.contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some();
-            let is_given_up = self.operator.owns.iter().any(gives_up);
+            let is_given_up = self.is_given_up(vm);
             let is_barred = |at: &usize| is_given_up || disks.iter().any(|of| self.has_void_note(*at, *of));
             barred.extend((0..HOSTS).filter(is_barred).map(|at| (vm, at)));
         }
         self.manager.barred = barred;
+    }
+
+    /// Whether the host of a VM is giving up what it needs from a dead one.
+    fn is_given_up(&self, vm: usize) -> bool {
+        let gives_up =
+            |own: &Own| VMS[vm].contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some();
+        self.operator.owns.iter().any(gives_up)
     }
 
     /// Whether a host has noted that another one takes a disk over, which has not done so.
@@ -344,10 +349,11 @@ impl Cluster {
     /// Returns the host that is to take a disk over; rarely two.
     fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
+        let is_given_up = self.is_given_up(vm);
         // A note of a take-over that came to nothing does not keep the next one from the disk.
         let is_free = |at: usize| {
             self.manager.can_run(&self.machines, vm, at)
-                || self.has_void_note(at, of) && Manager::is_free_for(&self.machines, vm, at)
+                || self.has_void_note(at, of) && !is_given_up && Manager::is_free_for(&self.machines, vm, at)
         };
         let is_possible = |at: &usize| !away.contains(at) && self.daemons[*at].is_some() && is_free(*at);
         let mut possible: Vec<usize> = (0..HOSTS).filter(is_possible).collect();

@@ -488,8 +488,7 @@ impl Host {
             | Action::FlushOrigin { io, .. }
                 if self.fenced =>
             {
-                let running = self.run();
-                running.core.with(&mut running.memory).complete(shared.now, io, Err(IoFailure::Error));
+                self.launch(shared, io, What::Refused);
             }
             Action::ReadDevice { io, device: no, offset_bytes } => {
                 let device = device(self, no);

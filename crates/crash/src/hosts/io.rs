@@ -15,14 +15,42 @@ use crate::memory::SimMemory;
 /// What an I/O does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    DeviceRead { device: usize, sector: u64 },
-    DeviceWrite { device: usize, sector: u64 },
-    DeviceFlush { device: usize, mark: u64 },
-    OriginRead { of: usize, sector: u64 },
-    OriginWrite { of: usize, sector: u64, durable: bool },
-    OriginZero { of: usize, sector: u64, sectors: u32, durable: bool },
-    OriginFlush { of: usize, mark: u64 },
-    BaseRead { sector: u64 },
+    DeviceRead {
+        device: usize,
+        sector: u64,
+    },
+    DeviceWrite {
+        device: usize,
+        sector: u64,
+    },
+    DeviceFlush {
+        device: usize,
+        mark: u64,
+    },
+    OriginRead {
+        of: usize,
+        sector: u64,
+    },
+    OriginWrite {
+        of: usize,
+        sector: u64,
+        durable: bool,
+    },
+    OriginZero {
+        of: usize,
+        sector: u64,
+        sectors: u32,
+        durable: bool,
+    },
+    OriginFlush {
+        of: usize,
+        mark: u64,
+    },
+    BaseRead {
+        sector: u64,
+    },
+    /// The host is fenced: the origin refuses it. That takes as long as other I/Os; at once, a host that tries again would never end.
+    Refused,
 }
 
 /// An I/O in flight.
@@ -67,6 +95,7 @@ impl Host {
             What::OriginRead { of, sector } => {
                 read(&shared.origins[of], sector, &mut running.memory, &flight.pieces);
             }
+            What::Refused => return Err(IoFailure::Error),
             What::OriginWrite { .. } | What::OriginZero { .. } | What::OriginFlush { .. } => {
                 if self.fenced {
                     return Err(IoFailure::Error);

@@ -79,6 +79,7 @@ test-simulations:
 	nice -n 19 cargo run --release -p haversack-crash -- --twin --points 50000
 	nice -n 19 cargo run --release -p haversack-crash -- --twin --replicas --points 50000
 	nice -n 19 cargo run --release -p haversack-crash -- --cluster --points 5000
+	nice -n 19 cargo run --release -p haversack-crash -- --cluster --replicas --brief --points 5000
 
 test-traces: setup
 	HAVERSACK_TRACES="$(abspath $(TRACES))" cargo test --release -p haversack-trace -p haversack-analyze -p haversack-sim -- --ignored

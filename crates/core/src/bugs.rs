@@ -191,6 +191,12 @@ pub enum Bug {
     TakeFromHolder,
     /// When a disk is passed on, the blocks that are kept for its next owner become void.
     VoidKept,
+    /// A disk is taken over although a host that answers has a complete replica of it.
+    YieldReplica,
+    /// A replica that was left behind on another host is not dropped when that host asks.
+    LeaveReplica,
+    /// A replica stays on a host that is being drained.
+    StayOnDrained,
 }
 
 /// All bugs that the simulator must catch.
@@ -292,5 +298,8 @@ pub const OF_MIGRATION: &[Bug] = &[
 
 /// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
 pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
+
+/// Mistakes of replicas among many hosts, that the simulator of a cluster with replicas must catch.
+pub const OF_PLACES: &[Bug] = &[Bug::YieldReplica, Bug::LeaveReplica, Bug::StayOnDrained];
 
 haversack_model::bug_switch!(Bug);

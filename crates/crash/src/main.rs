@@ -15,7 +15,7 @@ const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin [--replicas] | --cluster [--brief]] [--learned] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin [--replicas] | --cluster [--replicas] [--brief]] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
@@ -24,7 +24,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake (needs the feature bug-zoo)
   --twin        two hosts between which a disk moves
-  --replicas    with --twin: some disks have a replica of their dirty blocks at the other host
+  --replicas    with --twin or --cluster: disks have replicas of their dirty blocks on other hosts
   --cluster     five hosts, whose VMs the balancer moves, and an etcd that fails
   --brief       with --cluster: ends a run after 8000 requests, so that there are more crash points in the same time
   --learned     every admission filter is the one that learns
@@ -84,8 +84,8 @@ fn arguments() -> Result<Arguments, String> {
             other => return Err(format!("unknown option '{other}'")),
         }
     }
-    if parsed.replicas && (!parsed.twin || parsed.cluster) {
-        return Err("--replicas goes with --twin: only these two hosts have replicas".into());
+    if parsed.replicas && !parsed.twin && !parsed.cluster {
+        return Err("--replicas goes with --twin or --cluster".into());
     }
     if parsed.brief && !parsed.cluster {
         return Err("--brief goes with --cluster".into());
@@ -146,8 +146,10 @@ fn many(arguments: &Arguments) -> RunReport {
             }
             let seed = arguments.seed.wrapping_add(run);
             let report = match (arguments.cluster, arguments.twin) {
-                (true, _) if arguments.brief => cluster::run_seed_briefly(seed),
-                (true, _) => cluster::run_seed(seed),
+                (true, _) => {
+                    let Arguments { brief, replicas, .. } = *arguments;
+                    cluster::run(seed, cluster::Options { brief, replicas })
+                }
                 (_, true) if arguments.replicas => twin::run_seed_with_replicas(seed),
                 (_, true) => twin::run_seed(seed),
                 _ => run_seed(seed, &options),

@@ -16,6 +16,8 @@ pub enum Bug {
     Cluster(cluster::Bug),
     /// A mistake of take-overs in a cluster, for the same simulator.
     Takeover(core::Bug),
+    /// Of replicas in a cluster: the same, with replicas.
+    Place(core::Bug),
 }
 
 /// Returns all of them.
@@ -24,14 +26,15 @@ pub fn all() -> impl Iterator<Item = Bug> {
     let of_migration = core::OF_MIGRATION.iter().copied().map(Bug::Migration);
     let of_cluster = cluster::ALL.iter().copied().map(Bug::Cluster);
     let of_takeovers = core::OF_TAKEOVERS.iter().copied().map(Bug::Takeover);
-    of_core.chain(of_migration).chain(of_cluster).chain(of_takeovers)
+    let of_places = core::OF_PLACES.iter().copied().map(Bug::Place);
+    of_core.chain(of_migration).chain(of_cluster).chain(of_takeovers).chain(of_places)
 }
 
 impl Bug {
     /// Plants a mistake in this thread, or removes what is planted.
     pub fn plant(bug: Option<Bug>) {
         core::plant(match bug {
-            Some(Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug)) => Some(bug),
+            Some(Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug) | Bug::Place(bug)) => Some(bug),
             _ => None,
         });
         cluster::plant(match bug {
@@ -44,7 +47,9 @@ impl Bug {
 impl fmt::Display for Bug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug) => write!(f, "{bug:?}"),
+            Bug::Core(bug) | Bug::Migration(bug) | Bug::Takeover(bug) | Bug::Place(bug) => {
+                write!(f, "{bug:?}")
+            }
             Bug::Cluster(bug) => write!(f, "{bug:?}"),
         }
     }

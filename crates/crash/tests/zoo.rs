@@ -71,6 +71,7 @@ fn hunts() -> Vec<(Bug, Run)> {
         Bug::Core(_) => plain,
         Bug::Migration(_) => twin::run_seed_with_replicas,
         Bug::Cluster(_) | Bug::Takeover(_) => cluster::run_seed,
+        Bug::Place(_) => cluster::run_seed_with_replicas,
     };
     let all = all().map(|bug| (bug, run(bug)));
     all.filter(|(bug, _)| bug.to_string().contains(&wanted())).collect()

@@ -14,7 +14,7 @@ pub enum Value {
     /// A pool.
     Pool(PoolRecord),
     /// A disk.
-    Disk(DiskRecord),
+    Disk(Box<DiskRecord>),
     /// A move of a disk.
     Intent(IntentRecord),
     /// A host that is draining.
@@ -44,7 +44,7 @@ impl Value {
         match key {
             Key::Host(_) => record(key, bytes, Value::Host),
             Key::Pool { .. } => record(key, bytes, Value::Pool),
-            Key::Disk(_) => record(key, bytes, Value::Disk),
+            Key::Disk(_) => record(key, bytes, |disk| Value::Disk(Box::new(disk))),
             Key::Intent(_) => record(key, bytes, Value::Intent),
             Key::Drain(_) => record(key, bytes, Value::Drain),
             Key::Tenant(_) => record(key, bytes, Value::Tenant),

@@ -198,7 +198,7 @@ impl View {
             (Key::Pool { host, pool }, Value::Pool(record)) => {
                 self.pools.insert((host.clone(), pool.clone()), stamp.seen(record));
             }
-            (Key::Disk(id), Value::Disk(record)) => keep(&mut self.disks, id, stamp.seen(record)),
+            (Key::Disk(id), Value::Disk(record)) => keep(&mut self.disks, id, stamp.seen(*record)),
             (Key::Intent(id), Value::Intent(record)) => keep(&mut self.intents, id, stamp.seen(record)),
             (Key::Drain(name), Value::Drain(record)) => keep(&mut self.drains, name, stamp.seen(record)),
             (Key::Tenant(name), Value::Tenant(record)) => keep(&mut self.tenants, name, stamp.seen(record)),

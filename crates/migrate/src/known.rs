@@ -169,9 +169,16 @@ pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     info.owned || holds && dirty_blocks > 0
 }
 
-/// Whether all data on a host with this record becomes void as soon as another host has the disk under a higher epoch.
-/// Blocks kept for the host to which the disk was released do not become void: if that host passes the disk on without
-/// taking it, the next host needs them.
+/// Whether a host with this record may note that another one takes the disk over. What is not finished of a replica is of no use.
+pub fn may_yield(info: &DiskInfo, dirty_blocks: u64) -> bool {
+    !is_concerned(info, dirty_blocks)
+        || has_complete_replica(info) == Some(false)
+        || has_complete_replica(info).is_some() && planted(Bug::YieldReplica)
+}
+
+/// Whether everything on a host with this record is void as soon as another one has the disk under a higher epoch. That is not so for
+/// blocks that it keeps for the host to which it has released the disk: if that has passed the disk on without taking it, the next
+/// one needs them.
 pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let is_kept = matches!(info.moved, Moved::Peer { .. }) && !planted(Bug::VoidKept);
     is_concerned(info, dirty_blocks) && !is_kept
@@ -205,6 +212,7 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
         _ => match record.has_complete_replica {
             // The replica was not finished, and cannot be used.
             Some(false) => None,
+            Some(true) if planted(Bug::YieldReplica) => None,
             Some(true) => Some(("has a complete replica of it", take_over_there)),
             None => Some(("has dirty blocks of it", take_over_there)),
         },

@@ -27,6 +27,7 @@ mod owner;
 mod pace;
 mod passes;
 mod peer;
+mod place;
 mod replica;
 mod replicate;
 mod stream;
@@ -35,7 +36,7 @@ mod takeover;
 pub use haversack_model::HostId;
 pub use known::{
     HostRecord, KnownBefore, KnownOwner, has_complete_replica, is_concerned, is_news, is_void_under_any,
-    objection,
+    may_yield, objection,
 };
 pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, ReplicaState, Session};
@@ -43,5 +44,6 @@ pub use method::{Ahead, Late, Method, Plan, UnknownMethod};
 pub use migration::{Migration, Status, Timing};
 pub use output::{CopyTicket, Output};
 pub use pace::PaceLimits;
+pub use place::{Candidate, Unable, choose, choose_another, is_missing, leaves_drained};
 pub use replica::ReplicaStatus;
 pub use replicate::{NoReplica, OnLoss, ReplicaPolicy, ReplicationState};

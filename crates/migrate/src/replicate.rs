@@ -10,13 +10,14 @@
 //! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
 //!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
 //!   accepted.
-//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner then tells it to
-//!   drop the replica, unless the owner has lost dirty blocks.
-//! - After a restart, the owner serves the disk only when its old replica has ended. Otherwise a guest could read an
-//!   older version than the replica has, and the newer version would be back after a take-over.
+//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner has it dropped then, also if it
+//!   has let the disk go, unless it has lost dirty blocks.
+//! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
+//!   has, which would be back after a take-over.
 
 use std::collections::BTreeSet;
 
+use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Call, Damage, JobError, JobId, ManageError, Memory, Moved, ToReplicate};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
@@ -210,6 +211,11 @@ impl Migration {
             Stage::Opening | Stage::Streaming => ReplicationState::Filling,
             Stage::Ending { .. } => ReplicationState::Ending,
         })
+    }
+
+    /// Returns the host of the replica that is there, is being begun or is being given up.
+    pub fn replica_host(&self) -> Option<HostId> {
+        self.replicating.as_ref().map(|one| one.at)
     }
 
     /// Returns why there is no replica although its host answers, if that is known. With [`NoReplica::Losses`], an old one may
@@ -577,10 +583,12 @@ impl Migration {
         }
     }
 
-    /// Handles a replica on another host that was given up without telling that host. Tells the host to drop the
-    /// replica now, unless the replica may have blocks that are lost here.
+    /// Another host has a replica that was given up and that it was not told of. It is told now, unless it may have what is lost
+    /// here; also if the disk has moved on, since it leaves a host only when its replica there has ended.
     fn end_left_replica<M: Memory>(&mut self, call: &Call<'_, M>, from: HostId, state: &ReplicaState) {
-        if self.ownership.record().is_owner() && !self.has_losses(call) {
+        let record = self.ownership.record();
+        let is_over = record.is_owner() || matches!(record, Record::Released { .. });
+        if is_over && !self.has_losses(call) && !planted(Bug::LeaveReplica) {
             let (session, taker) = (state.session, Some(state.taker));
             self.send(from, Message::ReplicaEnd { session, taker });
         }

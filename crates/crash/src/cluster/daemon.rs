@@ -8,6 +8,7 @@ use haversack_directory::{
     BalanceRecord, Change, DirectoryError, DiskRecord, HostRecord, IntentRecord, Key, Lead, Leadership, Load,
     PoolRecord, Report, View, VmNeeds, Worth,
 };
+use haversack_migrate::ReplicationState;
 use haversack_model::{BLOCK_BYTES, Micros};
 use haversack_moves::{Act, Claimed, Intents, Mover, Observed, Order, Rests, claim, snapshot};
 use haversack_ownership::Record;
@@ -15,6 +16,7 @@ use haversack_ownership::Record;
 use super::access::{Access, Caller};
 use super::epochs::Watch;
 use super::plan::{ClusterPlan, Times, VMS};
+use super::replicas::Places;
 use crate::hosts::machines::Machines;
 use crate::plan::disk_id;
 
@@ -93,6 +95,8 @@ pub struct Daemon {
     /// What it asks other hosts.
     pub watch: Watch,
     pub wishes: Vec<Wish>,
+    /// Where its disks' replicas could not be.
+    pub places: Places,
     /// It has looked at the directory in this tick.
     pub has_looked: bool,
     base: Instant,
@@ -126,6 +130,7 @@ impl Daemon {
             by_hand: None,
             watch: Watch::default(),
             wishes: Vec::new(),
+            places: Places::default(),
             has_looked: false,
             base,
             times,
@@ -423,6 +428,7 @@ impl Daemon {
         let is_attached = host.running.as_ref().is_some_and(|running| {
             host.disk(of).and_then(|disk| running.core.disk_info(disk)).is_some_and(|info| info.attached)
         });
+        let replication = host.running.as_ref().and_then(|running| running.disks[of].migration.replication());
         let moving_to = host.running.as_ref().and_then(|running| running.disks[of].migration.sends_to());
         let bytes = demand_blocks * BLOCK;
         DiskRecord {
@@ -441,8 +447,8 @@ impl Daemon {
             dirty_bytes: 0,
             clients: 1,
             moving_to: moving_to.map(|to| host_name(to.0 as usize - 1)),
-            replica_at: None,
-            is_replicated: false,
+            replica_at: replication.and(host.replica_at[of]).map(host_name),
+            is_replicated: replication == Some(ReplicationState::Complete),
             load: Load { requests_per_s: 1_000.0, ..Load::default() },
             worth: Worth {
                 priority: 1.0,

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_core::DiskInfo;
-use haversack_migrate::{HostRecord, KnownOwner, is_concerned, is_news, is_void_under_any};
+use haversack_migrate::{
+    HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any, may_yield,
+};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 use haversack_ownership::Record;
@@ -42,7 +44,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         dirty_blocks: known.map_or(0, |(_, dirty_blocks)| dirty_blocks),
         mode: None,
         is_taking: is_taking(owns, at, of),
-        has_complete_replica: None,
+        has_complete_replica: known.and_then(|(info, _)| has_complete_replica(&info)),
         before: machines.hosts[at].known_before(of),
     }
 }
@@ -55,7 +57,7 @@ pub fn yield_to(
     by: usize,
     epoch: u64,
 ) -> Flow<Result<bool, ()>> {
-    if recorded(machines, at, of).is_some_and(|(info, dirty_blocks)| is_concerned(&info, dirty_blocks)) {
+    if recorded(machines, at, of).is_some_and(|(info, dirty_blocks)| !may_yield(&info, dirty_blocks)) {
         return Ok(Err(()));
     }
     machines.hosts[at].remember(of, 0);

@@ -9,6 +9,8 @@
 //! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) has others take their disks over (`own`); what
 //! hosts ask each other about that (`epochs`) leads to the daemon's conclusions.
 //!
+//! Some runs have replicas of dirty blocks on other hosts (`replicas`), which are used when their owners are gone.
+//!
 //! Everything in a run is determined by one seed.
 
 mod access;
@@ -21,6 +23,7 @@ mod manager;
 mod operator;
 mod own;
 mod plan;
+mod replicas;
 mod run;
 
-pub use run::{most_points_of_a_run, run_seed, run_seed_briefly};
+pub use run::{Options, most_points_of_a_run, run, run_seed, run_seed_with_replicas};

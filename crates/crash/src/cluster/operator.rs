@@ -34,6 +34,8 @@ const REST_US: Micros = 30_000;
 const LONG_US: Micros = 500_000;
 /// How much later than others a message may be.
 const LATEST: u64 = 100;
+/// One operator in this many does not look in the directory where a replica is.
+const OPERATORS_WHO_DO_NOT_LOOK: u64 = 5;
 /// A host that is never repaired.
 const NEVER: Micros = Micros::MAX;
 
@@ -54,6 +56,8 @@ pub struct Operator {
     pub fenced_at: Vec<Micros>,
     /// For each disk: the host that may have to take it over instead, and when the operator looks at the disk again.
     next: Vec<(Option<usize>, Micros)>,
+    /// Which host has a complete replica of a disk, as the directory says.
+    replica_at: Vec<Option<usize>>,
     /// Since when a VM has waited for a disk.
     waiting: Vec<Option<Micros>>,
     /// Since when no host has a disk.
@@ -82,6 +86,7 @@ impl Operator {
             repaired_at: vec![None; HOSTS],
             fenced_at: vec![0; HOSTS],
             next: vec![(None, 0); DISKS],
+            replica_at: vec![None; DISKS],
             waiting: vec![None; VMS.len()],
             ownerless: vec![None; DISKS],
             left: BTreeSet::new(),
@@ -263,7 +268,9 @@ impl Cluster {
         let entries: Vec<Option<usize>> = (0..DISKS)
             .map(|of| host_named(&daemon.access.view.disks.get(&disk_id(of).to_string())?.record.host))
             .collect();
+        let replicas = (0..DISKS).map(|of| Cluster::replica_in_directory(&daemon.access.view, of)).collect();
         let Cluster { operator, machines, .. } = self;
+        operator.replica_at = replicas;
         for at in 0..HOSTS {
             let patience_us = if operator.is_calm { 0 } else { operator.rng.skewed(2 * lease_us) };
             let since = operator.absent[at].unwrap_or((now, patience_us));
@@ -358,7 +365,9 @@ impl Cluster {
         let is_possible = |at: &usize| !away.contains(at) && self.daemons[*at].is_some() && is_free(*at);
         let mut possible: Vec<usize> = (0..HOSTS).filter(is_possible).collect();
         self.operator.rng.shuffle(&mut possible);
-        let preferred = [self.operator.next[of].0, Some(self.machines.guests[of].host)];
+        let replica_at = self.operator.replica_at[of];
+        let replica_at = replica_at.filter(|_| !self.operator.rng.one_in(OPERATORS_WHO_DO_NOT_LOOK));
+        let preferred = [self.operator.next[of].0, replica_at, Some(self.machines.guests[of].host)];
         for at in preferred.into_iter().flatten().rev() {
             if let Some(place) = possible.iter().position(|host| *host == at) {
                 possible.swap(0, place);
@@ -391,7 +400,11 @@ impl Cluster {
             if host.running.is_none() {
                 continue;
             }
-            let knows_all = (0..DISKS).all(|of| self.knows(at, of));
+            let may_be_misled = |of: usize| {
+                matches!(self.machines.hosts[at].record(of), Some(Record::Unknown))
+                    && self.has_stale_owner(of)
+            };
+            let knows_all = (0..DISKS).all(|of| self.knows(at, of) && !may_be_misled(of));
             let is_old = now >= self.operator.fenced_at[at] + latest_us;
             if host.fenced && is_clear && is_old && knows_all {
                 tell(|| format!("{now:>10} host {at} is let in again"));
@@ -405,6 +418,16 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// Whether a host that may be back still says that it owns a disk which was taken from it. It would pass the disk on to a host that
+    /// knows nothing of the take-over.
+    fn has_stale_owner(&self, of: usize) -> bool {
+        let is_stale = |at: usize| {
+            let record = self.machines.hosts[at].last_record(of);
+            record.is_owner() && record.epoch() < self.judge.newest_epoch(of)
+        };
+        (0..HOSTS).any(|at| !self.operator.is_lost(at) && is_stale(at))
     }
 
     /// Whether a host knows of the last take-over of a disk, or has nothing to do with the disk.

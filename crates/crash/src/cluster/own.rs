@@ -19,13 +19,15 @@ use super::run::Cluster;
 use crate::hosts::machines::Machines;
 use crate::pattern;
 use crate::run::tell;
-use crate::world::Flow;
+use crate::world::{Flow, violation};
 use haversack_model::SECTOR_BYTES;
 
 /// How long hosts have to answer.
 const PATIENCE_US: Micros = 20_000;
 /// The operator's clock in seconds when a run begins. It runs a thousand times as fast as the clock of the run.
 const CLOCK_S: u64 = 1_000_000;
+/// One operator in this many does not know whether the owner of a disk has gone on without its replica.
+const OPERATORS_WHO_DO_NOT_KNOW: u64 = 4;
 /// One fencing in this many fails.
 const FENCES_THAT_FAIL: u64 = 15;
 
@@ -39,6 +41,10 @@ struct Plan {
     living: Vec<usize>,
     epoch: u64,
     loss: PeerLoss,
+    /// The replica that this host has is used.
+    uses_replica: bool,
+    /// Another host that answers had the complete replica of the dead owner when that was fenced.
+    better: Option<usize>,
 }
 
 #[derive(Clone)]
@@ -123,7 +129,15 @@ impl Own {
         let (living, suspects): (Vec<usize>, Vec<usize>) =
             self.asked(machines).into_iter().partition(is_living);
         let suspects = if depends.is_some() { Vec::new() } else { suspects };
-        Ok(Plan { depends, suspects, living, epoch, loss: self.loss(machines) })
+        Ok(Plan {
+            depends,
+            suspects,
+            living,
+            epoch,
+            loss: self.loss(machines),
+            uses_replica: false,
+            better: None,
+        })
     }
 
     /// The operator accepts a loss if there is one, or if it is not known.
@@ -181,8 +195,16 @@ impl Cluster {
                     self.fence(*suspect)?;
                 }
                 let left = if plan.depends.is_some() { Vec::new() } else { plan.living.clone() };
+                let uses_replica = self.uses_replica(own, &plan);
+                // One that runs may have it dropped yet.
+                let runs = |suspect: &usize| self.machines.hosts[*suspect].running.is_some();
+                let dead: Vec<usize> =
+                    plan.suspects.iter().copied().filter(|suspect| !runs(suspect)).collect();
+                let better = self.replica_of_gone(own.of, &dead, &plan.living);
+                // Without one that is empty, nothing is lost that was flushed.
+                let better = better.filter(|at| self.replica_blocks(own.of, *at) > 0);
                 let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000);
-                own.stage = Stage::Noting { left, plan: Plan { epoch, ..plan } };
+                own.stage = Stage::Noting { left, plan: Plan { epoch, uses_replica, better, ..plan } };
                 own.begun = now;
                 Ok(Outcome::Goes)
             }
@@ -213,11 +235,24 @@ impl Cluster {
             // A host that is back has given the disk away meanwhile.
             return Ok(Outcome::Refused(None));
         }
-        let lost = self.lost_by(own, plan);
+        if let Some(better) = plan.better {
+            return violation!(
+                "host {at} takes disk {of} over, and host {better} had a complete replica of it"
+            );
+        }
+        let lost = if plan.uses_replica { BTreeSet::new() } else { self.lost_by(own, plan) };
         let epoch = plan.epoch;
         let Machines { hosts, shared, .. } = &mut self.machines;
         let begun = hosts[at].with(shared, of, |migration, call, now| {
-            migration.take_over(call, now, epoch, plan.loss).is_ok()
+            if !plan.uses_replica {
+                return migration.take_over(call, now, epoch, plan.loss).is_ok();
+            }
+            // As the engine does.
+            let is_complete = migration.replica(call, now).is_some_and(|replica| replica.is_complete);
+            if is_complete {
+                migration.trust_replica();
+            }
+            is_complete && migration.take_over(call, now, epoch, PeerLoss::Recorded).is_ok()
         })?;
         self.machines.post();
         if begun != Some(true) {
@@ -225,21 +260,40 @@ impl Cluster {
         }
         tell(|| {
             format!(
-                "{:>10} host {at} takes disk {of} over under {epoch}, without {:?} of {:?}, {:?}; {} sectors may be lost",
+                "{:>10} host {at} takes disk {of} over under {epoch}, {}without {:?} of {:?}, {:?}; {} sectors may be lost",
                 self.machines.shared.now,
+                if plan.uses_replica { "with its replica, " } else { "" },
                 plan.suspects,
                 plan.depends,
                 plan.loss,
                 lost.len()
             )
         });
+        if plan.uses_replica {
+            // What was flushed is there; everything else may be older.
+            self.machines.guests[of].oracle.crash(true);
+            self.machines.report.counts.replicas += 1;
+        }
         self.forgive(of, &lost);
         own.stage = Stage::Taking { epoch };
         Ok(Outcome::Goes)
     }
 
-    /// Returns the sectors that only the hosts have from which the disk is taken. Obsolete data on those hosts does not
-    /// count.
+    /// Whether the replica that the host has is used: it is certain, or the operator knows that the owner has stopped before it could
+    /// go on without it.
+    fn uses_replica(&mut self, own: &Own, plan: &Plan) -> bool {
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        let Some(replica) = hosts[own.at].replica(shared, own.of).filter(|_| plan.depends.is_none()) else {
+            return false;
+        };
+        if !replica.is_complete || plan.epoch > replica.epoch {
+            return false;
+        }
+        let has_stopped = self.replica_of_gone(own.of, &plan.suspects, &[own.at]).is_some();
+        replica.is_certain || has_stopped && !self.operator.rng.one_in(OPERATORS_WHO_DO_NOT_KNOW)
+    }
+
+    /// Returns the sectors that only hosts have from which a disk is taken. What is obsolete there does not count.
     fn lost_by(&self, own: &Own, plan: &Plan) -> BTreeSet<u64> {
         let (machines, of) = (&self.machines, own.of);
         let newest = self.judge.newest_epoch(of);

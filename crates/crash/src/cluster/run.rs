@@ -62,20 +62,36 @@ pub(super) struct Cluster {
     next_seek_us: Micros,
     instances: u64,
     /// Where the time of a run begins on the clock that the directory's view is stamped with.
-    base: Instant,
+    pub(super) base: Instant,
+}
+
+/// What to run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Options {
+    /// A run ends early when guests have made so many requests that its time is better spent on other seeds.
+    pub brief: bool,
+    /// Disks have replicas of their dirty blocks on other hosts.
+    pub replicas: bool,
+}
+
+/// Runs everything that one seed determines. No disk has a replica.
+pub fn run_seed(seed: u64) -> RunReport {
+    run(seed, Options::default())
+}
+
+/// The same with replicas.
+pub fn run_seed_with_replicas(seed: u64) -> RunReport {
+    run(seed, Options { replicas: true, ..Options::default() })
 }
 
 /// Runs everything that one seed determines.
-pub fn run_seed(seed: u64) -> RunReport {
-    reported(seed, "--cluster ", |report| one_run(seed, u64::MAX, report))
+pub fn run(seed: u64, options: Options) -> RunReport {
+    let replicas = if options.replicas { "--replicas " } else { "" };
+    let brief = if options.brief { "--brief " } else { "" };
+    reported(seed, &format!("--cluster {replicas}{brief}"), |report| one_run(seed, options, report))
 }
 
-/// The same; a run ends early when guests have made so many requests that its time is better spent on other seeds.
-pub fn run_seed_briefly(seed: u64) -> RunReport {
-    reported(seed, "--cluster --brief ", |report| one_run(seed, REQUESTS_OF_A_BRIEF_RUN, report))
-}
-
-fn one_run(seed: u64, most_requests: u64, report: &mut RunReport) -> Result<(), String> {
+fn one_run(seed: u64, options: Options, report: &mut RunReport) -> Result<(), String> {
     let mut rng = Random::scrambled(seed.rotate_left(40));
     let mut plan = Plan::random(&mut rng);
     plan.of_cluster(HOSTS, DISKS, &mut rng);
@@ -84,6 +100,10 @@ fn one_run(seed: u64, most_requests: u64, report: &mut RunReport) -> Result<(), 
     }
     if !rng.one_in(RUNS_BY_DEFAULT) {
         plan.moving_by(&mut rng);
+    }
+    if options.replicas {
+        // Apart from the other choices, so that seeds keep their meaning.
+        plan.replicating(&mut Random::scrambled(seed.rotate_left(56)));
     }
     let mut apart = rng.fork();
     let of_cluster = ClusterPlan::random(&mut apart);
@@ -130,6 +150,7 @@ fn one_run(seed: u64, most_requests: u64, report: &mut RunReport) -> Result<(), 
             instances: 0,
             base: Instant::now(),
         };
+        let most_requests = if options.brief { REQUESTS_OF_A_BRIEF_RUN } else { u64::MAX };
         let lived = cluster.live(points, most_requests);
         let counts = &mut cluster.machines.report.counts;
         (counts.jobs, counts.takeovers) = (cluster.manager.moves, cluster.operator.takeovers);
@@ -185,6 +206,7 @@ impl Cluster {
             daemon.access.tick(&mut self.etcd, is_cut, now, &mut self.rng);
             daemon.tick(&self.machines, &self.demands, self.plan.capacity_blocks, now);
             let (instance, wishes) = (daemon.instance, std::mem::take(&mut daemon.wishes));
+            self.look_at_replicas(at)?;
             self.judge.look_at_etcd(&mut self.etcd, &self.daemons, now)?;
             self.judge.look_at_views(&self.daemons, now);
             for wish in wishes {
@@ -357,6 +379,9 @@ impl Cluster {
                     "host {owner} owns disk {of} under {epoch}, and the directory says {said:?}"
                 ));
             }
+        }
+        if let Some(what) = self.left_replica() {
+            return Some(what);
         }
         let is_intent = |key: &&Key| matches!(key, Key::Intent(_));
         if let Some(key) = self.etcd.all().map(|(key, _)| key).find(is_intent) {

@@ -8,7 +8,8 @@ use haversack_core::{
     OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{
-    CopyTicket, HostId, KnownBefore, KnownOwner, Migration, Output, Position, ReplicaPolicy, Session,
+    CopyTicket, HostId, KnownBefore, KnownOwner, Migration, Output, Position, ReplicaPolicy, ReplicaStatus,
+    Session,
 };
 use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
 use haversack_ownership::Record;
@@ -44,6 +45,8 @@ pub struct Remains {
     pub record: Record,
     /// The sectors that are dirty.
     pub dirty: BTreeSet<u64>,
+    /// The host of a complete replica without which it has confirmed no flush, as long as it was not fenced.
+    pub guarded_by: Option<usize>,
 }
 
 /// A disk on a host that runs.
@@ -117,6 +120,8 @@ pub struct Host {
     remains: Vec<Remains>,
     /// What was on record of each disk before it was forgotten or taken over. It survives crashes.
     before: Vec<KnownBefore>,
+    /// Where replicas of disks are to be while it owns them.
+    pub replica_at: Vec<Option<usize>>,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
     /// Checkpoints of clean stops; not in all runs.
@@ -185,6 +190,8 @@ impl Host {
             owned: vec![false; shared.plan.disks.len()],
             remains: vec![Remains::default(); shared.plan.disks.len()],
             before: vec![KnownBefore::default(); shared.plan.disks.len()],
+            // If there are only two hosts, there is no choice.
+            replica_at: vec![(shared.plan.devices.len() == 2).then(|| 1 - place); shared.plan.disks.len()],
             down,
             checkpoints: None,
             loaded: 0,
@@ -260,13 +267,30 @@ impl Host {
         let mut migration = Migration::new(call, shared.now, me, self.starts, config, timing);
         migration.set_method(shared.plan.method);
         migration.has_forgotten(self.before[of].epoch);
-        // Only two hosts have replicas.
-        let policy = |on_loss| ReplicaPolicy { at: host_id(1 - self.place), on_loss };
-        migration.set_replica(shared.plan.replica.map(policy));
+        migration.set_replica(self.replica_policy(shared, of));
         migration
     }
 
-    /// Starts to detach a disk whose guest has stopped, if the disk is attached here and needs no other host.
+    fn replica_policy(&self, shared: &Shared, of: usize) -> Option<ReplicaPolicy> {
+        let at = host_id(self.replica_at[of]?);
+        shared.plan.replica.map(|on_loss| ReplicaPolicy { at, on_loss })
+    }
+
+    /// Has a disk's replica on another host from now on, while this one owns the disk.
+    pub fn place_replica(&mut self, shared: &mut Shared, of: usize, at: usize) -> Flow {
+        tell(|| {
+            format!("{:>10} host {} wants the replica of disk {of} on host {at}", shared.now, self.place)
+        });
+        self.replica_at[of] = Some(at);
+        let policy = self.replica_policy(shared, of);
+        self.with(shared, of, |migration, call, now| {
+            migration.set_replica(policy);
+            migration.set_write_through(call, now);
+        })?;
+        Ok(())
+    }
+
+    /// Starts to detach a disk, if it is attached here, its guest is not and it needs no other host.
     pub fn detach(&mut self, shared: &mut Shared, of: usize) -> Flow {
         let job = self.with(shared, of, |migration, call, now| {
             let is_alone = matches!(migration.record(), Record::Owner { peers, .. } if peers.is_empty());
@@ -310,9 +334,13 @@ impl Host {
     /// Fences the host: from now on, none of its writes reaches an origin. Each write in flight arrives or is lost, at
     /// random.
     pub fn fence(&mut self, shared: &mut Shared) {
-        if std::mem::replace(&mut self.fenced, true) {
+        if self.fenced {
             return;
         }
+        if self.running.is_some() {
+            self.note_remains(shared);
+        }
+        self.fenced = true;
         let Some(running) = &self.running else { return };
         for flight in running.flights.iter().flatten() {
             if shared.rng.one_in(2) {
@@ -405,15 +433,43 @@ impl Host {
     pub fn remains_of(&self, shared: &Shared, of: usize) -> Remains {
         match self.record(of) {
             Some(record) => {
-                Remains { record: record.clone(), dirty: self.sectors_of(shared, of, |state| state.dirty) }
+                let dirty = self.sectors_of(shared, of, |state| state.dirty);
+                let before = self.remains[of].guarded_by;
+                let guarded_by = if self.fenced { before } else { self.guarded_by(of) };
+                Remains { record: record.clone(), dirty, guarded_by }
             }
             None => self.remains[of].clone(),
         }
     }
 
-    /// Returns the epoch in the host's record of a disk or, if the host is down, in its last one.
+    /// Returns what is on record of a disk, or was last.
+    pub fn last_record(&self, of: usize) -> &Record {
+        self.record(of).unwrap_or(&self.remains[of].record)
+    }
+
+    /// Returns the epoch that is on record of a disk, or was last.
     pub fn last_epoch(&self, of: usize) -> u64 {
-        self.record(of).unwrap_or(&self.remains[of].record).epoch()
+        self.last_record(of).epoch()
+    }
+
+    /// Whether flushes of a disk wait here for a replica.
+    pub fn guards(&self, of: usize) -> bool {
+        let Some(running) = &self.running else { return false };
+        let replication = self.disk(of).and_then(|disk| running.core.replication(disk));
+        replication.is_some_and(|replication| replication.guards)
+    }
+
+    /// Returns the host of a replica for which flushes of a disk wait here, and which was not asked to drop it.
+    pub fn guarded_by(&self, of: usize) -> Option<usize> {
+        let migration = &self.running.as_ref()?.disks[of].migration;
+        let is_kept = self.guards(of) && !migration.may_have_dropped_replica();
+        migration.replica_host().filter(|_| is_kept).map(|host| host.0 as usize - 1)
+    }
+
+    /// Returns the replica that a running host has of a disk's dirty blocks on another one.
+    pub fn replica(&mut self, shared: &Shared, of: usize) -> Option<ReplicaStatus> {
+        let Running { core, memory, disks, .. } = self.running.as_mut()?;
+        disks[of].migration.replica(&core.with(memory), shared.now)
     }
 
     fn note_remains(&mut self, shared: &Shared) {

@@ -76,23 +76,14 @@ impl Twin {
     }
 
     fn is_replica_complete(&mut self, at: usize) -> bool {
-        let now = self.machines.shared.now;
-        let Some(running) = &mut self.machines.hosts[at].running else { return false };
-        let replica = running.disks[0].migration.replica(&running.core.with(&mut running.memory), now);
-        replica.is_some_and(|replica| replica.is_complete)
-    }
-
-    /// Whether flushes on this host wait for a replica.
-    fn guards(&self, at: usize) -> bool {
-        let Some(running) = &self.machines.hosts[at].running else { return false };
-        let replication = running.disks[0].migration.disk().and_then(|disk| running.core.replication(disk));
-        replication.is_some_and(|replication| replication.guards)
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        hosts[at].replica(shared, 0).is_some_and(|replica| replica.is_complete)
     }
 
     fn lose_owner(&mut self, dead: usize, apart: &mut Random) -> Flow {
         let heir = 1 - dead;
-        let guards = self.guards(dead);
-        // A request to drop the replica may be in flight: the owner no longer waits for the replica then.
+        let guards = self.machines.hosts[dead].guards(0);
+        // A request to drop it may be on its way: the owner does without it.
         let is_kept = |running: &Running| !running.disks[0].migration.may_have_dropped_replica();
         let is_kept = self.machines.hosts[dead].running.as_ref().is_some_and(is_kept);
         let is_complete = self.is_replica_complete(heir) && is_kept;

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any};
+use haversack_migrate::{
+    HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any, may_yield,
+};
 use haversack_model::{DiskId, HostId};
 
 use super::find::MAY_HAVE_IT;
@@ -155,8 +157,7 @@ impl Daemon {
 
     fn check_not_concerned(&self, id: DiskId) -> Result<()> {
         match self.on_record(id)? {
-            // An incomplete replica does not count.
-            Some((_, disk)) if is_concerned(&disk) && has_complete_replica(&disk.info) != Some(false) => {
+            Some((_, disk)) if !may_yield(&disk.info, disk.dirty_blocks) => {
                 Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"))
             }
             _ => Ok(()),

@@ -10,14 +10,13 @@
 mod asked;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use haversack_api::{ANY_HOST, DiskConfig, KeptReplica, ReplicaState, ReplicaStatus, WithoutReplica};
 use haversack_engine::{self as engine, MoveStatus, NoReplica, OnLoss, ReplicaPolicy, ReplicationState};
+use haversack_migrate::{Candidate, choose, choose_another, is_missing, leaves_drained};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
-use haversack_ownership::Record;
 
 use super::migrate::preparation;
 use super::movable::why_it_stays;
@@ -151,7 +150,7 @@ impl Daemon {
             return Err(refuse(&why, "set replicate to none"));
         }
         let at = if wanted == ANY_HOST {
-            let chosen = hosts.replicas.place_of(id).or_else(|| self.choose(&hosts, id, &HashSet::new()));
+            let chosen = hosts.replicas.place_of(id).or_else(|| choose(id, self.candidates(&hosts)));
             chosen.ok_or_else(|| {
                 refuse("no other host is configured", "configure [[host]], or set replicate to none")
             })?
@@ -170,22 +169,19 @@ impl Daemon {
         Ok(Some(ReplicaPolicy { at, on_loss }))
     }
 
-    /// Chooses a host for a disk's replica, except those in `without`. Prefers a connected host, then one that is not
-    /// being drained, then the one with the most free cache per replica of this host, if known, then the one with the
-    /// fewest replicas. A hash decides between equal hosts, so that disks are spread.
-    fn choose(&self, hosts: &Hosts, id: DiskId, without: &HashSet<HostId>) -> Option<HostId> {
+    /// Returns the hosts that could have replicas of this host's disks.
+    fn candidates(&self, hosts: &Hosts) -> Vec<Candidate> {
         let free = self.cluster().map(|cluster| cluster.free_bytes()).unwrap_or_default();
         let draining = self.draining(hosts);
         let placed = hosts.replicas.placed();
-        let others = hosts.others().into_iter().filter(|host| !without.contains(host));
-        others.max_by_key(|host| {
-            let count = placed.get(host).copied().unwrap_or(0);
-            let free_bytes = free.get(&hosts.name_of(*host)).copied().unwrap_or(0) / (count + 1);
-            let mut hasher = DefaultHasher::new();
-            (id, *host).hash(&mut hasher);
-            let is_fit = (hosts.is_connected(*host), !draining.contains(host));
-            (is_fit, free_bytes, std::cmp::Reverse(count), hasher.finish())
-        })
+        let candidate = |host: HostId| Candidate {
+            host,
+            is_connected: hosts.is_connected(host),
+            is_draining: draining.contains(&host),
+            free_bytes: free.get(&hosts.name_of(host)).copied().unwrap_or(0),
+            replicas: placed.get(&host).copied().unwrap_or(0),
+        };
+        hosts.others().into_iter().map(candidate).collect()
     }
 
     /// Returns the hosts that are being drained, as far as the directory of a cluster says so.
@@ -368,12 +364,13 @@ impl Watch {
         };
         let Some((name, disk)) = known else { return seen };
         tell(daemon, name, before, &seen);
-        let is_wanted = seen.status.replication.is_some() && seen.status.to.is_none();
-        if let Some(place) = place.filter(|place| is_wanted && self.draining.contains(place)) {
+        let (is_sent, state) = (seen.status.to.is_some(), seen.status.replication);
+        let leaves = |place: &HostId| leaves_drained(self.draining.contains(place), is_sent, state);
+        if let Some(place) = place.filter(leaves) {
             let why = format!("host '{}' is being drained", hosts.name_of(place));
             replace(daemon, hosts, disk, &self.draining, &why);
         }
-        if let Some(place) = place.filter(|_| is_missing(&seen.status)) {
+        if let Some(place) = place.filter(|_| is_missing(&seen.status.record, is_sent, state)) {
             seen.error = Some(if seen.status.is_guest_here {
                 self.ask(daemon, hosts, disk, place, seen.status.no_replica)
             } else {
@@ -439,18 +436,11 @@ fn is_on_its_way(disk: &str, to: &str) -> String {
     )
 }
 
-/// Returns whether a disk is served here and has no replica although nothing on this host prevents it.
-fn is_missing(status: &MoveStatus) -> bool {
-    let is_owner = matches!(&status.record, Record::Owner { peers, .. } if peers.is_empty());
-    is_owner && status.to.is_none() && status.replication == Some(ReplicationState::Missing)
-}
-
-/// Chooses another host for the replica of a disk whose setting is `auto`.
+/// Takes another host for the replica of a disk, if its setting leaves the choice.
 fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, without: &HashSet<HostId>, why: &str) {
     let config = disk.config();
     let (Some(ANY_HOST), Ok(handle)) = (config.replica_host(), disk.attached()) else { return };
-    let other = daemon.choose(hosts, disk.id, without).filter(|host| hosts.is_connected(*host));
-    let Some(at) = other else { return };
+    let Some(at) = choose_another(disk.id, daemon.candidates(hosts), without) else { return };
     let policy = daemon.replica_policy(&config, disk.id).ok().flatten();
     let Some(policy) = policy.map(|policy| ReplicaPolicy { at, ..policy }) else { return };
     match daemon.set_replica(disk, handle, Some(policy)) {

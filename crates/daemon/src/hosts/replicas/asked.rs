@@ -5,10 +5,11 @@
 //! - A host is asked again when its answer has come, or when it has connected again: a question is lost with its connection.
 //! - A host that could not have the replica is remembered until it may be chosen again, or until the replica is complete.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
+use haversack_migrate::Unable;
 use haversack_model::HostId;
 
 use crate::hosts::talk::{Answer, IS_BUSY};
@@ -27,7 +28,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(300);
 
 /// See the module documentation.
 pub(super) struct Asked {
-    host: HostId,
+    /// The host, and since when it has been unable to have the replica.
+    unable: Unable,
     /// Since when the host has been connected; none if it is not.
     connected: Option<SystemTime>,
     /// When it may be asked, or asked again.
@@ -36,35 +38,23 @@ pub(super) struct Asked {
     asked: Instant,
     answers: Option<Receiver<(HostId, Answer)>>,
     refusal: Option<String>,
-    /// Since when the host has been unable to have the replica.
-    unable: Option<Instant>,
-    refused: HashMap<HostId, Instant>,
 }
 
 impl Asked {
     pub fn new(host: HostId, now: Instant) -> Asked {
-        Asked {
-            host,
-            connected: None,
-            next: now,
-            every: EVERY,
-            asked: now,
-            answers: None,
-            refusal: None,
-            unable: None,
-            refused: HashMap::new(),
-        }
+        Asked::of(Unable::new(host), now)
+    }
+
+    fn of(unable: Unable, now: Instant) -> Asked {
+        Asked { unable, connected: None, next: now, every: EVERY, asked: now, answers: None, refusal: None }
     }
 
     /// Sets which host should have the replica, and since when that host has been connected.
     pub fn turn_to(&mut self, host: HostId, connected: Option<SystemTime>, now: Instant) {
-        if self.host != host {
-            *self = Asked { refused: std::mem::take(&mut self.refused), ..Asked::new(host, now) };
-        }
-        if self.connected != connected {
-            // The host's configuration may have changed meanwhile.
-            let refused = std::mem::take(&mut self.refused);
-            *self = Asked { connected, refused, ..Asked::new(host, now) };
+        // One that connects again may have been configured differently meanwhile.
+        if self.unable.host() != host || self.connected != connected {
+            let unable = std::mem::replace(&mut self.unable, Unable::new(host)).turned_to(host);
+            *self = Asked { connected, ..Asked::of(unable, now) };
         }
     }
 
@@ -115,15 +105,12 @@ impl Asked {
 
     /// Records whether the host is unable to have the replica at present. Returns how long it has been unable.
     pub fn unable_for(&mut self, is_unable: bool, now: Instant) -> Duration {
-        self.unable = is_unable.then(|| self.unable.unwrap_or(now));
-        self.unable.map_or(Duration::ZERO, |since| now.duration_since(since))
+        self.unable.unable_for(is_unable, now)
     }
 
     /// Returns the hosts that `auto` does not choose at present: this one, and those that were unable before.
     pub fn not_to_choose(&mut self, now: Instant) -> HashSet<HostId> {
-        self.refused.retain(|_, since| now.duration_since(*since) < REFUSED_FOR);
-        self.refused.insert(self.host, now);
-        self.refused.keys().copied().collect()
+        self.unable.not_to_choose(now, REFUSED_FOR)
     }
 }
 

@@ -4,7 +4,9 @@
 //! outlives up to three rounds in which it is not used. That pays for blocks that are used for long. Where
 //! working sets change, the blocks of the last one keep the space that those of the next one need.
 //!
-//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. A sampled block that
+//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. Neighbouring blocks are
+//! treated alike: a large read is fast only if the cache has all its blocks, so a region should leave as a whole. A
+//! sampled block that
 //! stays, although it was not used in the last round, is *spared*: an evicted block could have had its place. For
 //! spared and for evicted blocks alike it is counted how many are used within the next round, and what that saves.
 //! If spared blocks save more per block, the share of the disk grows, otherwise it shrinks. A spared block counts
@@ -14,7 +16,13 @@
 //! - A disk without a sample of last uses has no such share: all its blocks are counted down.
 //! - At least one in sixteen blocks is counted down, so that there are always blocks to compare.
 
+use haversack_model::{BlockNo, DiskNo};
+
+use super::hash;
 use crate::format::codec::{Reader, Writer};
+
+/// Blocks of a region, 256 KiB: all of them are counted down, or none.
+const REGION_BLOCKS: u64 = 64;
 
 /// The share changes by this much.
 const STEP: f32 = 1.0 / 16.0;
@@ -107,9 +115,9 @@ impl Aging {
     }
 
     /// Returns the hits that a block has after the main hand has passed, of `hits` before.
-    pub(super) fn hits_left(&self, hash: u64, hits: u8) -> u8 {
-        // The sample's own bits of the hash are others.
-        let is_counted_down = f32::from((hash >> 24) as u16) < self.share * 65_536.0;
+    pub(super) fn hits_left(&self, disk: DiskNo, BlockNo(block): BlockNo, hits: u8) -> u8 {
+        let region = hash(disk, BlockNo(block / REGION_BLOCKS));
+        let is_counted_down = f32::from((region >> 24) as u16) < self.share * 65_536.0;
         if is_counted_down { hits.saturating_sub(1) } else { 0 }
     }
 
@@ -151,30 +159,53 @@ mod tests {
         aging
     }
 
+    /// The first blocks of 16,384 regions.
+    fn regions() -> impl Iterator<Item = BlockNo> {
+        (0..1 << 14).map(|region| BlockNo(region * REGION_BLOCKS))
+    }
+
     fn counted_down(aging: &Aging) -> usize {
-        (0..1 << 16).filter(|bits: &u64| aging.hits_left(bits << 24, 3) == 2).count()
+        regions().filter(|first| aging.hits_left(DiskNo(1), *first, 3) == 2).count()
     }
 
     #[test]
     fn hits_are_forgotten_at_once_where_blocks_that_were_hit_are_not_used_again() {
         let at_first = Aging::default();
-        assert_eq!(counted_down(&at_first), 1 << 16);
+        assert_eq!(counted_down(&at_first), 1 << 14);
         let moving = after(at_first, 0.1, 0.2);
-        assert_eq!(counted_down(&moving), 1 << 12, "one in sixteen is still counted down");
-        assert_eq!(counted_down(&after(moving, 0.2, 0.1)), 1 << 16, "it learns again");
+        let few = counted_down(&moving);
+        assert!((900..1150).contains(&few), "one in sixteen is still counted down: {few}");
+        assert_eq!(counted_down(&after(moving, 0.2, 0.1)), 1 << 14, "it learns again");
     }
 
     #[test]
     fn nothing_is_compared_before_enough_was_evicted() {
         let (mut aging, none) = (Aging::default(), Savings::default());
         (0..1000).for_each(|_| aging.spared(0.0, &none));
-        assert_eq!(counted_down(&aging), 1 << 16);
+        assert_eq!(counted_down(&aging), 1 << 14);
     }
 
     #[test]
     fn a_block_without_hits_has_none_left() {
-        assert_eq!(Aging::default().hits_left(0, 0), 0);
-        assert_eq!(after(Aging::default(), 0.0, 1.0).hits_left(u64::MAX, 3), 0);
+        assert!(regions().all(|first| Aging::default().hits_left(DiskNo(0), first, 0) == 0));
+    }
+
+    /// Half of the regions are counted down, each as a whole.
+    #[test]
+    fn the_blocks_of_a_region_are_treated_alike() {
+        let aging = Aging { share: 0.5, ..Aging::default() };
+        for BlockNo(first) in regions() {
+            let left = |block| aging.hits_left(DiskNo(1), BlockNo(block), 3);
+            assert!(
+                (first..first + REGION_BLOCKS).all(|block| left(block) == left(first)),
+                "region at {first}"
+            );
+        }
+        let half = counted_down(&aging);
+        assert!((7900..8500).contains(&half), "{half}");
+        let of_another = |first: &BlockNo| aging.hits_left(DiskNo(2), *first, 3) == 2;
+        let both = regions().filter(of_another).filter(|first| aging.hits_left(DiskNo(1), *first, 3) == 2);
+        assert!((3800..4400).contains(&both.count()), "another disk's regions are chosen independently");
     }
 
     #[test]

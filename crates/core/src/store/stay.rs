@@ -362,7 +362,7 @@ impl Store {
         let (disk, block) = (self.owner_of(number), self.slot(number).block());
         let (hash, now) = (hash(disk, block), self.last_uses.clock);
         let Some(aging) = &self.disks[disk].aging else { return hits.saturating_sub(1) };
-        let left = aging.hits_left(hash, hits);
+        let left = aging.hits_left(disk, block, hits);
         let used = self.last_uses.place(hash).and_then(|place| self.last_uses.uses.get_mut(place));
         let is_unused =
             |used: &&mut Use| used.hash == hash && used.gone().is_none() && used.at < swept_before;
@@ -423,6 +423,9 @@ mod tests {
         assert!((stay.space_us() - 800.0).abs() < 10.0, "{}", stay.space_us());
     }
 
+    /// A block whose region is one of the first that are no longer counted down.
+    const HOT: BlockNo = BlockNo(583);
+
     /// A store with a disk that has one block, with three hits, in slot 0 of its only segment.
     fn with_a_hot_block() -> (Store, DiskNo, SlotNo) {
         let (mut store, disk) = (Store::new(), DiskNo(0));
@@ -430,7 +433,7 @@ mod tests {
         store.add_device(haversack_model::DeviceNo(0), haversack_model::Uuid([0; 16]), 1, 1);
         store.take_this(SegmentNo(0), disk);
         let number = store.slots_of(SegmentNo(0)).next().expect("a segment has slots");
-        store.install(number, super::super::Live::new(BlockNo(7), 255, 0, 1).with_protected(true), 0);
+        store.install(number, super::super::Live::new(HOT, 255, 0, 1).with_protected(true), 0);
         (store, disk, number)
     }
 
@@ -438,14 +441,14 @@ mod tests {
     fn spared_blocks_count_when_it_is_known_what_they_save() {
         let (mut store, disk, number) = with_a_hot_block();
         let counted = |store: &Store| store.disks[disk].aging.expect("uses are noted").counted();
-        store.note_use(disk, BlockNo(7), 1000.0);
+        store.note_use(disk, HOT, 1000.0);
         store.last_uses.clock += 100;
         let first = store.note_sweep(SegmentNo(0));
         assert_eq!((store.hits_left(number, 3, first), counted(&store)), (2, (0.0, 0.0)));
         store.last_uses.clock += 100;
         let second = store.note_sweep(SegmentNo(0));
         assert_eq!((store.hits_left(number, 2, second), counted(&store)), (1, (0.0, 0.0)), "spared");
-        store.note_use(disk, BlockNo(7), 1000.0);
+        store.note_use(disk, HOT, 1000.0);
         assert_eq!(counted(&store), (1.0, 1000.0), "used within the round");
         for _ in 0..3 {
             store.last_uses.clock += 100;
@@ -460,7 +463,7 @@ mod tests {
     #[test]
     fn how_fast_hits_are_forgotten_outlives_a_restart() {
         let (mut store, disk, number) = with_a_hot_block();
-        store.note_use(disk, BlockNo(7), 1000.0);
+        store.note_use(disk, HOT, 1000.0);
         store.disks[disk].aging = Some(Aging::resumed(16));
         let saved = store.saved_stay(disk);
         let (mut next, ..) = with_a_hot_block();
@@ -475,7 +478,7 @@ mod tests {
     #[test]
     fn hits_are_counted_down_where_last_uses_are_no_longer_noted() {
         let (mut store, disk, number) = with_a_hot_block();
-        store.note_use(disk, BlockNo(7), 1000.0);
+        store.note_use(disk, HOT, 1000.0);
         let mut gone = Savings::default();
         (0..1000).for_each(|_| {
             gone.evicted();

@@ -263,10 +263,11 @@ fn shift(phase: u8) -> u64 {
 
 /// Returns the sectors of a block that are inside a disk of this size, as a mask.
 pub(crate) fn inside(block: BlockNo, phase: u8, sectors: u64) -> u8 {
-    let shift = shift(phase);
-    let places = block.0 * SECTORS_PER_BLOCK..(block.0 + 1) * SECTORS_PER_BLOCK;
-    let is_inside = |place: u64| place >= shift && place - shift < sectors;
-    places.enumerate().fold(0, |mask, (at, place)| mask | u8::from(is_inside(place)) << at)
+    let (shift, first) = (shift(phase), block.0 * SECTORS_PER_BLOCK);
+    // The sectors of the block that lie before the start of the disk, and before its end.
+    let [start, end] = [shift, shift + sectors].map(|at| at.saturating_sub(first).min(SECTORS_PER_BLOCK));
+    let before = |sectors: u64| (1u16 << sectors) - 1;
+    (before(end) & !before(start)) as u8
 }
 
 /// Returns the mask of `count` sectors from `first` on.
@@ -299,6 +300,19 @@ mod tests {
             assert_eq!(joined, mask);
         }
         assert_eq!(runs(0b0110_0001).collect::<Vec<_>>(), [(0, 1), (5, 2)]);
+    }
+
+    #[test]
+    fn the_sectors_inside_a_disk_are_those_between_its_start_and_its_end() {
+        for (phase, sectors) in (0..8).flat_map(|phase| (0..40).map(move |sectors| (phase, sectors))) {
+            let shift = shift(phase);
+            for block in 0..7 {
+                let is_inside = |at: &u64| (shift..shift + sectors).contains(&(block * 8 + at));
+                let expected = (0..8).filter(is_inside).fold(0, |mask, at| mask | 1 << at);
+                let found = inside(BlockNo(block), phase, sectors);
+                assert_eq!(found, expected, "block {block}, phase {phase}, {sectors} sectors");
+            }
+        }
     }
 
     fn disk(phase: u8) -> Disk {

@@ -1,7 +1,8 @@
 //! A checkpoint: the tables of an arena as a clean stop left them, as a sequence of pieces.
 //!
 //! A piece is a header of [`HEADER_BYTES`] and at most [`MOST_PAYLOAD_BYTES`] of one section. The first piece is the
-//! head, the last one the end. The others come in any order; a part of a table that no piece has is zero.
+//! head, the last one the end. Those of the slots come in order, the others in any; a part of a table that no piece has is
+//! zero.
 //!
 //! Invariants
 //! - Every byte is covered by a checksum, and the checksum of every piece but the head is bound to the identity of the
@@ -16,7 +17,7 @@ use crate::checksum::{crc32c, stop_seed};
 use crate::config::MAX_DEVICES;
 
 /// Version of the checkpoint. A program reads only its own: any other means an ordinary start.
-pub const CHECKPOINT_VERSION: u32 = 1;
+pub const CHECKPOINT_VERSION: u32 = 2;
 /// Bytes of a piece's header.
 pub const HEADER_BYTES: usize = 32;
 /// The most bytes of a piece after its header.
@@ -175,27 +176,29 @@ impl<'a, E> PieceWriter<'a, E> {
         Ok(())
     }
 
-    /// Writes a table as a section, each item as `N` bytes. Parts with blank items only are left out: their bytes are
-    /// zero.
-    pub fn table<T: PartialEq, const N: usize>(
+    /// Writes a table of `len` items as a section, each item as `N` bytes. If `skip_zeroes`, parts whose bytes are all zero
+    /// are left out.
+    pub fn table<const N: usize>(
         &mut self,
         section: Section,
-        items: &[T],
-        blank: Option<&T>,
-        encode: impl Fn(&T) -> [u8; N],
+        len: usize,
+        skip_zeroes: bool,
+        encode: impl Fn(usize) -> [u8; N],
     ) -> Result<(), E> {
         let at_a_time = MOST_PAYLOAD_BYTES / N;
-        for (at, part) in items.chunks(at_a_time).enumerate() {
-            if blank.is_some_and(|blank| part.iter().all(|item| item == blank)) {
-                continue;
-            }
+        for start in (0..len).step_by(at_a_time) {
+            let part = start..(start + at_a_time).min(len);
             self.begin();
             self.piece.resize(HEADER_BYTES + part.len() * N, 0);
             let (places, _) = self.piece[HEADER_BYTES..].as_chunks_mut::<N>();
-            for (place, item) in places.iter_mut().zip(part) {
-                *place = encode(item);
+            let mut is_zero = true;
+            for (place, at) in places.iter_mut().zip(part) {
+                *place = encode(at);
+                is_zero &= *place == [0; N];
             }
-            self.end(section, (at * at_a_time * N) as u64)?;
+            if !(skip_zeroes && is_zero) {
+                self.end(section, (start * N) as u64)?;
+            }
         }
         Ok(())
     }
@@ -328,7 +331,9 @@ mod tests {
             Ok::<(), ()>(())
         };
         let mut writer = PieceWriter::start(&head(stop), &mut sink).expect("memory takes it");
-        writer.table(Section::Slots, items, Some(&0), |item| item.to_le_bytes()).expect("memory takes it");
+        writer
+            .table(Section::Slots, items.len(), true, |at| items[at].to_le_bytes())
+            .expect("memory takes it");
         writer.finish().expect("memory takes it");
         pieces
     }

@@ -18,7 +18,7 @@ use super::aging::Aging;
 use super::dirty::DirtyTimes;
 use super::segment::{NONE, SAVED_BYTES, SegmentNo, SegmentState};
 use super::slot::{Slot, SlotNo, Status};
-use super::stay::{Stay, USE_BYTES, Use};
+use super::stay::{Stay, USE_BYTES};
 use super::{DiskSpace, Store};
 use crate::format::checkpoint::{Piece, PieceWriter, Section};
 use crate::format::codec::{Reader, Writer};
@@ -27,7 +27,7 @@ use crate::format::page::NO_OWNER;
 
 const SLOT_BYTES: usize = 16;
 const LINE_BYTES: usize = 16;
-const GHOST_BYTES: usize = 4;
+const GHOST_BYTES: usize = 2;
 
 /// What was read of a store besides its tables.
 #[derive(Default)]
@@ -36,6 +36,8 @@ pub(crate) struct Loading {
     state: Vec<u8>,
     /// Segments that were read.
     segments: usize,
+    /// The number of the next slot to read: slots come in order.
+    next_slot: usize,
     /// Slots that were read and are not blank.
     used_slots: usize,
 }
@@ -80,11 +82,13 @@ impl Store {
     pub(crate) fn save<E>(&self, pieces: &mut PieceWriter<'_, E>) -> Result<(), E> {
         pieces.bytes(Section::State, &self.state())?;
         let swept: Vec<_> = self.segments.iter().zip(self.swept.iter()).map(|(s, at)| s.bytes(*at)).collect();
-        pieces.table(Section::Segments, &swept, None, |bytes| *bytes)?;
-        pieces.table(Section::Uses, self.last_uses.all().1, None, Use::bytes)?;
-        pieces.table(Section::Slots, self.slots.all(), Some(&[0; 2]), slot_bytes)?;
-        pieces.table(Section::Index, self.index.all(), Some(&[0; 4]), line_bytes)?;
-        pieces.table(Section::Ghosts, self.ghosts.all(), Some(&0), |ghost| ghost.to_le_bytes())
+        pieces.table(Section::Segments, swept.len(), false, |at| swept[at])?;
+        let (uses, lines, ghosts) = (self.last_uses.all().1, self.index.all(), self.ghosts.all());
+        pieces.table(Section::Uses, uses.len(), false, |at| uses[at].bytes())?;
+        let slot = |at| self.slots.get(SlotNo(at as u32)).words();
+        pieces.table(Section::Slots, self.slots.len(), true, |at| slot_bytes(&slot(at)))?;
+        pieces.table(Section::Index, lines.len(), true, |at| line_bytes(&lines[at]))?;
+        pieces.table(Section::Ghosts, ghosts.len(), true, |at| ghosts[at].to_le_bytes())
     }
 
     fn state(&self) -> Vec<u8> {
@@ -115,7 +119,7 @@ impl Store {
                 let (at, items) = items::<USE_BYTES>(piece)?;
                 self.last_uses.fill(at, items).then_some(())?;
             }
-            Section::Slots => loading.used_slots += self.load_slots(items(piece)?)?,
+            Section::Slots => self.load_slots(loading, items(piece)?)?,
             Section::Index => {
                 let (at, items) = items::<LINE_BYTES>(piece)?;
                 self.index.fill(at, items, self.slots.len() as u32).then_some(())?;
@@ -123,7 +127,7 @@ impl Store {
             Section::Ghosts => {
                 let (at, items) = items::<GHOST_BYTES>(piece)?;
                 let to = part(self.ghosts.all_mut(), at, items.len())?;
-                to.iter_mut().zip(items).for_each(|(to, bytes)| *to = u32::from_le_bytes(*bytes));
+                to.iter_mut().zip(items).for_each(|(to, bytes)| *to = u16::from_le_bytes(*bytes));
             }
             Section::Head | Section::End => return None,
         }
@@ -138,16 +142,20 @@ impl Store {
         Some(items.len())
     }
 
-    /// Returns how many of the slots are not blank.
-    fn load_slots(&mut self, (at, items): (usize, &[[u8; SLOT_BYTES]])) -> Option<usize> {
-        let to = part(self.slots.all_mut(), at, items.len())?;
-        let mut used = 0;
-        for (to, bytes) in to.iter_mut().zip(items) {
+    fn load_slots(&mut self, loading: &mut Loading, (at, items): (usize, &[[u8; SLOT_BYTES]])) -> Option<()> {
+        let end = at.checked_add(items.len()).filter(|end| *end <= self.slots.len())?;
+        // So every slot is blank before it is read.
+        (at >= loading.next_slot).then_some(())?;
+        loading.next_slot = end;
+        for (at, bytes) in (at..end).zip(items) {
             let words = bytes.as_chunks::<8>().0;
-            *to = [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])];
-            used += usize::from(Slot::from_words(*to).status() != Status::Blank);
+            let slot = Slot::from_words([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]);
+            if slot.status() != Status::Blank {
+                self.slots.fill(SlotNo(at as u32), slot);
+                loading.used_slots += 1;
+            }
         }
-        Some(used)
+        Some(())
     }
 
     /// Completes a store whose pieces were all read. Returns `None` if they do not fit together.
@@ -412,5 +420,10 @@ mod tests {
         (0..3).for_each(|disk| smaller.add_disk(DiskNo(disk)));
         smaller.add_device(DeviceNo(0), Uuid([0; 16]), SEGMENTS, SEGMENTS);
         assert!(loaded(pieces, smaller).is_none(), "a device is missing");
+        let (bytes, blank_slot) = ([1; SLOT_BYTES], [0; SLOT_BYTES]);
+        let (mut store, mut loading) = (blank(3), Loading::default());
+        assert_eq!(store.load_slots(&mut loading, (3, &[blank_slot, bytes])), Some(()));
+        assert_eq!(store.load_slots(&mut loading, (4, &[bytes])), None, "a slot that was read already");
+        assert_eq!(store.load_slots(&mut loading, (5, &[bytes])), Some(()));
     }
 }

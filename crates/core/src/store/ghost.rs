@@ -2,10 +2,11 @@
 //! address is remembered is protected at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
 //!
 //! Each segment that a disk owns has a chunk of 256 fingerprints. So a disk remembers about as many addresses
-//! as it has blocks, no disk can displace the addresses of another, and the cost is 4 bytes a block. A
+//! as it has blocks, no disk can displace the addresses of another, and the cost is 2 bytes a block. A
 //! block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that few addresses are
 //! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
-//! out.
+//! out. A fingerprint has 16 bits, which neither set nor chunk depend on: of 4,096 blocks that are not
+//! remembered, one is taken for one that is.
 
 use super::segment::SegmentNo;
 
@@ -13,14 +14,16 @@ const SETS: usize = 16;
 const WAYS: usize = 16;
 
 /// The addresses that the owner of one segment remembers in it.
-type Chunk = [[u32; WAYS]; SETS];
+type Chunk = [[u16; WAYS]; SETS];
 
 /// The chunks of all segments. Those that were never written to take no memory.
 #[derive(Default)]
 pub struct Ghosts(Vec<Chunk>);
 
-fn fingerprint(hash: u64) -> u32 {
-    (hash >> 32) as u32 | 1
+/// Returns bits of the hash that are as often 0 as 1 among the blocks of a set in a chunk: jump hashing follows
+/// the upper half of the hash, for any value of the lower one. 0 is for no address.
+fn fingerprint(hash: u64) -> u16 {
+    ((hash >> 16) as u16).max(1)
 }
 
 fn set_of(hash: u64) -> usize {
@@ -48,12 +51,12 @@ impl Ghosts {
     }
 
     /// Returns the addresses of all chunks, one after the other; 0 where there is none.
-    pub fn all(&self) -> &[u32] {
+    pub fn all(&self) -> &[u16] {
         self.0.as_flattened().as_flattened()
     }
 
     /// Returns the addresses of all chunks, to change.
-    pub fn all_mut(&mut self) -> &mut [u32] {
+    pub fn all_mut(&mut self) -> &mut [u16] {
         self.0.as_flattened_mut().as_flattened_mut()
     }
 
@@ -114,6 +117,21 @@ mod tests {
         ghosts.insert(segment, hashes[0]);
         ghosts.clear(segment);
         assert!(!ghosts.take(segment, hashes[0]));
+    }
+
+    /// Blocks that come to the same chunk differ in their fingerprints as much as any others.
+    #[test]
+    fn few_blocks_are_taken_for_others() {
+        let chunks = 500;
+        let mut ghosts = Ghosts::new(chunks);
+        let chunk = |hash| SegmentNo(chunk_of(hash, chunks) as u32);
+        let remembered = 16 * (chunks * SETS * WAYS) as u64;
+        (0..remembered).map(mix).for_each(|hash| ghosts.insert(chunk(hash), hash));
+        let asked = 1 << 20;
+        let absent = (remembered..remembered + asked).map(mix);
+        let taken = absent.filter(|hash| ghosts.take(chunk(*hash), *hash)).count();
+        let expected = asked as usize / 4096;
+        assert!((expected / 2..expected * 3 / 2).contains(&taken), "{taken} instead of about {expected}");
     }
 
     #[test]

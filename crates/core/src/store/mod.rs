@@ -320,7 +320,7 @@ impl Store {
             }
         }
         for number in &candidates[..found] {
-            read ^= u64::from(self.slot(*number).mask()) ^ u64::from(self.owner_of(*number).0);
+            read ^= u64::from(self.slots.prefetch(*number)) ^ u64::from(self.owner_of(*number).0);
         }
         std::hint::black_box(read);
     }
@@ -733,5 +733,6 @@ impl Store {
             + self.written_pages.capacity() * 16
             + self.last_uses.bytes()
             + self.swept.len() * size_of::<u64>()
+            + self.dirty_times.len() * size_of::<Option<Box<DirtyTimes>>>()
     }
 }

@@ -1,4 +1,5 @@
-//! One slot of flash: 16 bytes in memory and, with the same layout, 16 bytes in a metadata page.
+//! One slot of flash: 16 bytes in a metadata page and, with the same layout, two words in the processor. In memory
+//! slots are packed ([`super::slots`]).
 //!
 //! ```text
 //! word 0   bits 0..38 block   38..46 valid sectors   46..55 sequence number, high bits
@@ -29,6 +30,8 @@ pub const ENTRY_BYTES: usize = 16;
 pub const SEQ_LIMIT: u64 = 1 << 41;
 /// Maximum hit count.
 pub const MAX_HITS: u8 = 3;
+/// The mask of a block whose sectors are all valid.
+pub const EVERY_SECTOR: u8 = 0xff;
 
 /// A slot of the pool: the segment's number times 253, plus its position in the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -68,6 +71,19 @@ pub struct Slot {
     w0: u64,
     /// Checksum and low bits of the sequence number.
     w1: u64,
+}
+
+/// The fields of a slot, grouped by how the table of all slots keeps them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// Bits 0..38 block, 38..47 status and flags.
+    pub head: u64,
+    /// The mask of valid sectors.
+    pub mask: u8,
+    /// The high bits of the sequence number.
+    pub seq_high: u16,
+    /// The second word.
+    pub tail: u64,
 }
 
 /// A slot's entry, by its status.
@@ -116,13 +132,32 @@ const REUSABLE: u64 = PROTECTED;
 const OMITTED: u64 = 1 << HITS_SHIFT;
 
 impl Slot {
-    /// Returns the entry as the table of all slots has it.
+    /// Returns its fields.
+    #[inline]
+    pub fn parts(self) -> Parts {
+        Parts {
+            head: self.w0 & BLOCK_MASK | self.w0 >> STATUS_SHIFT << BLOCK_BITS,
+            mask: self.mask(),
+            seq_high: (self.w0 >> SEQ_HIGH_SHIFT & SEQ_HIGH_MASK) as u16,
+            tail: self.w1,
+        }
+    }
+
+    /// Returns the entry with these fields.
+    #[inline]
+    pub fn from_parts(parts: Parts) -> Slot {
+        let (block, flags) = (parts.head & BLOCK_MASK, parts.head >> BLOCK_BITS << STATUS_SHIFT);
+        let middle = u64::from(parts.mask) << MASK_SHIFT | u64::from(parts.seq_high) << SEQ_HIGH_SHIFT;
+        Slot { w0: block | middle | flags, w1: parts.tail }
+    }
+
+    /// Returns the entry as a checkpoint has it.
     #[inline]
     pub fn words(self) -> [u64; 2] {
         [self.w0, self.w1]
     }
 
-    /// Returns the entry of the table of all slots.
+    /// Returns the entry that a checkpoint has.
     #[inline]
     pub fn from_words([w0, w1]: [u64; 2]) -> Slot {
         Slot { w0, w1 }

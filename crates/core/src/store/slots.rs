@@ -1,56 +1,342 @@
-//! The table of all slots. A slot whose bytes are zero is blank, and memory that was never written to is zero and takes
-//! no space, so the table of a large pool grows as the pool fills.
+//! The table of all slots, packed in 14 bytes each. Two of a slot's fields nearly always have the same value as in the other
+//! slots of its segment: the valid sectors, which are all eight, and the high bits of the sequence number, which change
+//! every 4 billion commits. A flag says that one of them differs; then the segment has a table of them besides.
+//!
+//! ```text
+//! bytes 0..6   bits 0..38 block   38..47 status and flags   47 valid sectors or high bits differ
+//! bytes 6..14  the second word of the slot
+//! ```
+//! A slot whose bytes are zero is blank, and memory that was never written to is zero and takes no space, so the table of a
+//! large pool grows as the pool fills.
+//!
+//! Invariants
+//! - A slot has the flag exactly if [`Others`] has something to say of it. A segment has [`Others`] exactly if a slot of it
+//!   has the flag.
+//! - The high bits that more than half of a segment's slots have are the usual ones of the segment.
 
 use super::segment::SegmentNo;
-use super::slot::{Slot, SlotNo};
+use super::slot::{EVERY_SECTOR, Parts, Slot, SlotNo, Status};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
+
+const PER_SEGMENT: usize = SLOTS_PER_SEGMENT as usize;
+/// Bytes of a slot.
+const SLOT_BYTES: usize = 14;
+/// Bytes before the second word.
+const HEAD_BYTES: usize = 6;
+const HEAD_MASK: u64 = (1 << (8 * HEAD_BYTES)) - 1;
+/// The flag that valid sectors or high bits differ.
+const DIFFERS: u64 = 1 << 47;
+
+type Packed = [u8; SLOT_BYTES];
+
+/// What is different in some slots of a segment.
+#[derive(Clone)]
+struct Others {
+    /// Slots with the flag.
+    flagged: u8,
+    /// The valid sectors of each slot with the flag.
+    masks: [u8; PER_SEGMENT],
+    /// If they differ in a slot: the high bits of all with the flag.
+    highs: Option<Box<Highs>>,
+}
+
+/// High bits of the sequence numbers of a segment's slots.
+#[derive(Clone)]
+struct Highs {
+    /// Slots with the flag whose high bits differ from those of the segment.
+    differing: u8,
+    each: [u16; PER_SEGMENT],
+}
 
 /// All slots, 253 for each segment.
 #[derive(Default)]
-pub struct Slots(Vec<[u64; 2]>);
+pub struct Slots {
+    slots: Vec<Packed>,
+    /// By segment: the high bits of the sequence numbers of most of its slots.
+    usual_highs: Vec<u16>,
+    /// By segment: what is different in some of its slots.
+    others: Vec<Option<Box<Others>>>,
+    /// Bytes of all [`Others`].
+    others_bytes: usize,
+}
+
+/// Writes a slot in two steps that overlap, without composing it elsewhere.
+#[inline]
+fn pack(packed: &mut Packed, head: u64, tail: u64) {
+    if let Some(bytes) = packed.first_chunk_mut() {
+        *bytes = (head | tail << (8 * HEAD_BYTES)).to_le_bytes();
+    }
+    if let Some(bytes) = packed.last_chunk_mut() {
+        *bytes = tail.to_le_bytes();
+    }
+}
+
+#[inline]
+fn unpack(packed: &Packed) -> (u64, u64) {
+    let head = packed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) & HEAD_MASK;
+    (head, packed.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}
+
+impl Others {
+    fn bytes(&self) -> usize {
+        size_of::<Others>() + self.highs.as_ref().map_or(0, |_| size_of::<Highs>())
+    }
+
+    /// Notes the fields of a slot that gets the flag. `usual` are the high bits of the segment.
+    fn add(&mut self, at: usize, parts: &Parts, usual: u16) {
+        self.flagged += 1;
+        self.masks[at] = parts.mask;
+        if parts.seq_high != usual && self.highs.is_none() {
+            self.highs = Some(Box::new(Highs { differing: 0, each: [usual; PER_SEGMENT] }));
+        }
+        if let Some(highs) = &mut self.highs {
+            highs.differing += u8::from(parts.seq_high != usual);
+            highs.each[at] = parts.seq_high;
+        }
+    }
+
+    /// Forgets a slot that had the flag.
+    fn remove(&mut self, at: usize, usual: u16) {
+        self.flagged -= 1;
+        if let Some(highs) = &mut self.highs {
+            highs.differing -= u8::from(highs.each[at] != usual);
+            if highs.differing == 0 {
+                self.highs = None;
+            }
+        }
+    }
+}
 
 impl Slots {
     /// Returns the blank slots of this many segments.
     pub fn new(segments: usize) -> Slots {
-        Slots(vec![[0; 2]; segments * SLOTS_PER_SEGMENT as usize])
+        Slots {
+            slots: vec![[0; SLOT_BYTES]; segments * PER_SEGMENT],
+            usual_highs: vec![0; segments],
+            others: vec![None; segments],
+            others_bytes: 0,
+        }
     }
 
     /// Returns the number of slots.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Returns a slot.
     #[inline]
     pub fn get(&self, number: SlotNo) -> Slot {
-        Slot::from_words(self.0[number.0 as usize])
+        let (head, tail) = unpack(&self.slots[number.0 as usize]);
+        if head == 0 {
+            return Slot::default();
+        }
+        let segment = number.segment().0 as usize;
+        let (mask, seq_high) = if head & DIFFERS == 0 {
+            (EVERY_SECTOR, self.usual_highs[segment])
+        } else {
+            self.differing(segment, number.in_segment())
+        };
+        Slot::from_parts(Parts { head: head & !DIFFERS, mask, seq_high, tail })
+    }
+
+    /// Reads a slot's memory, which may be in two cache lines, to bring it into the processor's cache. The value has no
+    /// meaning.
+    #[inline]
+    pub fn prefetch(&self, number: SlotNo) -> u8 {
+        let packed = &self.slots[number.0 as usize];
+        packed[0] ^ packed[SLOT_BYTES - 1]
+    }
+
+    /// Returns valid sectors and high bits of a slot with the flag.
+    #[cold]
+    fn differing(&self, segment: usize, at: usize) -> (u8, u16) {
+        let usual = self.usual_highs[segment];
+        self.others[segment].as_ref().map_or((EVERY_SECTOR, usual), |others| {
+            (others.masks[at], others.highs.as_ref().map_or(usual, |highs| highs.each[at]))
+        })
     }
 
     /// Sets a slot.
     #[inline]
     pub fn set(&mut self, number: SlotNo, slot: Slot) {
-        self.0[number.0 as usize] = slot.words();
+        let had_flag = unpack(&self.slots[number.0 as usize]).0 & DIFFERS != 0;
+        if slot.status() == Status::Blank {
+            debug_assert_eq!(slot, Slot::default());
+            self.slots[number.0 as usize] = [0; SLOT_BYTES];
+            if had_flag {
+                self.change_others(number, true, None);
+            }
+        } else {
+            self.write(number, slot, had_flag);
+        }
     }
 
-    /// Copies the slots of a segment from another table.
+    /// Sets a slot that is blank to one that is not. It does not read first: where memory was never written to, the read
+    /// would be a page fault of its own, and the write then one that interrupts all other threads.
+    #[inline]
+    pub fn fill(&mut self, number: SlotNo, slot: Slot) {
+        debug_assert!(self.get(number).status() == Status::Blank && slot.status() != Status::Blank);
+        self.write(number, slot, false);
+    }
+
+    #[inline]
+    fn write(&mut self, number: SlotNo, slot: Slot, had_flag: bool) {
+        let parts = slot.parts();
+        let usual = self.usual_highs[number.segment().0 as usize];
+        let differs = parts.mask != EVERY_SECTOR || parts.seq_high != usual;
+        let head = parts.head | if differs { DIFFERS } else { 0 };
+        pack(&mut self.slots[number.0 as usize], head, parts.tail);
+        if differs || had_flag {
+            self.change_others(number, had_flag, differs.then_some(&parts));
+        }
+    }
+
+    /// Notes what is different in a slot, if anything is. `had_flag` says that something was.
+    #[cold]
+    fn change_others(&mut self, number: SlotNo, had_flag: bool, parts: Option<&Parts>) {
+        let (segment, at) = (number.segment().0 as usize, number.in_segment());
+        let (usual, entry) = (self.usual_highs[segment], &mut self.others[segment]);
+        self.others_bytes -= entry.as_ref().map_or(0, |others| others.bytes());
+        let others = entry
+            .get_or_insert_with(|| Box::new(Others { flagged: 0, masks: [0; PER_SEGMENT], highs: None }));
+        if had_flag {
+            others.remove(at, usual);
+        }
+        if let Some(parts) = parts {
+            others.add(at, parts, usual);
+        }
+        let many = others.highs.as_ref().is_some_and(|highs| usize::from(highs.differing) > PER_SEGMENT / 2);
+        if others.flagged == 0 {
+            *entry = None;
+        }
+        self.others_bytes += entry.as_ref().map_or(0, |others| others.bytes());
+        if let Some(parts) = parts.filter(|_| many) {
+            self.change_usual_high(number.segment(), parts.seq_high);
+        }
+    }
+
+    /// Makes high bits the usual ones of a segment, if more than half of its slots have them.
+    fn change_usual_high(&mut self, segment: SegmentNo, high: u16) {
+        let numbers = (segment.0 * SLOTS_PER_SEGMENT..(segment.0 + 1) * SLOTS_PER_SEGMENT).map(SlotNo);
+        let all: Vec<(SlotNo, Slot)> = numbers.map(|number| (number, self.get(number))).collect();
+        let has_high = |slot: &Slot| slot.status() != Status::Blank && slot.parts().seq_high == high;
+        if all.iter().filter(|(_, slot)| has_high(slot)).count() <= PER_SEGMENT / 2 {
+            return;
+        }
+        all.iter().for_each(|(number, _)| self.set(*number, Slot::default()));
+        self.usual_highs[segment.0 as usize] = high;
+        all.into_iter().for_each(|(number, slot)| self.set(number, slot));
+    }
+
+    /// Copies the slots of a segment, which are blank so far, from another table.
     pub fn copy_segment(&mut self, from: &Slots, segment: SegmentNo) {
-        let first = (segment.0 * SLOTS_PER_SEGMENT) as usize;
-        let slots = first..first + SLOTS_PER_SEGMENT as usize;
-        self.0[slots.clone()].copy_from_slice(&from.0[slots]);
+        let at = segment.0 as usize;
+        let slots = at * PER_SEGMENT..(at + 1) * PER_SEGMENT;
+        self.slots[slots.clone()].copy_from_slice(&from.slots[slots]);
+        self.usual_highs[at] = from.usual_highs[at];
+        self.others[at].clone_from(&from.others[at]);
+        self.others_bytes += self.others[at].as_ref().map_or(0, |others| others.bytes());
     }
 
-    /// Returns all slots, as the table has them.
-    pub fn all(&self) -> &[[u64; 2]] {
-        &self.0
-    }
-
-    /// Returns all slots, to change.
-    pub fn all_mut(&mut self) -> &mut [[u64; 2]] {
-        &mut self.0
-    }
-
-    /// Returns the bytes of memory that the table takes once every slot was used.
+    /// Returns the bytes of memory that the table takes once every slot was used. What differs in slots is counted as it
+    /// is now.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.0[..])
+        size_of_val(&self.slots[..])
+            + size_of_val(&self.usual_highs[..])
+            + size_of_val(&self.others[..])
+            + self.others_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_model::BlockNo;
+    use haversack_model::random::Random;
+
+    use super::super::slot::Live;
+    use super::*;
+
+    const SEGMENTS: usize = 3;
+
+    fn slot(rng: &mut Random, high: u64) -> Slot {
+        let mask = if rng.one_in(4) { rng.below(256) as u8 } else { EVERY_SECTOR };
+        let seq = high << 32 | rng.below(1 << 32);
+        let live = Live::new(BlockNo(rng.below(1 << 38)), mask, rng.below(1 << 32) as u32, seq);
+        let live = live.with_dirty(rng.one_in(2)).with_protected(rng.one_in(2)).with_hits(rng.below(4) as u8);
+        let live = live.with_mirror(rng.one_in(9)).with_poisoned(rng.one_in(9));
+        if rng.one_in(3) { live.die(rng.one_in(2)).into() } else { live.into() }
+    }
+
+    fn check(slots: &Slots, model: &[Slot]) {
+        let mut bytes = 0;
+        for (at, slot) in model.iter().enumerate() {
+            assert_eq!(slots.get(SlotNo(at as u32)), *slot, "slot {at}");
+        }
+        for (segment, others) in slots.others.iter().enumerate() {
+            let usual = slots.usual_highs[segment];
+            let of_segment = &model[segment * PER_SEGMENT..(segment + 1) * PER_SEGMENT];
+            let used =
+                of_segment.iter().filter(|slot| slot.status() != Status::Blank).map(|slot| slot.parts());
+            let other_high = used.clone().filter(|parts| parts.seq_high != usual).count();
+            for high in 0..9 {
+                let count = used.clone().filter(|parts| parts.seq_high == high).count();
+                assert!(high == usual || count <= PER_SEGMENT / 2, "{count} slots have high bits {high}");
+            }
+            let flagged = used.filter(|parts| parts.seq_high != usual || parts.mask != EVERY_SECTOR).count();
+            assert_eq!(others.as_ref().map_or(0, |others| usize::from(others.flagged)), flagged);
+            assert_eq!(others.is_some(), flagged > 0);
+            let highs = others.as_ref().and_then(|others| others.highs.as_ref());
+            assert_eq!(highs.map_or(0, |highs| usize::from(highs.differing)), other_high);
+            assert_eq!(highs.is_some(), other_high > 0);
+            bytes += others.as_ref().map_or(0, |others| others.bytes());
+        }
+        assert_eq!(slots.others_bytes, bytes);
+    }
+
+    #[test]
+    fn returns_what_was_set_whatever_it_is() {
+        let mut rng = Random::scrambled(3);
+        let mut slots = Slots::new(SEGMENTS);
+        let mut model = vec![Slot::default(); SEGMENTS * PER_SEGMENT];
+        for step in 0..60_000u64 {
+            let at = rng.below(model.len() as u64) as usize;
+            // High bits that grow, and now and then an older version.
+            let high = (step / 9_000).saturating_sub(u64::from(rng.one_in(20)));
+            let was_blank = model[at].status() == Status::Blank;
+            model[at] = if rng.one_in(5) { Slot::default() } else { slot(&mut rng, high) };
+            if was_blank && model[at].status() != Status::Blank {
+                slots.fill(SlotNo(at as u32), model[at]);
+            } else {
+                slots.set(SlotNo(at as u32), model[at]);
+            }
+            if step % 500 == 0 {
+                check(&slots, &model);
+            }
+        }
+        check(&slots, &model);
+        let mut copy = Slots::new(SEGMENTS);
+        (0..SEGMENTS as u32).for_each(|segment| copy.copy_segment(&slots, SegmentNo(segment)));
+        check(&copy, &model);
+        for at in 0..model.len() {
+            model[at] = Slot::default();
+            slots.set(SlotNo(at as u32), model[at]);
+        }
+        check(&slots, &model);
+    }
+
+    /// Slots whose sectors are all valid take 14 bytes, also long after the high bits of sequence numbers have changed.
+    #[test]
+    fn whole_blocks_take_nothing_besides() {
+        let mut slots = Slots::new(1);
+        let blank_bytes = slots.bytes();
+        assert!(blank_bytes <= PER_SEGMENT * SLOT_BYTES + 10);
+        for high in [0, 1, 511u64] {
+            for at in 0..SLOTS_PER_SEGMENT {
+                slots.set(SlotNo(at), Live::new(BlockNo(7), EVERY_SECTOR, 1, high << 32).into());
+            }
+            assert_eq!(slots.bytes(), blank_bytes, "high bits {high}");
+        }
+        slots.set(SlotNo(5), Live::new(BlockNo(7), 1, 1, 511 << 32).into());
+        assert!((blank_bytes + 253..blank_bytes + 300).contains(&slots.bytes()), "a byte for each block");
     }
 }

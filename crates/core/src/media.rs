@@ -67,9 +67,17 @@ pub trait Media {
     fn capacity_bytes(&self, device: usize) -> u64;
     /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
-    /// Like [`Media::read_batch`], and runs `meanwhile` once, if possible while the pages are being read.
-    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], meanwhile: &mut dyn FnMut()) {
+    /// Like [`Media::read_batch`], and runs `meanwhile` and `beside` once each, if possible while the pages are being
+    /// read, and `beside` on another thread than `meanwhile` at the same time. They have nothing in common, so the result
+    /// does not depend on that.
+    fn read_batch_while(
+        &mut self,
+        reads: &mut [PageRead<'_>],
+        meanwhile: &mut dyn FnMut(),
+        beside: &mut (dyn FnMut() + Send),
+    ) {
         meanwhile();
+        beside();
         self.read_batch(reads);
     }
 

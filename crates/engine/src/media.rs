@@ -162,10 +162,16 @@ impl Media for Devices {
         read_all(&self.devices, self.buffer.first_mut(BUFFER_BYTES), reads);
     }
 
-    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], meanwhile: &mut dyn FnMut()) {
+    fn read_batch_while(
+        &mut self,
+        reads: &mut [PageRead<'_>],
+        meanwhile: &mut dyn FnMut(),
+        beside: &mut (dyn FnMut() + Send),
+    ) {
         let (devices, buffer) = (&self.devices, self.buffer.first_mut(BUFFER_BYTES));
         std::thread::scope(|scope| {
             scope.spawn(|| read_all(devices, buffer, reads));
+            scope.spawn(beside);
             meanwhile();
         });
     }

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo};
 
 use super::newest::{note_once, settle};
-use super::scan::{self, IntentFound, Pool, SegmentFound};
+use super::scan::{self, FoundPart, IntentFound, Pool, SegmentFound, Stages};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::Persistence;
@@ -36,7 +36,7 @@ use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead, ReadProgress};
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
-use crate::store::{Placed, Store};
+use crate::store::{Indexing, Placed, Store};
 
 /// The recovered store, and what must be written before it is used.
 pub(crate) struct Recovered {
@@ -120,21 +120,50 @@ struct Listed {
     lost: Vec<(SegmentNo, Option<u16>)>,
 }
 
+/// Takes over what pages list: first into slots, then into the index.
+struct Listing<'a> {
+    pool: &'a Pool,
+    r: &'a mut Recovered,
+    listed: Listed,
+    /// The number of the first segment of the device that is being read.
+    first: u32,
+    placed: Placed,
+    indexing: Indexing,
+}
+
+impl Stages for Listing<'_> {
+    fn stages<'a>(&'a mut self) -> (Box<dyn FnMut(&mut FoundPart<'_>) + 'a>, Box<dyn FnMut() + Send + 'a>) {
+        let Listing { pool, r, listed, first, placed, indexing } = self;
+        let list = |part: &mut FoundPart<'_>| {
+            for (on_device, found) in part {
+                r.list_segment(pool, SegmentNo(*first + on_device), &found, listed, placed);
+            }
+        };
+        (Box::new(list), Box::new(|| indexing.run()))
+    }
+
+    fn advance(&mut self) {
+        let Recovered { store, scrub, .. } = &mut *self.r;
+        self.indexing.finish(store, &mut |store, number, other| settle(store, scrub, number, other));
+        self.indexing.take(&mut self.placed);
+    }
+}
+
 fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
-    let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
-    let mut placed = Placed::default();
+    let listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
     let total_segments = pool.present.iter().flatten().map(|device| u64::from(device.prepared)).sum();
     let mut progress = ReadProgress { done_segments: 0, total_segments };
+    let indexing = Indexing::of(&mut r.store);
+    let mut listing = Listing { pool, r, listed, first: 0, placed: Placed::default(), indexing };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
-        let first = r.store.devices[DeviceNo(at as u8)].as_ref().map_or(0, |d| d.first_segment.0);
-        scan::segments(media, device, &mut progress, |part| {
-            for (on_device, found) in part {
-                r.list_segment(pool, SegmentNo(first + on_device), &found, &mut listed, &mut placed);
-            }
-            r.index(&mut placed);
-        })?;
+        let space = listing.r.store.devices[DeviceNo(at as u8)].as_ref();
+        listing.first = space.map_or(0, |d| d.first_segment.0);
+        scan::segments(media, device, &mut progress, &mut listing)?;
     }
+    listing.advance();
+    let Listing { r, listed, indexing, .. } = listing;
+    indexing.end(&mut r.store);
     Ok(listed)
 }
 

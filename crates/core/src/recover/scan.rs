@@ -259,13 +259,15 @@ impl Part {
         Part { segments: 0..0, pages: vec![AlignedPage::BLANK; 2 * most_segments as usize] }
     }
 
-    /// Reads the pages of segments of a device, and runs `meanwhile` once. A page that cannot be read is rotten.
+    /// Reads the pages of segments of a device, and runs `meanwhile` and `beside` once. A page that cannot be read is
+    /// rotten.
     fn read(
         &mut self,
         media: &mut dyn Media,
         device: &Present,
         segments: Range<u32>,
         meanwhile: &mut dyn FnMut(),
+        beside: &mut (dyn FnMut() + Send),
     ) -> Result<(), PoolError> {
         self.segments = segments;
         let places = self.segments.clone().flat_map(|segment| [(segment, 0), (segment, 1)]);
@@ -276,7 +278,7 @@ impl Part {
                 PageRead { device: device.index, offset_bytes, page: &mut page.0, result: Ok(()) }
             })
             .collect();
-        media.read_batch_while(&mut reads, meanwhile);
+        media.read_batch_while(&mut reads, meanwhile, beside);
         for read in &mut reads {
             match read.result {
                 Ok(()) => {}
@@ -295,13 +297,25 @@ impl Part {
     }
 }
 
-/// Reads the metadata pages of a device's prepared segments, in order. `take` gets them in parts: each while the next one
-/// is being read.
+/// What takes over segments as they are read, in two stages: each part of them is in the second one while the next part
+/// is in the first one, and the part after that is being read.
+pub(crate) trait Stages {
+    /// Returns the first stage, which gets a part, and the second one, for the part that has been in the first.
+    fn stages<'a>(&'a mut self) -> (Box<dyn FnMut(&mut FoundPart<'_>) + 'a>, Box<dyn FnMut() + Send + 'a>);
+
+    /// Ends the second stage, and moves the part that was in the first one to it. Both have run.
+    fn advance(&mut self);
+}
+
+/// Segments of a device, by their number on it.
+pub(crate) type FoundPart<'a> = dyn Iterator<Item = (u32, SegmentFound<'a>)> + 'a;
+
+/// Reads the metadata pages of a device's prepared segments, in order. The last part is left between the two stages.
 pub(crate) fn segments(
     media: &mut dyn Media,
     device: &Present,
     progress: &mut ReadProgress,
-    mut take: impl FnMut(&mut dyn Iterator<Item = (u32, SegmentFound<'_>)>),
+    taking: &mut impl Stages,
 ) -> Result<(), PoolError> {
     let count = device.prepared;
     let part_segments = (count / PARTS).clamp(AT_A_TIME[0], AT_A_TIME[1]).min(count);
@@ -309,12 +323,19 @@ pub(crate) fn segments(
     let (mut known, mut next) = (Part::new(part_segments), Part::new(part_segments));
     for start in (0..count).step_by(part_segments.max(1) as usize) {
         let segments = start..(start + part_segments).min(count);
-        next.read(media, device, segments, &mut || take(&mut known.found(device)))?;
+        let (mut first, mut second) = taking.stages();
+        next.read(media, device, segments, &mut || first(&mut known.found(device)), &mut *second)?;
+        drop((first, second));
+        taking.advance();
         progress.done_segments += next.segments.len() as u64;
         media.progress(*progress);
         std::mem::swap(&mut known, &mut next);
     }
-    take(&mut known.found(device));
+    let (mut first, mut second) = taking.stages();
+    first(&mut known.found(device));
+    second();
+    drop((first, second));
+    taking.advance();
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 //!
 //! The index of a large pool fits no cache of the processor, so what an entry costs is the wait for its bucket. Sorted
 //! by where they go, neighbouring entries use neighbouring memory; and the memory of some is read together before they
-//! are added.
+//! are added. The index is taken out of the store meanwhile, so that a driver may do this on another thread while the
+//! next segments get into their slots.
 //!
 //! Invariants
 //! - An entry that was placed is in its slot and counted. Until it is in the index as well, nothing looks for a block.
@@ -12,22 +13,32 @@
 
 use haversack_model::DiskNo;
 
-use super::index::Search;
+use super::index::{Index, Search};
 use super::segment::SegmentNo;
-use super::slot::{Slot, SlotNo, Status};
+use super::slot::{Slot, SlotNo};
 use super::{PREFETCH_TOGETHER, Store, hash};
 
 /// Bits of the hash by which entries are sorted. The index then is divided into parts that a processor's cache can hold.
 const SORT_BITS: u32 = 12;
-/// The number of pairs of possibly equal entries that are collected before they are compared.
-const MOST_SIMILAR: usize = 4096;
+/// So many entries that may be of the same block are compared at once.
+const MOST_SIMILAR: usize = 1 << 16;
 
 /// Entries that were placed and are not in the index yet.
 #[derive(Default)]
-pub(crate) struct Placed {
+pub(crate) struct Placed(Vec<Search>);
+
+/// The index of a store, and entries that are being added to it.
+pub(crate) struct Indexing {
+    index: Index,
+    /// By page of memory of the index: it is in use.
+    pages: Vec<bool>,
+    /// The entries to be added.
     entries: Vec<Search>,
     /// The same sorted, once they are.
     sorted: Vec<Search>,
+    /// How many of the sorted ones were tried in this round, and how many of these found their bucket full.
+    tried: usize,
+    left: usize,
     /// Entries with others that were there before them and may be of the same block, in the order in which they met.
     similar: Vec<(SlotNo, SlotNo)>,
 }
@@ -36,7 +47,72 @@ fn part(search: &Search) -> usize {
     (search.hash >> (u64::BITS - SORT_BITS)) as usize
 }
 
-impl Placed {
+impl Indexing {
+    /// Begins with the index of a store, which has none until [`Indexing::end`].
+    pub fn of(store: &mut Store) -> Indexing {
+        let index = std::mem::replace(&mut store.index, Index::new(0));
+        let pages = vec![index.len() > 0; index.pages()];
+        let (entries, sorted, similar) = (Vec::new(), Vec::new(), Vec::new());
+        Indexing { index, pages, entries, sorted, tried: 0, left: 0, similar }
+    }
+
+    /// Gives the index back to the store.
+    pub fn end(self, store: &mut Store) {
+        debug_assert!(self.is_done() && self.similar.is_empty());
+        store.index = self.index;
+    }
+
+    /// Takes placed entries, after all before them were added.
+    pub fn take(&mut self, placed: &mut Placed) {
+        debug_assert!(self.is_done());
+        std::mem::swap(&mut self.entries, &mut placed.0);
+    }
+
+    fn is_done(&self) -> bool {
+        self.entries.is_empty() && self.sorted.is_empty()
+    }
+
+    /// Adds entries to the index until all are there, or many have to be settled first.
+    ///
+    /// All entries are tried in the bucket where they belong, then those that found it full in their next one, and so
+    /// on. Entries of one block take the same way, so those that come earlier stay ahead.
+    pub fn run(&mut self) {
+        if !self.entries.is_empty() {
+            self.sort();
+        }
+        while !self.sorted.is_empty() {
+            while self.tried < self.sorted.len() {
+                if self.similar.len() >= MOST_SIMILAR {
+                    return;
+                }
+                self.try_some();
+            }
+            self.sorted.truncate(self.left);
+            (self.tried, self.left) = (0, 0);
+        }
+    }
+
+    fn try_some(&mut self) {
+        let some = self.tried..(self.tried + PREFETCH_TOGETHER).min(self.sorted.len());
+        self.tried = some.end;
+        for search in &self.sorted[some.clone()] {
+            if !std::mem::replace(&mut self.pages[self.index.page(search)], true) {
+                self.index.use_page(search);
+            }
+        }
+        let read = |read, search| read ^ self.index.prefetch_bucket(search);
+        std::hint::black_box(self.sorted[some.clone()].iter().fold(0, read));
+        for at in some {
+            let mut search = self.sorted[at];
+            let number = search.slot();
+            let is_in = self.index.enter(&mut search, |other| self.similar.push((number, other)));
+            if !is_in {
+                self.sorted[self.left] = search;
+                self.left += 1;
+            }
+        }
+    }
+
     /// Sorts the entries by their place in the index. Those of one block stay in their order.
     fn sort(&mut self) {
         let mut starts = vec![0u32; (1 << SORT_BITS) + 1];
@@ -49,8 +125,20 @@ impl Placed {
         self.sorted.resize(self.entries.len(), Search::default());
         for entry in self.entries.drain(..) {
             let at = &mut starts[part(&entry)];
-            self.sorted[*at as usize] = entry;
+            self.sorted[*at as usize] = self.index.begin(entry);
             *at += 1;
+        }
+    }
+
+    /// Adds all entries that are left. `settle` gets each live one whose block had another live entry already, and that
+    /// other one: only one of them may stay the first.
+    pub fn finish(&mut self, store: &mut Store, settle: &mut impl FnMut(&mut Store, SlotNo, SlotNo)) {
+        loop {
+            store.settle_similar(&mut self.similar, settle);
+            if self.is_done() {
+                return;
+            }
+            self.run();
         }
     }
 }
@@ -69,9 +157,8 @@ impl Store {
         let disk = DiskNo(self.segments[segment].owner);
         let (mut live, mut dirty) = (0, 0);
         for (number, slot) in entries {
-            debug_assert_eq!(self.slot(*number).status(), Status::Blank);
-            self.set(*number, *slot);
-            placed.entries.push(self.index.search(hash(disk, slot.block()), *number));
+            self.slots.fill(*number, *slot);
+            placed.0.push(Search::of(hash(disk, slot.block()), *number));
             if let Some(slot) = slot.live() {
                 debug_assert!(slot.protected() && !slot.mirror());
                 live += 1;
@@ -92,40 +179,16 @@ impl Store {
         space.dirty += u64::from(dirty);
     }
 
-    /// Adds the placed entries to the index. `settle` gets each live one whose block has another live entry already, and
-    /// that other one: only one of them may stay the first.
-    ///
-    /// All entries are tried in the bucket where they belong, then those that found it full in their next one, and so
-    /// on. Entries of one block take the same way, so those that come earlier stay ahead.
+    /// Adds the placed entries to the index. `settle` is that of [`Indexing::finish`].
     pub(crate) fn index_placed(
         &mut self,
         placed: &mut Placed,
         mut settle: impl FnMut(&mut Store, SlotNo, SlotNo),
     ) {
-        placed.sort();
-        let Placed { sorted: searches, similar, .. } = placed;
-        while !searches.is_empty() {
-            let mut left = 0;
-            for start in (0..searches.len()).step_by(PREFETCH_TOGETHER) {
-                let some = start..(start + PREFETCH_TOGETHER).min(searches.len());
-                let read = |read, search| read ^ self.index.prefetch_bucket(search);
-                std::hint::black_box(searches[some.clone()].iter().fold(0, read));
-                for at in some {
-                    let mut search = searches[at];
-                    let number = search.slot();
-                    let is_in = self.index.enter(&mut search, |other| similar.push((number, other)));
-                    if !is_in {
-                        searches[left] = search;
-                        left += 1;
-                    }
-                }
-                if similar.len() >= MOST_SIMILAR {
-                    self.settle_similar(similar, &mut settle);
-                }
-            }
-            searches.truncate(left);
-        }
-        self.settle_similar(similar, &mut settle);
+        let mut indexing = Indexing::of(self);
+        indexing.take(placed);
+        indexing.finish(self, &mut settle);
+        indexing.end(self);
     }
 
     /// Compares pairs of entries whose hashes may be equal; the second of each pair was in the index when the first was
@@ -138,7 +201,7 @@ impl Store {
     ) {
         for some in similar.chunks(PREFETCH_TOGETHER) {
             let read = |read, (number, other): &(SlotNo, SlotNo)| {
-                read ^ self.slot(*number).mask() ^ self.slot(*other).mask()
+                read ^ self.slots.prefetch(*number) ^ self.slots.prefetch(*other)
             };
             std::hint::black_box(some.iter().fold(0, read));
             for (number, other) in some {

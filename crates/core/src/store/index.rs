@@ -28,6 +28,8 @@ const STUCK: u8 = u8::MAX;
 pub type Line = [u32; 4];
 /// The bytes of a cache line.
 const CACHE_LINE: usize = 64;
+/// The bytes of a page of memory.
+const PAGE_BYTES: usize = 4096;
 /// The lines of a bucket.
 const LINES: usize = CACHE_LINE / size_of::<Line>();
 
@@ -61,6 +63,11 @@ pub struct Search {
 }
 
 impl Search {
+    /// Returns the search for an entry that [`Index::begin`] has to begin.
+    pub fn of(hash: u64, slot: SlotNo) -> Search {
+        Search { hash, slot: slot.0, bucket: 0 }
+    }
+
     /// Returns the slot of the entry.
     pub fn slot(&self) -> SlotNo {
         SlotNo(self.slot)
@@ -234,13 +241,39 @@ impl Index {
     }
 
     /// Returns the search for a place for an entry, at its beginning.
-    pub fn search(&self, hash: u64, slot: SlotNo) -> Search {
-        Search { hash, slot: slot.0, bucket: self.home(hash) as u32 }
+    fn search(&self, hash: u64, slot: SlotNo) -> Search {
+        Search { bucket: self.home(hash) as u32, ..Search::of(hash, slot) }
+    }
+
+    /// Returns a search at its beginning.
+    pub fn begin(&self, search: Search) -> Search {
+        self.search(search.hash, search.slot())
     }
 
     /// Reads the bucket where a search is, like [`Index::prefetch`].
     pub fn prefetch_bucket(&self, search: &Search) -> u64 {
         u64::from(used(self.bucket(search.bucket as usize)))
+    }
+
+    /// Returns the number of pages of memory that the buckets are in.
+    pub fn pages(&self) -> usize {
+        self.page_at(self.count - 1) + 1
+    }
+
+    /// Returns which of the pages the bucket is in where a search is.
+    pub fn page(&self, search: &Search) -> usize {
+        self.page_at(search.bucket as usize)
+    }
+
+    fn page_at(&self, bucket: usize) -> usize {
+        let start = self.lines[self.first..].as_ptr().addr();
+        (start % PAGE_BYTES + bucket * CACHE_LINE) / PAGE_BYTES
+    }
+
+    /// Writes to the page of a search before anything was added to it. If it were read first, that would be a page fault of
+    /// its own, and the first write then one that interrupts all other threads.
+    pub fn use_page(&mut self, search: &Search) {
+        self.bucket_mut(search.bucket as usize)[0][0] = std::hint::black_box(0);
     }
 
     /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, and false is

@@ -56,7 +56,7 @@ use slot::{Live, Slot, SlotNo, Status, View};
 use slots::Slots;
 use stay::{LastUses, Stay};
 
-pub(crate) use adopting::Placed;
+pub(crate) use adopting::{Indexing, Placed};
 pub use pages::PageContent;
 pub use space::LostDevice;
 

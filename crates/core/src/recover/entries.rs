@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo};
 
 use super::newest::{note_once, settle};
-use super::scan::{self, FoundPart, IntentFound, Pool, SegmentFound, Stages};
+use super::scan::{self, FirstStage, FoundPart, IntentFound, Pool, SecondStage, SegmentFound, Stages};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::Persistence;
@@ -132,7 +132,7 @@ struct Listing<'a> {
 }
 
 impl Stages for Listing<'_> {
-    fn stages<'a>(&'a mut self) -> (Box<dyn FnMut(&mut FoundPart<'_>) + 'a>, Box<dyn FnMut() + Send + 'a>) {
+    fn stages<'a>(&'a mut self) -> (FirstStage<'a>, SecondStage<'a>) {
         let Listing { pool, r, listed, first, placed, indexing } = self;
         let list = |part: &mut FoundPart<'_>| {
             for (on_device, found) in part {

@@ -297,11 +297,17 @@ impl Part {
     }
 }
 
+/// The first stage, for the part of the segments that it is given.
+pub(crate) type FirstStage<'a> = Box<dyn FnMut(&mut FoundPart<'_>) + 'a>;
+
+/// The second stage, for the part that has been in the first one.
+pub(crate) type SecondStage<'a> = Box<dyn FnMut() + Send + 'a>;
+
 /// What takes over segments as they are read, in two stages: each part of them is in the second one while the next part
 /// is in the first one, and the part after that is being read.
 pub(crate) trait Stages {
     /// Returns the first stage, which gets a part, and the second one, for the part that has been in the first.
-    fn stages<'a>(&'a mut self) -> (Box<dyn FnMut(&mut FoundPart<'_>) + 'a>, Box<dyn FnMut() + Send + 'a>);
+    fn stages<'a>(&'a mut self) -> (FirstStage<'a>, SecondStage<'a>);
 
     /// Ends the second stage, and moves the part that was in the first one to it. Both have run.
     fn advance(&mut self);

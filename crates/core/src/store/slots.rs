@@ -317,10 +317,8 @@ mod tests {
         let mut copy = Slots::new(SEGMENTS);
         (0..SEGMENTS as u32).for_each(|segment| copy.copy_segment(&slots, SegmentNo(segment)));
         check(&copy, &model);
-        for at in 0..model.len() {
-            model[at] = Slot::default();
-            slots.set(SlotNo(at as u32), model[at]);
-        }
+        model.fill(Slot::default());
+        (0..model.len()).for_each(|at| slots.set(SlotNo(at as u32), Slot::default()));
         check(&slots, &model);
     }
 

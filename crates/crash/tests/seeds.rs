@@ -308,8 +308,10 @@ const CLUSTER: &[(u64, &str)] = &[
 ];
 
 /// Seeds of the same with replicas.
-const CLUSTER_REPLICAS: &[(u64, &str)] =
-    &[(54, "a host that was cut off from an owner keeps its replica for ever when the disk has moved on")];
+const CLUSTER_REPLICAS: &[(u64, &str)] = &[
+    (54, "a host that was cut off from an owner keeps its replica for ever when the disk has moved on"),
+    (9300117, "a replica that is certain is used although the disk is taken over without it"),
+];
 
 #[test]
 fn no_seed_of_a_cluster_with_replicas_that_once_failed_fails_again() {

@@ -247,7 +247,8 @@ impl ArenaHandle {
 
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
     /// host. `epoch` must come from [`haversack_ownership::forced_epoch`]. The take-over is complete when
-    /// [`PoolHandle::migration_status`] says so. **Fence all hosts that may own the disk first.**
+    /// [`PoolHandle::migration_status`] says so. A replica that this host has of the owner's dirty blocks is dropped, even if it is
+    /// certain. **Fence all hosts that may own the disk first.**
     ///
     /// # Errors
     /// The disk does not move, needs no other host, or is being moved.

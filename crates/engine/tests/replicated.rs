@@ -50,8 +50,19 @@ fn replicated(network: &std::sync::Arc<Network>) -> (Place, [Place; 2], Host, Ho
     (shared, [a, b], host_a, host_b, [at_a, at_b], guest)
 }
 
+/// Takes the disk over, with the replica if that is certain.
 fn own(host: &Host, disk: DiskHandle) {
-    host.handle().arena(disk).take_over(disk, FORCED, PeerLoss::Accepted).unwrap();
+    let pool = host.handle();
+    let arena = pool.arena(disk);
+    if status(host).replica.is_some_and(|replica| replica.is_certain) {
+        arena.take_over_with_replica(disk, FORCED).unwrap();
+    } else {
+        arena.take_over(disk, FORCED, PeerLoss::Accepted).unwrap();
+    }
+    wait_until_owned(host);
+}
+
+fn wait_until_owned(host: &Host) {
     wait_until(
         "the disk is taken over",
         || matches!(status(host).record, Record::Owner { epoch: FORCED, peers } if peers.is_empty()),
@@ -99,6 +110,24 @@ fn nothing_flushed_is_lost_with_the_owner() {
             assert!(read == wanted, "sector {sector}");
         }
     }
+}
+
+#[test]
+fn a_replica_that_is_certain_is_dropped_if_the_disk_is_taken_over_without_it() {
+    let network = Network::new(false, 0);
+    let (_shared, _places, mut a, b, [_, at_b], mut guest) = replicated(&network);
+    guest.write(0, SECTORS / 2, 2);
+    guest.flush();
+    a.kill();
+    let replica = status(&b).replica.expect("it has one");
+    assert!(replica.is_certain && replica.blocks > 0, "{replica:?}");
+    b.handle().arena(at_b).take_over(at_b, FORCED, PeerLoss::Accepted).unwrap();
+    wait_until_owned(&b);
+    assert_eq!(status(&b).replica, None);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    let (read, written) = (guest.read(0, SECTORS / 2), patterns(0, SECTORS / 2, 2));
+    let older = read.chunks(BLOCK_BYTES).zip(written.chunks(BLOCK_BYTES)).filter(|(read, one)| read != one);
+    assert!(older.count() > 0, "the replica was used: {replica:?}");
 }
 
 #[test]

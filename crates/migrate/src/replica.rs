@@ -139,16 +139,17 @@ impl Migration {
             || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
     }
 
-    /// Records that the operator trusts the replica: the owner has died while the replica here was complete, and has
-    /// not continued without it. The next take-over uses the replica although it is not certain.
+    /// Has the next take-over use the replica that is here, if it is complete. The owner must have died, or been fenced, without having
+    /// continued without it: the replica was certain then, or the operator says so.
     pub fn trust_replica(&mut self) {
         self.trusts_replica = true;
     }
 
-    /// Whether a take-over may use this host's replica. If not, or if there is no replica, the data here is obsolete.
+    /// Whether a take-over may use the blocks that are here: they are not a replica, or it is complete and trusted. A certain one is not
+    /// used without that, since only those who have asked the other hosts know whether the disk has moved on since.
     pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {
         let trusts = trusts || planted(Bug::UseUncertain);
-        self.replica(call, now).is_none_or(|replica| replica.is_certain || replica.is_complete && trusts)
+        self.replica(call, now).is_none_or(|replica| replica.is_complete && trusts)
     }
 
     /// Whether this host can have a replica of another host's disk.

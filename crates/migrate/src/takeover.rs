@@ -21,7 +21,7 @@ pub(crate) struct Pending {
 impl Migration {
     /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence
     /// on a dead host. **The hosts that may own the disk must be fenced first.** The take-over is complete when the
-    /// record says so.
+    /// record says so. A replica that is here is dropped unless [`Migration::trust_replica`] was called just before.
     ///
     /// # Errors
     /// This host needs no other one, something is being recorded, or an error of the core's calls. Nothing has

@@ -118,7 +118,9 @@ impl Twin {
     }
 
     fn take_over_replica(&mut self, heir: usize, is_trusted: bool, apart: &mut Random) -> Flow {
-        let (mut crashes, needs_no_word) = (apart.one_in(3), apart.one_in(2));
+        // The owner is dead by now, so it does not matter if the replica is not certain any more when the take-over is repeated.
+        let (mut crashes, decides_once) = (apart.one_in(3), apart.one_in(2));
+        let mut was_certain = false;
         for _ in 0..MOST_STEPS {
             let epoch = match self.record(heir) {
                 Some(Record::Owner { epoch, .. }) if epoch >= FORCED => return Ok(()),
@@ -128,7 +130,8 @@ impl Twin {
             let Machines { hosts, shared, .. } = &mut self.machines;
             let begun = hosts[heir].with(shared, 0, |migration, call, now| {
                 let is_certain = migration.replica(call, now).is_some_and(|replica| replica.is_certain);
-                if is_trusted && !(is_certain && needs_no_word) {
+                was_certain = is_certain || was_certain && decides_once;
+                if is_trusted || was_certain {
                     migration.trust_replica();
                 }
                 migration.take_over(call, now, epoch, PeerLoss::Accepted).is_ok()

@@ -310,7 +310,10 @@ const CLUSTER: &[(u64, &str)] = &[
 /// Seeds of the same with replicas.
 const CLUSTER_REPLICAS: &[(u64, &str)] = &[
     (54, "a host that was cut off from an owner keeps its replica for ever when the disk has moved on"),
-    (9300117, "a replica that is certain is used although the disk is taken over without it"),
+    (
+        9300117,
+        "a take-over that came to nothing makes a certain replica void, which is then used although the disk is taken over without it",
+    ),
 ];
 
 #[test]

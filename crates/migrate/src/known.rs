@@ -162,6 +162,19 @@ impl KnownOwner {
     }
 }
 
+/// Returns the highest epoch under which a host has a disk, or may have had it, according to hosts that answer. A take-over of which they
+/// have only heard counts unless the host that began it answers as well, or is `me`: what that host says of itself counts then, and
+/// the take-over may have come to nothing.
+pub fn newest_epoch(me: HostId, answers: &[(HostId, HostRecord)]) -> u64 {
+    let has_answered = |host: HostId| host == me || answers.iter().any(|(answering, _)| *answering == host);
+    let epoch_of = |record: &HostRecord| {
+        let before = record.before.map_or(0, |before| before.epoch);
+        let is_void = record.owner.rumour().is_some_and(|(by, _)| has_answered(by));
+        if is_void { before } else { record.epoch() }
+    };
+    answers.iter().map(|(_, record)| epoch_of(record)).max().unwrap_or(0)
+}
+
 /// Whether a take-over by another host concerns a host with this record: the host owns the disk, or has blocks for its
 /// owner.
 pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
@@ -247,6 +260,30 @@ mod tests {
             before: Some(before),
         };
         assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
+    }
+
+    #[test]
+    fn a_take_over_counts_unless_the_host_that_began_it_denies_it() {
+        let (me, beta, gamma) = (HostId(1), HostId(2), HostId(3));
+        let record = |owner, before| {
+            let (mode, has_complete_replica) = (None, None);
+            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+        };
+        let noted = |by: HostId| (gamma, record(KnownOwner::Overtaken { by: by.0, epoch: 99 }, None));
+        let says = |owner| (beta, record(owner, None));
+        let left = KnownOwner::Released { to: 9, epoch: 100, passed_on: false };
+        let forgotten = Some(KnownBefore { epoch: 50, had: None });
+        for (answers, expected) in [
+            (vec![], 0),
+            (vec![noted(beta)], 99),
+            (vec![noted(me)], 0),
+            (vec![noted(beta), says(KnownOwner::Unknown)], 0),
+            (vec![noted(beta), says(KnownOwner::Me { epoch: 7 })], 7),
+            (vec![noted(beta), says(left)], 100),
+            (vec![(gamma, record(KnownOwner::Overtaken { by: 1, epoch: 99 }, forgotten))], 50),
+        ] {
+            assert_eq!(newest_epoch(me, &answers), expected, "{answers:?}");
+        }
     }
 
     #[test]

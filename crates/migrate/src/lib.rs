@@ -36,7 +36,7 @@ mod takeover;
 pub use haversack_model::HostId;
 pub use known::{
     HostRecord, KnownBefore, KnownOwner, has_complete_replica, is_concerned, is_news, is_void_under_any,
-    may_yield, objection,
+    may_yield, newest_epoch, objection,
 };
 pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, ReplicaState, Session};

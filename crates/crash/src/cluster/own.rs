@@ -10,12 +10,13 @@
 use std::collections::BTreeSet;
 
 use haversack_core::{Core, PeerLoss};
-use haversack_migrate::{HostRecord, KnownOwner, objection};
+use haversack_migrate::{HostRecord, KnownOwner, ReplicaStatus, newest_epoch, objection};
 use haversack_model::Micros;
 use haversack_ownership::{Record, forced_epoch};
 
 use super::epochs::{is_connected, record_of, yield_to};
 use super::run::Cluster;
+use crate::hosts::host::host_id;
 use crate::hosts::machines::Machines;
 use crate::pattern;
 use crate::run::tell;
@@ -40,6 +41,8 @@ struct Plan {
     suspects: Vec<usize>,
     living: Vec<usize>,
     epoch: u64,
+    /// The highest epoch under which a host may have had the disk.
+    newest: u64,
     loss: PeerLoss,
     /// The replica that this host has is used.
     uses_replica: bool,
@@ -119,7 +122,7 @@ impl Own {
         }
         let mut epoch = record.epoch();
         for (answering, record) in answers {
-            epoch = epoch.max(record.owner.epoch());
+            epoch = epoch.max(record.epoch());
             if objection(record).is_some() {
                 let is_holder = !matches!(record.owner, KnownOwner::Me { .. }) && !record.is_taking;
                 return Err(is_holder.then_some(*answering));
@@ -129,11 +132,14 @@ impl Own {
         let (living, suspects): (Vec<usize>, Vec<usize>) =
             self.asked(machines).into_iter().partition(is_living);
         let suspects = if depends.is_some() { Vec::new() } else { suspects };
+        let named: Vec<_> = answers.iter().map(|(host, record)| (host_id(*host), record.clone())).collect();
+        let before = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
         Ok(Plan {
             depends,
             suspects,
             living,
             epoch,
+            newest: newest_epoch(host_id(self.at), &named).max(before),
             loss: self.loss(machines),
             uses_replica: false,
             better: None,
@@ -196,13 +202,7 @@ impl Cluster {
                 }
                 let left = if plan.depends.is_some() { Vec::new() } else { plan.living.clone() };
                 let uses_replica = self.uses_replica(own, &plan);
-                // One that runs may have it dropped yet.
-                let runs = |suspect: &usize| self.machines.hosts[*suspect].running.is_some();
-                let dead: Vec<usize> =
-                    plan.suspects.iter().copied().filter(|suspect| !runs(suspect)).collect();
-                let better = self.replica_of_gone(own.of, &dead, &plan.living);
-                // Without one that is empty, nothing is lost that was flushed.
-                let better = better.filter(|at| self.replica_blocks(own.of, *at) > 0);
+                let better = self.better_replica(own, &plan, uses_replica)?;
                 let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000);
                 own.stage = Stage::Noting { left, plan: Plan { epoch, uses_replica, better, ..plan } };
                 own.begun = now;
@@ -286,11 +286,30 @@ impl Cluster {
         let Some(replica) = hosts[own.at].replica(shared, own.of).filter(|_| plan.depends.is_none()) else {
             return false;
         };
-        if !replica.is_complete || plan.epoch > replica.epoch {
+        if !replica.is_complete || plan.newest > replica.epoch {
             return false;
         }
         let has_stopped = self.replica_of_gone(own.of, &plan.suspects, &[own.at]).is_some();
         replica.is_certain || has_stopped && !self.operator.rng.one_in(OPERATORS_WHO_DO_NOT_KNOW)
+    }
+
+    /// Returns another host that answers and had the complete replica of the dead owner.
+    fn better_replica(&mut self, own: &Own, plan: &Plan, uses_replica: bool) -> Flow<Option<usize>> {
+        // One that runs may have it dropped yet.
+        let runs = |suspect: &usize| self.machines.hosts[*suspect].running.is_some();
+        let dead: Vec<usize> = plan.suspects.iter().copied().filter(|suspect| !runs(suspect)).collect();
+        let Own { of, at, .. } = *own;
+        let is_certain = |replica: ReplicaStatus| replica.is_certain && replica.blocks > 0;
+        let Machines { hosts, shared, .. } = &mut self.machines;
+        let is_certain_here = hosts[at].replica(shared, of).is_some_and(is_certain);
+        // If another host does not answer, the disk might be there.
+        let is_clear = plan.suspects.len() == 1 && !uses_replica && is_certain_here;
+        if is_clear && self.replica_of_gone(of, &dead, &[at]).is_some() {
+            return violation!("host {at} would take disk {of} over without its certain replica");
+        }
+        let better = self.replica_of_gone(of, &dead, &plan.living);
+        // Without one that is empty, nothing is lost that was flushed.
+        Ok(better.filter(|at| self.replica_blocks(of, *at) > 0))
     }
 
     /// Returns the sectors that only hosts have from which a disk is taken. What is obsolete there does not count.

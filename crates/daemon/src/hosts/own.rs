@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Takeover};
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
-use haversack_migrate::{HostRecord, objection};
+use haversack_migrate::{HostRecord, newest_epoch, objection};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 
@@ -312,11 +312,12 @@ impl Daemon {
         let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
         let loss = backend.takeover_loss(id)?;
-        let replica = self.kept_replica(hosts, disk, epoch)?;
+        let known = self.state.known_before(id).map_or(0, |before| before.epoch);
+        let replica = self.kept_replica(hosts, disk, newest_epoch(hosts.me, &answers).max(known))?;
         Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss, replica })
     }
 
-    /// Returns the replica that this host has of a disk, of which `epoch` is the highest that is known.
+    /// Returns the replica that this host has of a disk, of which `epoch` is the highest under which a host may have had it.
     fn kept_replica(&self, hosts: &Hosts, disk: &Disk, epoch: u64) -> Result<Option<KeptReplica>> {
         let backend = &self.pool(&disk.config().pool)?.backend;
         let Some(status) = backend.migration_status(disk.id)? else { return Ok(None) };

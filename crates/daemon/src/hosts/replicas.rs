@@ -118,7 +118,8 @@ fn state_of(state: ReplicationState) -> ReplicaState {
     }
 }
 
-/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the disk's highest known epoch.
+/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the highest under which a host may
+/// have had the disk.
 pub(super) fn kept(status: &MoveStatus, now_us: Micros, of: String, epoch: u64) -> Option<KeptReplica> {
     let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } =
         status.replica?;

@@ -9,7 +9,7 @@
 use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Damage, DiskInfo, Moved};
 use haversack_model::HostId;
-use haversack_ownership::forced_epoch;
+use haversack_ownership::least_forced_epoch;
 use serde::{Deserialize, Serialize};
 
 /// What a host has on record of a disk.
@@ -201,7 +201,7 @@ pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
 /// `taken`. A released disk gets higher epochs as it moves on; only an epoch taken by force voids the release.
 /// `is_void_under_any` is the result of [`is_void_under_any`].
 pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
-    let is_forced = taken >= forced_epoch(known, 0);
+    let is_forced = taken >= least_forced_epoch(known);
     taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
 }
 
@@ -234,6 +234,8 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
 
 #[cfg(test)]
 mod tests {
+    use haversack_ownership::forced_epoch;
+
     use super::*;
 
     #[test]
@@ -298,7 +300,10 @@ mod tests {
     fn a_host_that_has_released_a_disk_is_told_of_a_take_over_but_not_of_moves() {
         assert!(is_news(true, 5, 6) && !is_news(true, 5, 5));
         assert!(!is_news(false, 5, 6), "it has moved on");
-        assert!(is_news(false, 5, forced_epoch(5, 0)) && is_news(false, 5, forced_epoch(3, 1_700_000_000)));
+        assert!(
+            is_news(false, 5, least_forced_epoch(5))
+                && is_news(false, 5, forced_epoch(3, 1_700_000_000, HostId(1)))
+        );
     }
 
     #[test]

@@ -14,6 +14,6 @@ mod message;
 #[cfg(test)]
 mod model;
 
-pub use epoch::forced_epoch;
+pub use epoch::{forced_epoch, least_forced_epoch};
 pub use machine::{Ownership, Record, Step};
 pub use message::{Grant, HostId, Message};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use haversack_directory::{Change, DrainRecord};
 use haversack_model::Micros;
 use haversack_model::random::Random;
-use haversack_ownership::{Record, forced_epoch};
+use haversack_ownership::{Record, least_forced_epoch};
 
 use super::access::Caller;
 use super::daemon::{host_name, host_named};
@@ -439,7 +439,7 @@ impl Cluster {
             // told.
             None | Some(Record::Unknown | Record::Overtaken { .. }) => true,
             Some(Record::Owner { epoch, .. }) => *epoch >= newest,
-            Some(record) => newest < forced_epoch(record.epoch(), 0),
+            Some(record) => newest < least_forced_epoch(record.epoch()),
         }
     }
 

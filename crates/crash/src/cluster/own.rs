@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use haversack_core::{Core, PeerLoss};
 use haversack_migrate::{HostRecord, KnownOwner, ReplicaStatus, newest_epoch, objection};
 use haversack_model::Micros;
-use haversack_ownership::{Record, forced_epoch};
+use haversack_ownership::{Record, forced_epoch, least_forced_epoch};
 
 use super::epochs::{is_connected, record_of, yield_to};
 use super::run::Cluster;
@@ -203,7 +203,7 @@ impl Cluster {
                 let left = if plan.depends.is_some() { Vec::new() } else { plan.living.clone() };
                 let uses_replica = self.uses_replica(own, &plan);
                 let better = self.better_replica(own, &plan, uses_replica)?;
-                let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000);
+                let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000, host_id(own.at));
                 own.stage = Stage::Noting { left, plan: Plan { epoch, uses_replica, better, ..plan } };
                 own.begun = now;
                 Ok(Outcome::Goes)
@@ -318,7 +318,7 @@ impl Cluster {
         let newest = self.judge.newest_epoch(of);
         let dirty = |host: &usize| {
             let remains = machines.hosts[*host].remains_of(&machines.shared, of);
-            let is_obsolete = forced_epoch(remains.record.epoch(), 0) <= newest
+            let is_obsolete = least_forced_epoch(remains.record.epoch()) <= newest
                 || matches!(remains.record, Record::Overtaken { .. } | Record::Unknown);
             if is_obsolete { BTreeSet::new() } else { remains.dirty }
         };

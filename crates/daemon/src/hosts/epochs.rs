@@ -420,7 +420,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use haversack_ownership::forced_epoch;
+    use haversack_ownership::least_forced_epoch;
 
     use super::*;
 
@@ -455,7 +455,7 @@ mod tests {
         // Blocks kept for the host to which the disk was released are needed by the host to which that one has passed
         // the disk on.
         assert_eq!(judge((me, 5, false), &[owns(6)], None), Heard::Nothing);
-        let forced = forced_epoch(5, 0);
+        let forced = least_forced_epoch(5);
         assert_eq!(judge((me, 5, false), &[owns(forced)], None), Heard::TakenOver(beta, forced));
     }
 }

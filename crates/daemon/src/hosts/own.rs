@@ -245,7 +245,7 @@ impl Daemon {
             self.check_still_used(hosts, disk, request)?;
         }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let epoch = forced_epoch(plan.epoch, now_s);
+        let epoch = forced_epoch(plan.epoch, now_s, hosts.me);
         if !plan.depends {
             self.have_noted(hosts, disk, &plan.living, epoch)?;
         }

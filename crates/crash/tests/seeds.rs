@@ -299,6 +299,7 @@ const CLUSTER: &[(u64, &str)] = &[
         734000031,
         "a bug of the simulator: a note of a take-over that came to nothing kept the next one from the disk",
     ),
+    (750000567, "two hosts that take a disk over in the same second have the same epoch"),
     (734000268, "a host that knows nothing of a take-over passes on an old grant, and nobody tells it"),
     (
         519,

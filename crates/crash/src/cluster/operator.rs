@@ -401,8 +401,12 @@ impl Cluster {
                 continue;
             }
             let may_be_misled = |of: usize| {
-                matches!(self.machines.hosts[at].record(of), Some(Record::Unknown))
-                    && self.has_stale_owner(of)
+                // What it knows of an earlier take-over may be forgotten.
+                let knows_little = matches!(
+                    self.machines.hosts[at].record(of),
+                    Some(Record::Unknown | Record::Overtaken { .. })
+                );
+                knows_little && self.has_stale_owner(of)
             };
             let knows_all = (0..DISKS).all(|of| self.knows(at, of) && !may_be_misled(of));
             let is_old = now >= self.operator.fenced_at[at] + latest_us;

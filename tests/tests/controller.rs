@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use haversack_e2e::control::Control;
 use haversack_e2e::error::check;
 use haversack_e2e::guest::Qemu;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -473,15 +474,18 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
 /// The caches are not sent for ever.
 fn left_alone(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     const KEPT: Duration = Duration::from_secs(60);
-    // A host that was restarted before it knew that the disks had left may have asked for their caches.
-    for disk in ["vm1", "vm2"] {
-        if state(pair.here(), disk)? == "sending" {
-            pair.here().command(&["migrate", "abort", disk])?;
-        }
-    }
     let there = pair.expect(&[])?;
+    // The other host asks for the disks because a QEMU there has opened them.
+    wait_until("the sending on request", PATIENCE, || {
+        Ok(state(pair.here(), "vm1")? == "sending" && state(pair.here(), "vm2")? == "sending")
+    })?;
     let process = pair.start_command("left-alone", load.guest().qemu(), &there, &["--fill-within", "1h"])?;
-    wait_until("the sending", PATIENCE, || Ok(state(pair.here(), "vm1")? == "sending"))?;
+    let mut control = Control::open(&pair.here().socket("control.sock"))?;
+    wait_until("the jobs that send the disks", PATIENCE, || {
+        let jobs = control.get("/v1/jobs")?;
+        let jobs = jobs.as_array().into_iter().flatten();
+        Ok(jobs.filter(|job| job["kind"] == "migrate" && job["state"] == "running").count() == 2)
+    })?;
     process.kill()?;
     load.advance(100)?;
     check(state(pair.here(), "vm1")? == "sending", "called off although the command may be run again")?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use haversack_api::{
-    Job, JobState, KeepMigration, Method as Travels, MigrationState, MigrationStatus, Size, Span,
+    Job, JobKind, JobState, KeepMigration, Method as Travels, MigrationState, MigrationStatus, Size, Span,
     StartMigration,
 };
 use hyper::Method;
@@ -71,12 +71,17 @@ impl<'a> Filling<'a> {
         for disk in self.disks {
             let status = status(self.client, disk)?;
             self.may_run(disk, &status);
-            if !self.is_on_its_way(&status) {
-                let client = self.client;
-                client.block_on(self.start_disk(disk))?;
-            }
+            let client = self.client;
+            client.block_on(self.start_unless_on_its_way(disk, &status))?;
         }
         Ok(())
+    }
+
+    async fn start_unless_on_its_way(&mut self, disk: &'a str, status: &MigrationStatus) -> Result<()> {
+        if self.is_on_its_way(status).await? || self.is_starting(disk).await? {
+            return Ok(());
+        }
+        self.start_disk(disk).await
     }
 
     async fn start_disk(&mut self, disk: &'a str) -> Result<()> {
@@ -93,13 +98,26 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    fn is_on_its_way(&self, status: &MigrationStatus) -> bool {
-        let is_moving =
-            matches!(status.state, MigrationState::Sending | MigrationState::Leaving | MigrationState::Away);
-        is_moving && status.host.as_deref() == Some(self.to)
+    async fn is_on_its_way(&self, status: &MigrationStatus) -> Result<bool> {
+        if status.host.as_deref() != Some(self.to) {
+            return Ok(false);
+        }
+        match status.state {
+            MigrationState::Leaving | MigrationState::Away => Ok(true),
+            MigrationState::Sending => self.has_job(&status.disk).await,
+            _ => Ok(false),
+        }
     }
 
-    /// Tells the daemon periodically to keep sending them. For use within [`Client::block_on`].
+    /// Whether a job of the daemon sends a disk. Without a job, the daemon sends the disk because a hypervisor has opened
+    /// it on the other host, and does not stop if this process is killed.
+    async fn has_job(&self, disk: &str) -> Result<bool> {
+        let jobs: Vec<Job> = self.client.ask(Method::GET, "/v1/jobs").await?;
+        let is_running = |job: &Job| matches!(job.state, JobState::Running);
+        Ok(jobs.iter().any(|job| job.kind == JobKind::Migrate && job.subject == disk && is_running(job)))
+    }
+
+    /// Tells the daemon to keep sending the disks, if it is time to repeat that. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
         if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
             self.kept = Some(Instant::now());
@@ -131,9 +149,7 @@ impl<'a> Filling<'a> {
         let mut all = Fill { is_ready: true, ..Fill::default() };
         for disk in self.disks {
             let status: MigrationStatus = self.client.ask(Method::GET, &path(disk)?).await?;
-            if !self.is_on_its_way(&status) && !self.is_starting(disk).await? {
-                self.start_disk(disk).await?;
-            }
+            self.start_unless_on_its_way(disk, &status).await?;
             if self.may_run(disk, &status) {
                 all.running.get_or_insert_with(|| disk.clone());
             }

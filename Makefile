@@ -55,8 +55,8 @@ run-cluster:
 stop:
 	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop
 
-# Everything is built before anything is timed. The end-to-end tests mostly wait, so the simulators run beside them, with
-# what processor time they leave.
+# Everything is built before anything is timed. The end-to-end tests mostly wait, so the simulators run at the same
+# time, at the lowest priority.
 test: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --all-features -- -D warnings
@@ -69,8 +69,9 @@ test: setup
 	@if [ -n "$(TRACES)" ]; then $(MAKE) test-traces; \
 	else echo "Not run: the known answers on real traces (make test TRACES=DIR)"; fi
 
+# Parts of `make test`, which has installed and built what they need. Three end-to-end tests run at a time, whatever the machine.
 test-parts:
-	HAVERSACK_PROGRAMS="$(PROGRAMS)" RUST_TEST_THREADS=3 cargo test --workspace --release --lib --bins --tests
+	threads=$$(nproc); HAVERSACK_PROGRAMS="$(PROGRAMS)" RUST_TEST_THREADS=$$((threads > 3 ? threads : 3)) cargo test --workspace --release --lib --bins --tests
 	cargo test --workspace --release --doc
 
 test-simulations:

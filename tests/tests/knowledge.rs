@@ -1,5 +1,5 @@
-//! What hosts know of disks that other hosts have: they find the owner although the host that they know of is dead, and do not
-//! answer as if they had never known a disk that they were told to forget.
+//! What hosts know of disks that other hosts have. A host finds a disk's owner even if the host in its record is dead.
+//! A host that was told to forget a disk does not answer as if it had never known the disk.
 
 use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
@@ -45,7 +45,7 @@ fn start<'a>(
     Ok(all)
 }
 
-/// Has a guest write on a host, and leave it.
+/// Connects a guest to a host, writes, and disconnects the guest.
 fn visit(host: &Haversack<'_>, value: u8) -> Result<()> {
     client(host)?.fill_durably(0..16, value)?;
     // A host that waits for the disk may have its cache sent.
@@ -61,17 +61,17 @@ fn a_guest_gets_its_disk_although_the_host_that_it_was_released_to_is_dead() {
         for (at, value) in [(0, 1), (1, 2), (2, 3)] {
             visit(&hosts[at], value)?;
         }
-        // Alpha has on record that beta has it. Only gamma could say otherwise.
+        // Alpha's record names beta as the owner. Of the living hosts, only gamma knows better.
         hosts[1].kill()?;
         let mut guest = client(&hosts[0])?;
         guest.wait_at_most(PATIENCE)?;
         guest.fill(0..1, 4)?;
         guest.check_filled(0..1, 4)?;
         guest.check_filled(1..16, 3)?;
-        check(!event(&hosts[0], "no host that is connected has the disk")?, "its owner was found")?;
+        check(!event(&hosts[0], "no connected host has the disk")?, "its owner was found")?;
         drop(guest);
         visit(&hosts[2], 5)?;
-        // Now nobody has it who could give it away.
+        // Now no living host has the disk.
         hosts[2].kill()?;
         let mut guest = client(&hosts[0])?;
         guest.send(Command::Write, 0, BLOCK as u32, &[6; BLOCK])?;
@@ -111,7 +111,7 @@ fn a_host_that_has_forgotten_a_disk_still_tells_that_it_has_taken_it_over() {
             Ok(shown["error"].as_str().unwrap_or_default().contains("taken over by another host"))
         })?;
         hosts[0].command(&["disk", "forget", "vm1", "--confirm", "vm1"])?;
-        // Made anew, it gets an epoch above all that were ever known, and moves as before.
+        // Attached as a new disk, it gets an epoch above all that were ever known, and can move as before.
         let (uri, pool) = (origin.uri(), hosts[1].pool());
         hosts[1].command(&["disk", "attach", "vm1", &uri, "--pool", &pool, "--from", "none"])?;
         let mut guest = client(&hosts[1])?;

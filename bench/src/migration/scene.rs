@@ -99,7 +99,7 @@ impl<'a> Scene<'a> {
         Ok(self.daemons[host].command(&["disk", "flush", DISK]).map(drop)?)
     }
 
-    /// Tells a host to send the disk to the other one, and waits until the VM should move.
+    /// Makes a host send the disk to the other host. Returns when the VM should move.
     pub fn send_ahead(&self, from: usize) -> Result<(), Failure> {
         Ok(self.daemons[from].command(&["migrate", DISK, "--to", NAMES[1 - from]]).map(drop)?)
     }

@@ -67,9 +67,9 @@ pub trait Media {
     fn capacity_bytes(&self, device: usize) -> u64;
     /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
-    /// Like [`Media::read_batch`], and runs `meanwhile` and `beside` once each, if possible while the pages are being
-    /// read, and `beside` on another thread than `meanwhile` at the same time. They have nothing in common, so the result
-    /// does not depend on that.
+    /// Like [`Media::read_batch`], but also runs `meanwhile` and `beside` once each. If possible, they run while the
+    /// pages are being read, each on its own thread. They share no data, so the result does not depend on when they
+    /// run.
     fn read_batch_while(
         &mut self,
         reads: &mut [PageRead<'_>],

@@ -297,7 +297,7 @@ const CLUSTER: &[(u64, &str)] = &[
     (500000245, "a host that gives up a dead one waits for space that blocks of disks taken from it hold"),
     (
         734000031,
-        "a bug of the simulator: a note of a take-over that came to nothing kept the next one from the disk",
+        "a bug of the simulator: the note of a failed take-over prevented the next take-over of the disk",
     ),
     (750000567, "two hosts that take a disk over in the same second have the same epoch"),
     (734000268, "a host that knows nothing of a take-over passes on an old grant, and nobody tells it"),
@@ -313,7 +313,7 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
     (54, "a host that was cut off from an owner keeps its replica for ever when the disk has moved on"),
     (
         9300117,
-        "a take-over that came to nothing makes a certain replica void, which is then used although the disk is taken over without it",
+        "a failed take-over makes a certain replica void, but the replica is used although the disk is taken over without it",
     ),
 ];
 

@@ -70,14 +70,14 @@ struct TakenOver {
     epoch: u64,
 }
 
-/// The most disks of which it is remembered what was on record; the one that was noted first is dropped.
+/// The maximum number of disks whose former records are remembered. Beyond it, the one that was noted first is dropped.
 const MOST_KNOWN: usize = 1_000;
 
-/// What was on record of a disk, and is not any more.
+/// A disk's former records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
-    /// What that was.
+    /// The epochs of these records.
     before: KnownBefore,
     /// Greater than that of those noted earlier.
     number: u64,
@@ -97,7 +97,7 @@ struct Memory {
     /// Disks, by identity, that other hosts have taken over by force, as they have told this host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
-    /// By identity, what was on record of disks that this host was told to forget, or that others have taken over.
+    /// By identity, former records of disks that this host was told to forget, or that other hosts have taken over.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     known_before: BTreeMap<String, Known>,
     /// By pool, the numbers of the arenas that lost their last cache device.
@@ -250,13 +250,13 @@ impl State {
         })
     }
 
-    /// Returns what was on record of a disk earlier, if that is remembered.
+    /// Returns the remembered epochs of a disk's former records, if there are any.
     pub fn known_before(&self, disk: DiskId) -> Option<KnownBefore> {
         self.memory.locked().known_before.get(&disk.to_string()).map(|known| known.before)
     }
 
-    /// Remembers what is on record of disks that will be overwritten or forgotten. What was remembered before stays. Of the disks
-    /// beyond a thousand, those that were noted first are dropped.
+    /// Remembers the epochs of disks whose records are about to be overwritten or forgotten. Remembered epochs never
+    /// decrease. Beyond a thousand disks, those that were noted first are dropped.
     ///
     /// # Errors
     /// The file cannot be written.

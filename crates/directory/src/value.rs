@@ -1,4 +1,4 @@
-//! A value as it was read, whatever its kind.
+//! The decoded value of a key of any kind.
 
 use crate::key::Key;
 use crate::record::{
@@ -6,7 +6,8 @@ use crate::record::{
     Record, TenantRecord, decode,
 };
 
-/// What is under a key. A value that many views are to have can be read once, see [`View::put_value`](crate::View::put_value).
+/// The decoded value of a key. A value that goes into several views needs to be decoded only once, see
+/// [`View::put_value`](crate::View::put_value).
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// A host that is alive.
@@ -34,7 +35,7 @@ pub enum Value {
 pub struct Unread {
     /// Why.
     pub(crate) why: String,
-    /// Who has the disk, if it is an entry of a disk that says at least that.
+    /// The disk's owner, if the value is a disk's entry from which at least the owner can be read.
     pub(crate) owner: Option<Owner>,
 }
 

@@ -171,7 +171,7 @@ impl View {
         }
     }
 
-    /// Applies the present state of a key like [`View::put`], with a value that was read before.
+    /// Does the same as [`View::put`] with a value that is already decoded.
     pub fn put_value(&mut self, key: &Key, value: &Value, stamp: Stamp) {
         if self.is_later(key, stamp) {
             self.store(key, value.clone(), stamp);
@@ -206,7 +206,7 @@ impl View {
             (Key::Balance, Value::Balance(record)) => self.balance = Some(stamp.seen(record)),
             (_, Value::Unreadable(unread)) => return self.store_unread(key, unread, stamp),
             (_, other) => {
-                let why = format!("not of the kind that its key names: {other:?}");
+                let why = format!("the value is of a different kind than its key: {other:?}");
                 return self.store_unread(key, Unread { why, owner: None }, stamp);
             }
         }
@@ -275,7 +275,7 @@ impl View {
         self.become_of(new, revision, at);
     }
 
-    /// Does the same with values that were read before.
+    /// Does the same as [`View::replace`] with values that are already decoded.
     pub fn replace_values<'a>(
         &mut self,
         all: impl IntoIterator<Item = (&'a Key, &'a Value, Stamp)>,

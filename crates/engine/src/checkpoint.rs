@@ -69,7 +69,9 @@ pub(crate) fn save(core: Core, path: &Path, on_saving: OnSaving) {
 }
 
 fn write(core: Core, path: &Path, begin: Instant, on_saving: OnSaving) -> Result<u64, Unsaved<Failed>> {
-    let total_bytes = core.pool_stats().memory_bytes;
+    let stats = core.pool_stats();
+    // A slot takes two bytes more in the file than in memory.
+    let total_bytes = stats.memory_bytes + 2 * stats.capacity_blocks;
     let mut file = create(path, total_bytes).map_err(Unsaved::Sink)?;
     let (mut bytes, mut told, mut looked_bytes) = (0, begin, 0);
     core.checkpoint(&mut |piece| {

@@ -165,7 +165,7 @@ pub struct DiskSpec {
 }
 
 impl DiskSpec {
-    /// Attaches under a higher epoch than this one, unless that is 0.
+    /// Raises the disk's epoch above `known_epoch`, unless `known_epoch` is 0.
     pub(crate) fn above(self, known_epoch: u64) -> DiskSpec {
         let least = if known_epoch == 0 { 0 } else { known_epoch.saturating_add(1) };
         DiskSpec { epoch: self.epoch.max(least), ..self }

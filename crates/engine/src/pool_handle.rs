@@ -227,9 +227,9 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(()), |arena| arena.heard_of_owner(disk, host, epoch))
     }
 
-    /// From now on until it is attached, releases a detached disk that was left clean to any host that asks for it.
-    /// Returns false if the pool does not know it, or it was not left clean. **It must be certain that no other host
-    /// has taken it over by force.**
+    /// Puts a detached disk that was left clean on stand-by: until it is attached again, it is released to any host
+    /// that asks for it. Returns false if the pool does not know the disk, or the disk was not left clean. **No other
+    /// host may have taken the disk over by force.**
     ///
     /// # Errors
     /// The pool has stopped.
@@ -262,8 +262,8 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(None), |arena| arena.recorded_disk(disk))
     }
 
-    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so. It is refused if a higher epoch than `remembered`
-    /// is on record, which the caller has noted elsewhere: the disk has moved on since.
+    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so. `remembered` is the epoch that
+    /// the caller has noted elsewhere. Fails if the recorded epoch is higher, since the disk has moved on then.
     ///
     /// # Errors
     /// The pool does not know it, or see [`ManageError`].

@@ -27,13 +27,13 @@ pub struct HostRecord {
     /// Whether the replica that it has of another host's blocks is complete, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has_complete_replica: Option<bool>,
-    /// What was on record there before, and is not any more: an operator had the host forget the disk, or another host has noted that it
-    /// takes the disk over.
+    /// The epochs of former records there: an operator told the host to forget the disk, or the host has noted that
+    /// another host takes the disk over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<KnownBefore>,
 }
 
-/// What a host once had on record of a disk. It only ever grows.
+/// The epochs of a host's former records of a disk. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct KnownBefore {
@@ -45,16 +45,16 @@ pub struct KnownBefore {
 }
 
 impl KnownBefore {
-    /// Returns what is to be remembered of a record that will be overwritten, if it says anything that is certain.
+    /// Returns the epochs to remember of a record that is about to be overwritten, if the record says anything certain.
     pub fn of(owner: KnownOwner) -> Option<KnownBefore> {
         match owner {
-            // It may have come to nothing.
+            // The noted take-over may have failed.
             KnownOwner::Unknown | KnownOwner::Overtaken { .. } => None,
             _ => Some(KnownBefore { epoch: owner.epoch(), had: owner.held_under() }),
         }
     }
 
-    /// Returns what is known from both.
+    /// Combines both: returns the higher epoch of each kind.
     #[must_use]
     pub fn and(self, other: KnownBefore) -> KnownBefore {
         KnownBefore { epoch: self.epoch.max(other.epoch), had: self.had.max(other.had) }
@@ -70,6 +70,14 @@ impl HostRecord {
     /// Returns the epoch under which the host has the disk, or had it last.
     pub fn held_under(&self) -> Option<u64> {
         self.owner.held_under().max(self.before.and_then(|before| before.had))
+    }
+
+    /// Returns that epoch if a host that knows the epoch `known` must record it, as [`is_news`] says. If the host was told
+    /// to forget the disk, only an epoch that it took by force counts: the disk may have been made anew since.
+    pub fn news(&self, is_void_under_any: bool, known: u64) -> Option<u64> {
+        let has = self.owner.held_under().filter(|taken| is_news(is_void_under_any, known, *taken));
+        let had = self.before.and_then(|before| before.had).filter(|taken| is_news(false, known, *taken));
+        has.max(had)
     }
 }
 
@@ -141,7 +149,8 @@ impl KnownOwner {
         }
     }
 
-    /// Returns another host that has the disk, or had it later, according to this one, if that is under a higher epoch than `known`.
+    /// Returns the host that, according to the answering host, has the disk or had it later, if that is under a higher
+    /// epoch than `known`.
     pub fn lead(self, known: u64) -> Option<HostId> {
         match self {
             KnownOwner::Released { to: host, epoch, .. } | KnownOwner::Overtaken { by: host, epoch }
@@ -162,9 +171,9 @@ impl KnownOwner {
     }
 }
 
-/// Returns the highest epoch under which a host has a disk, or may have had it, according to hosts that answer. A take-over of which they
-/// have only heard counts unless the host that began it answers as well, or is `me`: what that host says of itself counts then, and
-/// the take-over may have come to nothing.
+/// Returns the highest epoch under which any host has the disk, or may have had it, according to the hosts that answer.
+/// A take-over that a host has only noted counts, unless the host that began the take-over is `me` or answers as well:
+/// then only what that host says of itself counts, since the take-over may have failed.
 pub fn newest_epoch(me: HostId, answers: &[(HostId, HostRecord)]) -> u64 {
     let has_answered = |host: HostId| host == me || answers.iter().any(|(answering, _)| *answering == host);
     let epoch_of = |record: &HostRecord| {
@@ -182,16 +191,17 @@ pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     info.owned || holds && dirty_blocks > 0
 }
 
-/// Whether a host with this record may note that another one takes the disk over. What is not finished of a replica is of no use.
+/// Whether a host with this record may note that another host takes the disk over. An incomplete replica does not
+/// prevent that, since it is of no use.
 pub fn may_yield(info: &DiskInfo, dirty_blocks: u64) -> bool {
     !is_concerned(info, dirty_blocks)
         || has_complete_replica(info) == Some(false)
         || has_complete_replica(info).is_some() && planted(Bug::YieldReplica)
 }
 
-/// Whether everything on a host with this record is void as soon as another one has the disk under a higher epoch. That is not so for
-/// blocks that it keeps for the host to which it has released the disk: if that has passed the disk on without taking it, the next
-/// one needs them.
+/// Whether everything that a host with this record has of the disk is void once another host has the disk under a
+/// higher epoch. Blocks that the host keeps for the host to which it has released the disk are not void: if that host
+/// has passed the disk on without taking it, the next owner needs them.
 pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let is_kept = matches!(info.moved, Moved::Peer { .. }) && !planted(Bug::VoidKept);
     is_concerned(info, dirty_blocks) && !is_kept
@@ -262,6 +272,25 @@ mod tests {
             before: Some(before),
         };
         assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
+    }
+
+    #[test]
+    fn a_disk_that_was_made_anew_is_not_taken_away_by_a_host_that_has_forgotten_an_old_one() {
+        let forgotten = |had| {
+            let before = Some(KnownBefore { epoch: had, had: Some(had) });
+            let owner = KnownOwner::Unknown;
+            let (mode, has_complete_replica) = (None, None);
+            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+        };
+        assert_eq!(forgotten(10).news(true, 1), None);
+        let forced = least_forced_epoch(1);
+        assert_eq!(
+            forgotten(forced).news(true, 1),
+            Some(forced),
+            "an owner that was dead learns of a take-over"
+        );
+        let has = HostRecord { owner: KnownOwner::Me { epoch: 10 }, ..forgotten(2) };
+        assert_eq!((has.news(true, 1), has.news(true, 10), has.news(false, 1)), (Some(10), None, None));
     }
 
     #[test]

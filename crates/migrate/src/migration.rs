@@ -283,12 +283,13 @@ impl Migration {
         Ok(())
     }
 
-    /// Notes the highest epoch that this host knew before an operator had it forget the disk.
+    /// Sets the highest epoch that this host knew before an operator told it to forget the disk.
     pub fn has_forgotten(&mut self, epoch: u64) {
         self.ownership.has_forgotten(epoch);
     }
 
-    /// Another host says that it owns the disk under this epoch: it is asked if the guest waits here for an earlier owner.
+    /// Handles another host's statement that it owns the disk under `epoch`. If the guest waits here for an earlier
+    /// owner, this host asks the new owner instead.
     pub fn heard_of_owner<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,

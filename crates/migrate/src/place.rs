@@ -1,8 +1,8 @@
-//! Which host is to have the replica of a disk's dirty blocks.
+//! Chooses the host for the replica of a disk's dirty blocks.
 //!
 //! Invariants
-//! - Another host is chosen only while the disk is served here and is not on its way.
-//! - A host that could not have the replica is not chosen again for a while, so that all are tried.
+//! - Another host is chosen only while this host serves the disk and is not sending it.
+//! - A host that could not hold the replica is not chosen again for a while, so that every host is tried.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -30,8 +30,9 @@ pub struct Candidate {
     pub replicas: u64,
 }
 
-/// Chooses a host for a disk's replica: one that is connected, and not drained if another one is there; of these the one with the most
-/// free cache for each replica of this host; then the one with the fewest. Disks and hosts that are equal in this are spread.
+/// Chooses a host for a disk's replica. Connected hosts come first, then hosts that are not being drained. Among these,
+/// the host with the most free cache per replica of this host's disks is chosen; of equals, the one with the fewest
+/// such replicas. A hash of the disk and the host decides the remaining ties, which spreads the replicas.
 pub fn choose(disk: DiskId, candidates: impl IntoIterator<Item = Candidate>) -> Option<HostId> {
     let rank = |one: &Candidate| {
         let mut hasher = DefaultHasher::new();
@@ -42,7 +43,7 @@ pub fn choose(disk: DiskId, candidates: impl IntoIterator<Item = Candidate>) -> 
     candidates.into_iter().max_by_key(rank).map(|one| one.host)
 }
 
-/// Chooses another host for a disk's replica than those `without`, if one is connected.
+/// Chooses a host for a disk's replica among the connected hosts that are not in `without`.
 pub fn choose_another(
     disk: DiskId,
     candidates: impl IntoIterator<Item = Candidate>,
@@ -51,8 +52,8 @@ pub fn choose_another(
     choose(disk, candidates.into_iter().filter(|one| one.is_connected && !without.contains(&one.host)))
 }
 
-/// Whether the disk is served here, and its replica is not there although nothing stands in its way here. `is_sent` says that the disk
-/// is being sent to another host.
+/// Whether the disk is served here and its replica is missing, although nothing on this host prevents a replica.
+/// `is_sent` says that the disk is being sent to another host.
 pub fn is_missing(record: &Record, is_sent: bool, state: Option<ReplicationState>) -> bool {
     let is_owner = matches!(record, Record::Owner { peers, .. } if peers.is_empty());
     is_owner && !is_sent && state == Some(ReplicationState::Missing)
@@ -63,7 +64,7 @@ pub fn leaves_drained(is_draining: bool, is_sent: bool, state: Option<Replicatio
     is_draining && state.is_some() && !is_sent && !planted(Bug::StayOnDrained)
 }
 
-/// For how long the host that should have a replica has been unable to, and which ones could not have it before.
+/// How long the chosen host has been unable to hold a replica, and which hosts could not hold it before.
 #[derive(Debug)]
 pub struct Unable {
     host: HostId,
@@ -82,7 +83,7 @@ impl Unable {
         self.host
     }
 
-    /// Returns the state of a host that is to be asked anew.
+    /// Starts over with a host that is asked for the first time or again. Earlier refusals are kept.
     #[must_use]
     pub fn turned_to(self, host: HostId) -> Unable {
         Unable { host, since: None, refused: self.refused }
@@ -94,7 +95,8 @@ impl Unable {
         self.since.map_or(Duration::ZERO, |since| now.duration_since(since))
     }
 
-    /// Returns the hosts that are not to be chosen at present: this one, and those that were unable within that time.
+    /// Returns the hosts that must not be chosen now: the current host, and those that were unable in the last
+    /// `within`.
     pub fn not_to_choose(&mut self, now: Instant, within: Duration) -> HashSet<HostId> {
         self.refused.retain(|_, since| now.duration_since(*since) < within);
         self.refused.insert(self.host, now);

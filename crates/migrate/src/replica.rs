@@ -139,14 +139,15 @@ impl Migration {
             || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
     }
 
-    /// Has the next take-over use the replica that is here, if it is complete. The owner must have died, or been fenced, without having
-    /// continued without it: the replica was certain then, or the operator says so.
+    /// Makes the next take-over use this host's replica, if the replica is complete. The owner must have died, or been
+    /// fenced, before it continued without the replica: the replica was certain then, or the operator says so.
     pub fn trust_replica(&mut self) {
         self.trusts_replica = true;
     }
 
-    /// Whether a take-over may use the blocks that are here: they are not a replica, or it is complete and trusted. A certain one is not
-    /// used without that, since only those who have asked the other hosts know whether the disk has moved on since.
+    /// Whether a take-over may use the blocks on this host: they are not a replica, or the replica is complete and
+    /// trusted. A certain replica must be trusted, too: only the caller of [`Migration::trust_replica`] has asked the
+    /// other hosts whether the disk has moved on.
     pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {
         let trusts = trusts || planted(Bug::UseUncertain);
         self.replica(call, now).is_none_or(|replica| replica.is_complete && trusts)
@@ -164,7 +165,9 @@ impl Migration {
         match self.ownership.record() {
             Record::Released { to, grant } => *to == from || epoch > grant.epoch,
             Record::Overtaken { by, epoch: taken } => *by == from || epoch > *taken,
-            Record::Unknown | Record::Owner { .. } => true,
+            // What was forgotten counts.
+            Record::Unknown => epoch >= self.ownership.known_epoch(),
+            Record::Owner { .. } => true,
         }
     }
 
@@ -355,7 +358,7 @@ impl Migration {
             Recorded::Started { from, epoch, session, at } => {
                 self.keeping = Some(Keeping::new(from, session, at, now));
                 let grant = Grant { epoch, holders: [self.me].into() };
-                self.ownership = Ownership::new(self.me, Record::Released { to: from, grant });
+                self.set_record(Record::Released { to: from, grant });
             }
             Recorded::Completed => {
                 if let Some(keeping) = &mut self.keeping {
@@ -365,11 +368,18 @@ impl Migration {
             Recorded::Dropped { by, session } => {
                 let epoch = self.ownership.record().epoch();
                 let grant = Grant { epoch, holders: [].into() };
-                self.ownership = Ownership::new(self.me, Record::Released { to: by, grant });
+                self.set_record(Record::Released { to: by, grant });
                 self.send(by, Message::ReplicaDropped { session });
             }
         }
         true
+    }
+
+    /// Sets what is on record, and keeps the highest epoch that this host knows.
+    fn set_record(&mut self, record: Record) {
+        let known = self.ownership.known_epoch();
+        self.ownership = Ownership::new(self.me, record);
+        self.ownership.has_forgotten(known);
     }
 
     /// Asks an owner that says nothing whether it still needs the replica that is here: the owner may have given it up

@@ -10,10 +10,10 @@
 //! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
 //!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
 //!   accepted.
-//! - A host that has an old replica asks the owner when it has heard nothing for a while. The owner has it dropped then, also if it
-//!   has let the disk go, unless it has lost dirty blocks.
-//! - After a restart, the owner serves the disk only then. Otherwise a guest could read an older version than the replica
-//!   has, which would be back after a take-over.
+//! - A host with an old replica asks the owner when it has heard nothing from the owner for a while. The owner then
+//!   tells the host to drop the replica, even if the disk has moved on. An owner that has lost dirty blocks does not.
+//! - After a restart, the owner serves the disk only when its replica has ended. Otherwise a guest could read an older
+//!   version than the replica has, and a take-over would bring the replica's version back.
 
 use std::collections::BTreeSet;
 
@@ -583,8 +583,9 @@ impl Migration {
         }
     }
 
-    /// Another host has a replica that was given up and that it was not told of. It is told now, unless it may have what is lost
-    /// here; also if the disk has moved on, since it leaves a host only when its replica there has ended.
+    /// Tells another host to drop a replica that this host has given up without telling it. The replica is kept if it
+    /// may have blocks that are lost here. It is dropped even if the disk has moved on: the disk leaves a host only
+    /// when that host's current replica has ended.
     fn end_left_replica<M: Memory>(&mut self, call: &Call<'_, M>, from: HostId, state: &ReplicaState) {
         let record = self.ownership.record();
         let is_over = record.is_owner() || matches!(record, Record::Released { .. });

@@ -41,7 +41,7 @@ impl Migration {
         }
         let uses_replica = self.uses_replica(call, now, trusts_replica);
         let depends = self.ownership.record().is_owner();
-        let recorded = self.ownership.record().epoch();
+        let recorded = self.ownership.known_epoch();
         let Some(Step::Write { record: Record::Owner { epoch, .. }, drops_dirty }) =
             self.ownership.take_over(epoch)
         else {

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A forced epoch is higher than any that earlier take-overs have led to, whether they are known or not.
-//! - Two hosts that take a disk over in the same second have different epochs, so that the one with the lower epoch
-//!   yields when it hears of the other.
+//! - Two hosts that take a disk over in the same second have different epochs, except with a probability of 2^-22, so that
+//!   the one with the lower epoch yields when it hears of the other.
 
 use haversack_model::HostId;
 
@@ -17,10 +17,11 @@ pub fn least_forced_epoch(known: u64) -> u64 {
     known.saturating_add(EPOCHS_A_SECOND)
 }
 
-/// Returns an epoch that is higher than any that a dead host can have had: `known` is the highest that the living hosts
-/// know, `now_s` the time in seconds, `by` the host that takes the disk over. A disk changes hosts by agreement less than
-/// once in 80 nanoseconds, so earlier forced epochs, and the epochs derived from them, are lower. If the clock was set
-/// back, the new epoch is still higher than the known ones, by more than hosts can have added by agreement.
+/// Returns an epoch that is higher than any epoch that a dead host can have had. `known` is the highest epoch that the
+/// living hosts know, `now_s` the time in seconds, and `by` the host that takes the disk over. A disk changes hosts by
+/// agreement less than once in 80 nanoseconds, so earlier forced epochs, and the epochs derived from them, are lower.
+/// If the clock was set back, the new epoch is still higher than the known ones, by more than hosts can have added by
+/// agreement.
 pub fn forced_epoch(known: u64, now_s: u64, by: HostId) -> u64 {
     let by_clock = now_s.saturating_mul(EPOCHS_A_SECOND);
     // Spread evenly, also if ids are small numbers: epochs derived from one host's must not reach another host's.

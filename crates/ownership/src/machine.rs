@@ -10,8 +10,8 @@
 //! - A release is sent only when it is durable. After that this host serves the disk again only under a higher epoch
 //!   that the new owner has granted.
 //! - A host that depends on another's dirty blocks does not release the disk.
-//! - A host that an operator had forget the disk takes and passes on no grant of an epoch that it knew before. Otherwise a
-//!   late question could make it pass on an epoch that is long over, and two hosts could own the disk.
+//! - A host that was told to forget the disk neither takes nor passes on a grant of an epoch that it knew before.
+//!   Otherwise, a delayed question could make it pass on an epoch that is long over, and two hosts could own the disk.
 
 use std::collections::BTreeSet;
 
@@ -96,7 +96,7 @@ pub struct Ownership {
     guest: Guest,
     /// The host that is asked for the disk, and the grant that it has, as far as this host knows.
     asking: Option<(HostId, Option<Grant>)>,
-    /// The highest epoch that was on record before an operator had this host forget the disk; 0 if that never happened.
+    /// The highest epoch that this host knew before an operator told it to forget the disk; 0 if that never happened.
     forgotten: u64,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
@@ -153,7 +153,7 @@ impl Ownership {
         }
     }
 
-    /// Notes the highest epoch that this host knew before an operator had it forget the disk.
+    /// Sets the highest epoch that this host knew before an operator told it to forget the disk.
     pub fn has_forgotten(&mut self, epoch: u64) {
         self.forgotten = epoch;
     }
@@ -247,8 +247,8 @@ impl Ownership {
         Some(Step::Send(host, Message::Ask { granted }))
     }
 
-    /// Another host says that it owns the disk under this epoch. If the guest waits here for an earlier owner, which may be dead or
-    /// know nothing newer, that host is asked from now on.
+    /// Handles another host's statement that it owns the disk under `epoch`. If the guest waits here for an earlier
+    /// owner, which may be dead or know nothing newer, this host asks the new owner from now on.
     pub fn heard_of_owner(&mut self, host: HostId, epoch: u64) -> Option<Step> {
         let is_newer = epoch > self.known_epoch() && host != self.me && self.recording.is_none();
         let asks_another = self.asking.as_ref().is_some_and(|(asked, _)| *asked != host);

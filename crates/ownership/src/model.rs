@@ -22,7 +22,7 @@ struct World {
     ghosts: u8,
     /// How often an operator takes the disk over from a host that is dead.
     forces: u8,
-    /// How often an operator has a host forget the disk that has nothing of it.
+    /// How often an operator tells a host to forget the disk. The host has no blocks of the disk.
     forgets: u8,
     flaw: Option<Flaw>,
 }
@@ -40,7 +40,8 @@ struct Host {
     fenced: bool,
     /// It is recording that it takes the disk over.
     forces: bool,
-    /// The epoch on record when it was told to forget the disk, and the one under which it had had the disk until then.
+    /// The highest epoch that it knew, and the highest under which it had the disk, when it was last told to forget the
+    /// disk.
     forgotten: (u64, u64),
 }
 
@@ -86,9 +87,9 @@ enum Action {
     Force(HostId, HostId),
     /// A host that was fenced learns that the disk was taken over.
     Tell(HostId),
-    /// An operator has a host forget the disk.
+    /// An operator tells a host to forget the disk.
     Forget(HostId),
-    /// A host hears from another one that it owns the disk.
+    /// A host hears from the second host that the second host owns the disk.
     Hear(HostId, HostId),
 }
 
@@ -182,7 +183,8 @@ impl State {
         }
     }
 
-    /// Has a host forget the disk that neither serves it nor has blocks of it. It keeps only the epochs that it knows.
+    /// Makes a host forget the disk, if it neither serves the disk nor has blocks of it. It keeps only the epochs that
+    /// it knows.
     fn forget(&mut self, id: HostId) -> Option<()> {
         let host = self.host(id);
         let record = host.side.record().clone();

@@ -77,7 +77,7 @@ fn hits(accesses: &[Access], disks: u64, segments: u64, pool: Pool, control: Opt
     1.0 - report.of(PolicyName::Core).next().expect("it was simulated").miss_ratio
 }
 
-/// Returns the hit ratio of one disk, and how much lower that of many is.
+/// Returns the hit ratio of one disk, and how much lower the hit ratio of many disks is.
 fn one_and_loss(disks: u64, accesses: &[Access]) -> (f64, f64) {
     let segments = SEGMENTS_A_DISK * disks;
     let shared = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
@@ -108,7 +108,7 @@ fn two_disks_are_as_good_as_one() {
     compare(2, &bursts(2, 40_000, 7));
 }
 
-/// Whatever changes which block is evicted changes the hits of one run by up to half a point, so this is about a mean.
+/// Any change in which block is evicted changes the hits of one run by up to half a point, so this test checks a mean.
 #[test]
 fn fifty_disks_are_nearly_as_good_as_one() {
     let seeds = 1..=4;

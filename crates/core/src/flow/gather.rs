@@ -1,17 +1,17 @@
 //! Gathering: dirty blocks of a disk that is not in use here move to fewer segments, so that another disk gets one.
 //!
-//! Dirty blocks of a disk that was handed over stay until its new owner has them, those of a detached one until it
-//! is attached again, and those of one that another host has taken over until it is forgotten by name. If every segment has
-//! a few of them, no other disk gets space. Other disks then work without the
-//! cache (`mirror_unavailable.rs`), except for one that needs dirty blocks of another host: its blocks have to be durable
-//! here before they may be written to the origin. Two hosts that have handed over a disk to each other would wait for each
-//! other forever, and so would a host that gives up a dead one. So the dirty blocks of one segment are staged again, and
-//! committed to others of their disk. Then the segment is given up. That needs a disk with two segments on the device.
+//! If a disk was handed over, its dirty blocks stay here until the new owner has them. If a disk was detached, they
+//! stay until it is attached again. If another host has taken a disk over, they stay until the operator forgets the
+//! disk by name. If every segment has a few such blocks, no other disk gets space. Other disks then work without the
+//! cache (`mirror_unavailable.rs`), except for a disk that needs dirty blocks of another host: its blocks must be
+//! durable here before they may be written to the origin. Two hosts that have handed over a disk to each other would
+//! wait for each other forever. So would a host that gives up a dead one. Therefore the dirty blocks of one segment are
+//! staged again, and committed to other segments of their disk. Then the segment is given up. That needs a disk with
+//! two segments on the device.
 //!
-//! Blocks of a disk that was taken over are moved, not dropped, although no host asks for them any more: every host with the
-//! disk has a higher epoch on record. But they may be the only copies of what a guest has written, which the new owner
-//! has had to give up as lost. The operator may want to see them, and only the operator destroys them
-//! (`takeover.rs`).
+//! Blocks of a disk that was taken over are moved, not dropped, although no host asks for them any more: every host
+//! with the disk has a higher epoch on record. The blocks may be the only copies of data that the new owner had to give
+//! up as lost. The operator may want to see them, and only the operator destroys them (`takeover.rs`).
 //!
 //! Invariants
 //! - One segment is emptied at a time. No block is committed to it meanwhile.
@@ -71,8 +71,8 @@ impl Core {
     /// Whether the disk's dirty blocks only wait here: until it is attached, for its new owner, or to be forgotten.
     fn is_waiting(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
-        let is_obsolete = matches!(d.moved, Moved::Overtaken { .. }) && d.life.is_dormant();
-        d.life.is_detached() || d.life.is_peer() || is_obsolete && !d.life.is_forgotten()
+        let is_dormant = d.life.is_dormant() && !d.life.is_forgotten();
+        d.life.is_detached() || d.life.is_peer() || is_dormant && matches!(d.moved, Moved::Overtaken { .. })
     }
 
     /// Returns the segment that is emptied with the least effort, of those that keep other disks out.

@@ -1,8 +1,8 @@
 //! A checkpoint: the tables of an arena as a clean stop left them, as a sequence of pieces.
 //!
 //! A piece is a header of [`HEADER_BYTES`] and at most [`MOST_PAYLOAD_BYTES`] of one section. The first piece is the
-//! head, the last one the end. Those of the slots come in order, the others in any; a part of a table that no piece has is
-//! zero.
+//! head, and the last one is the end. The pieces of the slots come in order, all others in any order. Parts of a table
+//! that no piece covers are zero.
 //!
 //! Invariants
 //! - Every byte is covered by a checksum, and the checksum of every piece but the head is bound to the identity of the

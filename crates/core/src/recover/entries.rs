@@ -120,7 +120,7 @@ struct Listed {
     lost: Vec<(SegmentNo, Option<u16>)>,
 }
 
-/// Takes over what pages list: first into slots, then into the index.
+/// Adds the entries that pages list, first to the slots and then to the index.
 struct Listing<'a> {
     pool: &'a Pool,
     r: &'a mut Recovered,
@@ -240,7 +240,7 @@ impl Recovered {
             self.note_scrub(segment);
             return;
         }
-        self.store.adopt_segment(segment, DiskNo(header.owner));
+        self.store.adopt_segment(segment, DiskNo(header.owner), flushed.first().map(|(_, slot)| slot));
         self.store.place(segment, &flushed, placed);
     }
 

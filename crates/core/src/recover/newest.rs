@@ -156,8 +156,9 @@ mod tests {
             store.add_device(DeviceNo(0), Uuid([1; 16]), SEGMENTS, SEGMENTS);
             let (listed, mut placed) = (listed(&mut rng, blocks), Placed::default());
             for (segment, of_segment) in (0..).map(SegmentNo).zip(listed.chunks(SLOTS_PER_SEGMENT as usize)) {
-                store.adopt_segment(segment, of_segment[0].disk);
+                let disk = of_segment[0].disk;
                 let entries: Vec<_> = of_segment.iter().map(|entry| (entry.number, entry.placed())).collect();
+                store.adopt_segment(segment, disk, entries.first().map(|(_, slot)| slot));
                 let (some, others) = entries.split_at(rng.below(253) as usize);
                 store.place(segment, some, &mut placed);
                 store.place(segment, others, &mut placed);

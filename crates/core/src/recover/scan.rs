@@ -303,8 +303,8 @@ pub(crate) type FirstStage<'a> = Box<dyn FnMut(&mut FoundPart<'_>) + 'a>;
 /// The second stage, for the part that has been in the first one.
 pub(crate) type SecondStage<'a> = Box<dyn FnMut() + Send + 'a>;
 
-/// What takes over segments as they are read, in two stages: each part of them is in the second one while the next part
-/// is in the first one, and the part after that is being read.
+/// Processes segments as they are read, in two stages. While one part is in the second stage, the next part is in the
+/// first stage, and the part after that is being read.
 pub(crate) trait Stages {
     /// Returns the first stage, which gets a part, and the second one, for the part that has been in the first.
     fn stages<'a>(&'a mut self) -> (FirstStage<'a>, SecondStage<'a>);
@@ -316,7 +316,8 @@ pub(crate) trait Stages {
 /// Segments of a device, by their number on it.
 pub(crate) type FoundPart<'a> = dyn Iterator<Item = (u32, SegmentFound<'a>)> + 'a;
 
-/// Reads the metadata pages of a device's prepared segments, in order. The last part is left between the two stages.
+/// Reads the metadata pages of a device's prepared segments, in order. When it returns, the last part has only been
+/// through the first stage.
 pub(crate) fn segments(
     media: &mut dyn Media,
     device: &Present,

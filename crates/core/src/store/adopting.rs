@@ -1,10 +1,10 @@
-//! Taking over the entries that recovery found: first into their slots, a segment at a time, then into the index, many
-//! segments at a time.
+//! Adds the entries that recovery found: first to their slots, one segment at a time, then to the index, many segments
+//! at a time.
 //!
-//! The index of a large pool fits no cache of the processor, so what an entry costs is the wait for its bucket. Sorted
-//! by where they go, neighbouring entries use neighbouring memory; and the memory of some is read together before they
-//! are added. The index is taken out of the store meanwhile, so that a driver may do this on another thread while the
-//! next segments get into their slots.
+//! The index of a large pool does not fit in the processor's caches, so the cost of an entry is the wait for its
+//! bucket. Entries are therefore sorted by bucket, so that neighbouring entries use neighbouring memory, and the
+//! buckets of several entries are read together before these entries are added. Meanwhile the index is not part of the
+//! store, so a driver may do this on another thread while the next segments are put into their slots.
 //!
 //! Invariants
 //! - An entry that was placed is in its slot and counted. Until it is in the index as well, nothing looks for a block.
@@ -20,7 +20,7 @@ use super::{PREFETCH_TOGETHER, Store, hash};
 
 /// Bits of the hash by which entries are sorted. The index then is divided into parts that a processor's cache can hold.
 const SORT_BITS: u32 = 12;
-/// So many entries that may be of the same block are compared at once.
+/// When there are this many pairs of entries that may be of the same block, the pairs are compared.
 const MOST_SIMILAR: usize = 1 << 16;
 
 /// Entries that were placed and are not in the index yet.
@@ -34,12 +34,12 @@ pub(crate) struct Indexing {
     pages: Vec<bool>,
     /// The entries to be added.
     entries: Vec<Search>,
-    /// The same sorted, once they are.
+    /// The entries sorted by bucket, once that is done.
     sorted: Vec<Search>,
     /// How many of the sorted ones were tried in this round, and how many of these found their bucket full.
     tried: usize,
     left: usize,
-    /// Entries with others that were there before them and may be of the same block, in the order in which they met.
+    /// Pairs of an entry and an earlier one that may be of the same block, in the order in which the pairs were found.
     similar: Vec<(SlotNo, SlotNo)>,
 }
 
@@ -56,7 +56,7 @@ impl Indexing {
         Indexing { index, pages, entries, sorted, tried: 0, left: 0, similar }
     }
 
-    /// Gives the index back to the store.
+    /// Puts the index back into the store.
     pub fn end(self, store: &mut Store) {
         debug_assert!(self.is_done() && self.similar.is_empty());
         store.index = self.index;
@@ -72,10 +72,11 @@ impl Indexing {
         self.entries.is_empty() && self.sorted.is_empty()
     }
 
-    /// Adds entries to the index until all are there, or many have to be settled first.
+    /// Adds entries to the index until all are added, or until many pairs have to be compared first.
     ///
-    /// All entries are tried in the bucket where they belong, then those that found it full in their next one, and so
-    /// on. Entries of one block take the same way, so those that come earlier stay ahead.
+    /// Each round tries every remaining entry in its current bucket. Entries that find the bucket full move on to their
+    /// next bucket in the next round. Entries of one block try the same buckets in the same order, so earlier ones stay
+    /// ahead.
     pub fn run(&mut self) {
         if !self.entries.is_empty() {
             self.sort();
@@ -130,8 +131,8 @@ impl Indexing {
         }
     }
 
-    /// Adds all entries that are left. `settle` gets each live one whose block had another live entry already, and that
-    /// other one: only one of them may stay the first.
+    /// Adds all remaining entries. `settle` is called with each live entry whose block already has a live entry, and
+    /// with that other entry: only one of the two may stay the first.
     pub fn finish(&mut self, store: &mut Store, settle: &mut impl FnMut(&mut Store, SlotNo, SlotNo)) {
         loop {
             store.settle_similar(&mut self.similar, settle);
@@ -144,9 +145,12 @@ impl Indexing {
 }
 
 impl Store {
-    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. Its
-    /// part of the ghost list is empty.
-    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
+    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. `slot` is one that it will
+    /// contain, if it will contain any. Its part of the ghost list is empty.
+    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo, slot: Option<&Slot>) {
+        if let Some(slot) = slot {
+            self.slots.expect(number, slot);
+        }
         self.assign(number, disk);
         self.relist(number, 0);
     }

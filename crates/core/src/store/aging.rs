@@ -4,17 +4,18 @@
 //! outlives up to three rounds in which it is not used. That pays for blocks that are used for long. Where
 //! working sets change, the blocks of the last one keep the space that those of the next one need.
 //!
-//! So a share of the blocks, chosen by hash, is counted down; the others lose all their hits. Neighbouring blocks are
-//! treated alike: a large read is fast only if the cache has all its blocks, so a region should leave as a whole.
+//! So only a share of the regions, chosen by hash, is counted down. The blocks of other regions lose all their hits.
+//! The blocks of a region are treated alike: a large read is fast only if the cache has all its blocks, so a region
+//! should leave the cache as a whole.
 //!
-//! A sampled block that stays, although it was not used in the last round, is *spared*: an evicted block could have
-//! had its place. For spared and for evicted blocks alike it is counted how many are used within the next round, and
-//! what that saves. If spared blocks save more per block, the share of the disk grows, otherwise it shrinks. A spared
-//! block counts when it is used, or passed again, or evicted, so that what it saves is known.
+//! A sampled block that stays, although it was not used in the last round, is *spared*: an evicted block could have had
+//! its place. For both spared and evicted blocks, the store counts how many are used within the next round, and what
+//! that saves. If spared blocks save more per block, the share of the disk grows, otherwise it shrinks. A spared block
+//! is counted when it is used, passed again or evicted, since its saving is known then.
 //!
 //! Invariants
 //! - A disk without a sample of last uses has no such share: all its blocks are counted down.
-//! - At least about one region in sixteen is, so that there is something to compare.
+//! - At least about one region in sixteen is counted down, so that there is something to compare.
 
 use haversack_model::{BlockNo, DiskNo};
 

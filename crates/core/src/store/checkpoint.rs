@@ -1,4 +1,4 @@
-//! The store in a checkpoint: its tables as they are, and what is kept of disks besides.
+//! The store in a checkpoint: its tables, with slots of 16 bytes, and the state of its disks.
 //!
 //! What can be derived is not written: lists of free slots and segments, the order of dirty segments, sums of sharers.
 //! Times at which blocks became dirty are not kept either, as after any other start. A disk that shared the pool is on
@@ -40,6 +40,8 @@ pub(crate) struct Loading {
     next_slot: usize,
     /// Slots that were read and are not blank.
     used_slots: usize,
+    /// The segment of the last of them.
+    segment: Option<SegmentNo>,
 }
 
 /// The bytes of two words.
@@ -151,7 +153,11 @@ impl Store {
             let words = bytes.as_chunks::<8>().0;
             let slot = Slot::from_words([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]);
             if slot.status() != Status::Blank {
-                self.slots.fill(SlotNo(at as u32), slot);
+                let number = SlotNo(at as u32);
+                if loading.segment.replace(number.segment()) != Some(number.segment()) {
+                    self.slots.expect(number.segment(), &slot);
+                }
+                self.slots.fill(number, slot);
                 loading.used_slots += 1;
             }
         }

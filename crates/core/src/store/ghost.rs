@@ -5,8 +5,8 @@
 //! as it has blocks, no disk can displace the addresses of another, and the cost is 2 bytes a block. A
 //! block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that few addresses are
 //! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
-//! out. A fingerprint has 16 bits, which neither set nor chunk depend on: of 4,096 blocks that are not
-//! remembered, one is taken for one that is.
+//! out. A fingerprint has 16 bits, on which neither the set nor the chunk depends. About one in 4,096 blocks that are
+//! not remembered is mistaken for a remembered one.
 
 use super::segment::SegmentNo;
 
@@ -20,8 +20,8 @@ type Chunk = [[u16; WAYS]; SETS];
 #[derive(Default)]
 pub struct Ghosts(Vec<Chunk>);
 
-/// Returns bits of the hash that are as often 0 as 1 among the blocks of a set in a chunk: jump hashing follows
-/// the upper half of the hash, for any value of the lower one. 0 is for no address.
+/// Returns bits of the hash that are evenly distributed among the blocks of a set in a chunk: the choice of the chunk
+/// depends on the upper half of the hash, whatever the lower half is. 0 means no address.
 fn fingerprint(hash: u64) -> u16 {
     ((hash >> 16) as u16).max(1)
 }

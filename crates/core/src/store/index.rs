@@ -260,7 +260,7 @@ impl Index {
         self.page_at(self.count - 1) + 1
     }
 
-    /// Returns which of the pages the bucket is in where a search is.
+    /// Returns the memory page of a search's current bucket.
     pub fn page(&self, search: &Search) -> usize {
         self.page_at(search.bucket as usize)
     }
@@ -270,8 +270,8 @@ impl Index {
         (start % PAGE_BYTES + bucket * CACHE_LINE) / PAGE_BYTES
     }
 
-    /// Writes to the page of a search before anything was added to it. If it were read first, that would be a page fault of
-    /// its own, and the first write then one that interrupts all other threads.
+    /// Writes to the memory page of a search before anything is added there. If the page were read first, the read
+    /// would cause one page fault, and the first write a second one that interrupts all other threads.
     pub fn use_page(&mut self, search: &Search) {
         self.bucket_mut(search.bucket as usize)[0][0] = std::hint::black_box(0);
     }

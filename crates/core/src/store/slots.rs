@@ -1,18 +1,19 @@
-//! The table of all slots, packed in 14 bytes each. Two of a slot's fields nearly always have the same value as in the other
-//! slots of its segment: the valid sectors, which are all eight, and the high bits of the sequence number, which change
-//! every 4 billion commits. A flag says that one of them differs; then the segment has a table of them besides.
+//! The table of all slots, packed in 14 bytes each. Two fields nearly always have the same value in all slots of a
+//! segment: the valid sectors, which are all eight, and the high bits of the sequence number, which change every 4
+//! billion commits. A slot in which one of them differs has a flag, and its segment has an additional table of these
+//! fields.
 //!
 //! ```text
 //! bytes 0..6   bits 0..38 block   38..47 status and flags   47 valid sectors or high bits differ
 //! bytes 6..14  the second word of the slot
 //! ```
-//! A slot whose bytes are zero is blank, and memory that was never written to is zero and takes no space, so the table of a
-//! large pool grows as the pool fills.
+//! A slot whose bytes are all zero is blank. Memory that was never written to is zero and takes no space, so the table
+//! of a large pool grows as the pool fills.
 //!
 //! Invariants
-//! - A slot has the flag exactly if [`Others`] has something to say of it. A segment has [`Others`] exactly if a slot of it
-//!   has the flag.
-//! - The high bits that more than half of a segment's slots have are the usual ones of the segment.
+//! - A slot has the flag if and only if one of the two fields differs. A segment has [`Others`] if and only if one of
+//!   its slots has the flag.
+//! - If more than half of a segment's slots have the same high bits, these are the usual high bits of the segment.
 
 use super::segment::SegmentNo;
 use super::slot::{EVERY_SECTOR, Parts, Slot, SlotNo, Status};
@@ -29,14 +30,14 @@ const DIFFERS: u64 = 1 << 47;
 
 type Packed = [u8; SLOT_BYTES];
 
-/// What is different in some slots of a segment.
+/// The fields that differ in some slots of a segment.
 #[derive(Clone)]
 struct Others {
     /// Slots with the flag.
     flagged: u8,
     /// The valid sectors of each slot with the flag.
     masks: [u8; PER_SEGMENT],
-    /// If they differ in a slot: the high bits of all with the flag.
+    /// The high bits of all slots with the flag, if they differ in at least one slot.
     highs: Option<Box<Highs>>,
 }
 
@@ -148,7 +149,6 @@ impl Slots {
     }
 
     /// Returns valid sectors and high bits of a slot with the flag.
-    #[cold]
     fn differing(&self, segment: usize, at: usize) -> (u8, u16) {
         let usual = self.usual_highs[segment];
         self.others[segment].as_ref().map_or((EVERY_SECTOR, usual), |others| {
@@ -171,8 +171,8 @@ impl Slots {
         }
     }
 
-    /// Sets a slot that is blank to one that is not. It does not read first: where memory was never written to, the read
-    /// would be a page fault of its own, and the write then one that interrupts all other threads.
+    /// Sets a blank slot to one that is not blank, without reading it first. In memory that was never written to, the
+    /// read would cause one page fault, and the write a second one that interrupts all other threads.
     #[inline]
     pub fn fill(&mut self, number: SlotNo, slot: Slot) {
         debug_assert!(self.get(number).status() == Status::Blank && slot.status() != Status::Blank);
@@ -184,14 +184,26 @@ impl Slots {
         let parts = slot.parts();
         let usual = self.usual_highs[number.segment().0 as usize];
         let differs = parts.mask != EVERY_SECTOR || parts.seq_high != usual;
+        let is_recorded = had_flag
+            && differs
+            && self.differing(number.segment().0 as usize, number.in_segment())
+                == (parts.mask, parts.seq_high);
         let head = parts.head | if differs { DIFFERS } else { 0 };
         pack(&mut self.slots[number.0 as usize], head, parts.tail);
-        if differs || had_flag {
+        if (differs || had_flag) && !is_recorded {
             self.change_others(number, had_flag, differs.then_some(&parts));
         }
     }
 
-    /// Notes what is different in a slot, if anything is. `had_flag` says that something was.
+    /// Sets the usual high bits of a segment whose slots are all blank to those of a slot that it will contain. Without
+    /// this, filling a segment under other high bits than 0 would record each of its first slots apart.
+    pub fn expect(&mut self, segment: SegmentNo, slot: &Slot) {
+        debug_assert!(self.others[segment.0 as usize].is_none() && slot.status() != Status::Blank);
+        self.usual_highs[segment.0 as usize] = slot.parts().seq_high;
+    }
+
+    /// Updates the differing fields of a slot: `parts` if a field differs now. `had_flag` says that a field differed
+    /// before.
     #[cold]
     fn change_others(&mut self, number: SlotNo, had_flag: bool, parts: Option<&Parts>) {
         let (segment, at) = (number.segment().0 as usize, number.in_segment());
@@ -322,7 +334,7 @@ mod tests {
         check(&slots, &model);
     }
 
-    /// Slots whose sectors are all valid take 14 bytes, also long after the high bits of sequence numbers have changed.
+    /// Slots whose sectors are all valid take 14 bytes, even long after the high bits of sequence numbers have changed.
     #[test]
     fn whole_blocks_take_nothing_besides() {
         let mut slots = Slots::new(1);
@@ -336,5 +348,21 @@ mod tests {
         }
         slots.set(SlotNo(5), Live::new(BlockNo(7), 1, 1, 511 << 32).into());
         assert!((blank_bytes + 253..blank_bytes + 300).contains(&slots.bytes()), "a byte for each block");
+        slots.set(SlotNo(6), Live::new(BlockNo(7), EVERY_SECTOR, 1, 510 << 32).into());
+        let most_bytes = blank_bytes + 3 * 253 + 50;
+        assert!((blank_bytes + 3 * 253..most_bytes).contains(&slots.bytes()), "and two for the high bits");
+    }
+
+    /// A segment that is filled when it is known which high bits are usual records no slot apart.
+    #[test]
+    fn a_segment_takes_the_high_bits_that_are_expected() {
+        let mut slots = Slots::new(2);
+        let blank_bytes = slots.bytes();
+        let slot = |at: u32| Slot::from(Live::new(BlockNo(u64::from(at)), EVERY_SECTOR, 1, 3 << 32));
+        slots.expect(SegmentNo(1), &slot(0));
+        for at in SLOTS_PER_SEGMENT..2 * SLOTS_PER_SEGMENT {
+            slots.fill(SlotNo(at), slot(at));
+            assert_eq!((slots.bytes(), slots.get(SlotNo(at))), (blank_bytes, slot(at)));
+        }
     }
 }

@@ -164,7 +164,8 @@ fn a_block_that_cannot_be_read_is_not_tried_for_ever() {
     assert_held(&mut rig, disk, blocks);
 }
 
-/// A pool whose segments all have dirty blocks of a disk that another host has taken over. Returns how many.
+/// Returns a pool in which every segment has dirty blocks of a disk that another host has taken over, the disk, and the
+/// number of its blocks.
 fn overtaken() -> (Rig, DiskNo, u64) {
     let mut rig = Rig::new(&[4], false, config());
     let (disk, blocks) = write_until(&mut rig, 4);

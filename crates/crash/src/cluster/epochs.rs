@@ -6,9 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_core::DiskInfo;
-use haversack_migrate::{
-    HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any, may_yield,
-};
+use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_void_under_any, may_yield};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 use haversack_ownership::Record;
@@ -64,7 +62,7 @@ pub fn yield_to(
     Ok(Ok(is_overtaken(machines, at, of, by, epoch)?))
 }
 
-/// Tells a host that a disk was taken over. Returns whether the host has recorded it.
+/// Tells host `at` that host `by` has taken disk `of` over. Returns true once host `at` has recorded it.
 fn is_overtaken(machines: &mut Machines, at: usize, of: usize, by: usize, epoch: u64) -> Flow<bool> {
     let Machines { hosts, shared, .. } = machines;
     let is_known = hosts[at]
@@ -82,7 +80,7 @@ pub struct Watch {
     questions: Vec<(usize, usize)>,
     /// Take-overs that this host has not recorded yet: the disk, the host that took it over, and the epoch.
     overtaken: Vec<(usize, usize, u64)>,
-    /// Hosts that have a disk, or had it later than the host that is asked, according to that one.
+    /// Hosts to ask about disks: another host has answered that they have the disk, or had it later than that host.
     leads: BTreeSet<(usize, usize)>,
     next_ask: Micros,
 }
@@ -150,9 +148,7 @@ impl Watch {
         record: &HostRecord,
     ) -> Flow {
         let Some((info, dirty_blocks)) = recorded(machines, me, of) else { return Ok(()) };
-        let is_void_under_any = is_void_under_any(&info, dirty_blocks);
-        let is_news = |taken: &u64| is_news(is_void_under_any, info.epoch, *taken);
-        let news = record.held_under().filter(is_news);
+        let news = record.news(is_void_under_any(&info, dirty_blocks), info.epoch);
         if let Some(epoch) = news {
             tell(|| {
                 format!("{:>10} host {me} hears that host {by} has taken disk {of} over", machines.shared.now)
@@ -165,7 +161,7 @@ impl Watch {
         }
         let lead = record.owner.lead(info.epoch).map(|lead| lead.0 as usize - 1);
         self.leads.extend(lead.filter(|lead| *lead != me && *lead != by).map(|lead| (lead, of)));
-        if let KnownOwner::Me { epoch } = record.owner {
+        if let (KnownOwner::Me { epoch }, None) = (record.owner, news) {
             let Machines { hosts, shared, .. } = machines;
             hosts[me].with(shared, of, |migration, call, now| {
                 migration.heard_of_owner(call, now, host_id(by), epoch);

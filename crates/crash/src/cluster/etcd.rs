@@ -12,7 +12,7 @@ use haversack_model::Micros;
 /// A key's value, and where it stands in the history.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// As everybody reads it, once for all of them.
+    /// The decoded value, which all readers share.
     pub value: Rc<Value>,
     pub created: i64,
     pub revision: i64,
@@ -186,8 +186,11 @@ impl Etcd {
         let before = self.keys.remove(&key);
         let revision = self.revision;
         let created = before.as_ref().map_or(revision, |before| before.created);
-        let after =
-            value.map(|value| Kept { value: Rc::new(Value::read(&key, &value)), created, revision, lease });
+        let after = value.map(|value| {
+            let value = Value::read(&key, &value);
+            assert!(!matches!(value, Value::Unreadable(_)), "{key:?}: {value:?}");
+            Kept { value: Rc::new(value), created, revision, lease }
+        });
         if before.is_none() && after.is_none() {
             return;
         }

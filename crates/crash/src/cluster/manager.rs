@@ -91,7 +91,7 @@ impl Manager {
         !self.barred.contains(&(vm, at)) && Self::is_free_for(machines, vm, at)
     }
 
-    /// Whether a host is up and let in, and nothing that is left there of a VM's disks is in its way.
+    /// Whether a host runs and is not fenced, and nothing left there of a VM's disks prevents the VM from starting.
     pub fn is_free_for(machines: &Machines, vm: usize, at: usize) -> bool {
         let host = &machines.hosts[at];
         let is_free =

@@ -6,10 +6,11 @@
 //! connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs (`manager`). A judge
 //! (`judge`) knows what must never happen.
 //!
-//! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) has others take their disks over (`own`); what
-//! hosts ask each other about that (`epochs`) leads to the daemon's conclusions.
+//! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) lets other hosts take their
+//! disks over (`own`). What hosts ask each other about that (`epochs`) leads to the daemon's conclusions.
 //!
-//! Some runs have replicas of dirty blocks on other hosts (`replicas`), which are used when their owners are gone.
+//! In some runs, hosts hold replicas of other hosts' dirty blocks (`replicas`), which are used when the owners are
+//! gone.
 //!
 //! Everything in a run is determined by one seed.
 

@@ -208,7 +208,7 @@ impl Cluster {
         self.manager.barred = barred;
     }
 
-    /// Whether the host of a VM is giving up what it needs from a dead one.
+    /// Whether a host is giving up blocks of a dead host that a VM's disk needs.
     fn is_given_up(&self, vm: usize) -> bool {
         let gives_up =
             |own: &Own| VMS[vm].contains(&own.of) && peer_of(&self.machines, own.at, own.of).is_some();
@@ -357,7 +357,7 @@ impl Cluster {
     fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
         let is_given_up = self.is_given_up(vm);
-        // A note of a take-over that came to nothing does not keep the next one from the disk.
+        // The note of a failed take-over does not prevent the next take-over.
         let is_free = |at: usize| {
             self.manager.can_run(&self.machines, vm, at)
                 || self.has_void_note(at, of) && !is_given_up && Manager::is_free_for(&self.machines, vm, at)
@@ -424,8 +424,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether a host that may be back still says that it owns a disk which was taken from it. It would pass the disk on to a host that
-    /// knows nothing of the take-over.
+    /// Whether a host that may come back still has on record that it owns a disk that was taken from it. It would pass
+    /// the disk on to a host that does not know of the take-over.
     fn has_stale_owner(&self, of: usize) -> bool {
         let is_stale = |at: usize| {
             let record = self.machines.hosts[at].last_record(of);
@@ -447,8 +447,9 @@ impl Cluster {
         }
     }
 
-    /// Sometimes forgets what is obsolete on a host: at any time if the host that has taken the disk over confirms that, since its epoch
-    /// is remembered then. Otherwise only when all others know of the take-over and no message of before it is still on its way.
+    /// Sometimes makes a host forget obsolete blocks. If the host that has taken the disk over confirms that, this may
+    /// happen at any time, since the epoch is then remembered. Otherwise it happens only when all other hosts know of
+    /// the take-over and no earlier message is still on its way.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
         if !self.machines.hosts[at].has_obsolete(of) {
             self.operator.obsolete.remove(&(at, of));

@@ -120,7 +120,8 @@ impl Own {
         if record.is_owner() && depends.is_none() {
             return Err(None);
         }
-        let mut epoch = record.epoch();
+        let before = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
+        let mut epoch = record.epoch().max(before);
         for (answering, record) in answers {
             epoch = epoch.max(record.epoch());
             if objection(record).is_some() {
@@ -133,7 +134,6 @@ impl Own {
             self.asked(machines).into_iter().partition(is_living);
         let suspects = if depends.is_some() { Vec::new() } else { suspects };
         let named: Vec<_> = answers.iter().map(|(host, record)| (host_id(*host), record.clone())).collect();
-        let before = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
         Ok(Plan {
             depends,
             suspects,
@@ -237,7 +237,7 @@ impl Cluster {
         }
         if let Some(better) = plan.better {
             return violation!(
-                "host {at} takes disk {of} over, and host {better} had a complete replica of it"
+                "host {at} takes disk {of} over although host {better} had a complete replica of it"
             );
         }
         let lost = if plan.uses_replica { BTreeSet::new() } else { self.lost_by(own, plan) };
@@ -279,8 +279,8 @@ impl Cluster {
         Ok(Outcome::Goes)
     }
 
-    /// Whether the replica that the host has is used: it is certain, or the operator knows that the owner has stopped before it could
-    /// go on without it.
+    /// Whether the host's replica is used: it is certain, or the operator knows that the owner stopped before it could
+    /// continue without the replica.
     fn uses_replica(&mut self, own: &Own, plan: &Plan) -> bool {
         let Machines { hosts, shared, .. } = &mut self.machines;
         let Some(replica) = hosts[own.at].replica(shared, own.of).filter(|_| plan.depends.is_none()) else {
@@ -293,9 +293,9 @@ impl Cluster {
         replica.is_certain || has_stopped && !self.operator.rng.one_in(OPERATORS_WHO_DO_NOT_KNOW)
     }
 
-    /// Returns another host that answers and had the complete replica of the dead owner.
+    /// Returns another host that answers, and that had the dead owner's complete replica.
     fn better_replica(&mut self, own: &Own, plan: &Plan, uses_replica: bool) -> Flow<Option<usize>> {
-        // One that runs may have it dropped yet.
+        // A suspect that runs may still tell the other host to drop the replica.
         let runs = |suspect: &usize| self.machines.hosts[*suspect].running.is_some();
         let dead: Vec<usize> = plan.suspects.iter().copied().filter(|suspect| !runs(suspect)).collect();
         let Own { of, at, .. } = *own;
@@ -308,11 +308,11 @@ impl Cluster {
             return violation!("host {at} would take disk {of} over without its certain replica");
         }
         let better = self.replica_of_gone(of, &dead, &plan.living);
-        // Without one that is empty, nothing is lost that was flushed.
+        // If the replica is empty, no flushed data is lost without it.
         Ok(better.filter(|at| self.replica_blocks(of, *at) > 0))
     }
 
-    /// Returns the sectors that only hosts have from which a disk is taken. What is obsolete there does not count.
+    /// Returns the sectors that exist only on hosts from which the disk is taken. Obsolete sectors do not count.
     fn lost_by(&self, own: &Own, plan: &Plan) -> BTreeSet<u64> {
         let (machines, of) = (&self.machines, own.of);
         let newest = self.judge.newest_epoch(of);
@@ -330,7 +330,7 @@ impl Cluster {
         lost
     }
 
-    /// Tells the oracle that sectors whose only copy is lost now have the origin's version or a newer one.
+    /// Tells the oracle which sectors have lost their only copy: they now have the origin's version or a newer one.
     fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
         self.operator.sectors_lost += lost.len() as u64;
         for sector in lost {

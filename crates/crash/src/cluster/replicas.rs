@@ -1,14 +1,17 @@
-//! Replicas of disks' dirty blocks on other hosts: each host chooses where those of its disks are, as the daemon does with
-//! `replicate = "auto"`.
+//! Replicas of disks' dirty blocks on other hosts. Each host chooses where the replicas of its disks are, as the daemon
+//! does with `replicate = "auto"`.
 //!
-//! What is decided is the daemon's code (`haversack_migrate`); when it is decided, and what is known then, is simulated.
+//! The daemon's code (`haversack_migrate`) makes the decisions. When it makes them, and what it knows then, is
+//! simulated.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use haversack_core::Moved;
 use haversack_directory::View;
-use haversack_migrate::{Candidate, NoReplica, Unable, choose, choose_another, is_missing, leaves_drained};
+use haversack_migrate::{
+    Candidate, NoReplica, ReplicationState, Unable, choose, choose_another, is_missing, leaves_drained,
+};
 use haversack_model::HostId;
 use haversack_ownership::Record;
 
@@ -111,10 +114,11 @@ impl Cluster {
                 other = other.or_else(|| choose_another(disk_id(of), all.iter().copied(), &without));
             }
             daemon.places.unable.insert(of, unable);
-        } else {
+        } else if state != Some(ReplicationState::Filling) {
             daemon.places.unable.remove(&of);
         }
         let may_leave = all.iter().any(|one| one.is_connected && !one.is_draining);
+        // This tests only that the decision is made, not that the replica then moves.
         if is_draining && may_leave && state.is_some() && !is_sent && other.is_none() {
             return violation!("the replica of disk {of} stays on host {at}, which is being drained");
         }
@@ -135,7 +139,8 @@ impl Cluster {
         record.replica_at.as_deref().filter(|_| record.is_replicated).and_then(host_named)
     }
 
-    /// Returns which of these hosts has the complete replica that nothing flushed lacks, of the last owner of a disk, which is gone.
+    /// Returns which of `hosts` has the complete replica of a disk's last owner, with everything that was flushed. The
+    /// last owner must be one of `suspects`.
     pub(super) fn replica_of_gone(
         &mut self,
         of: usize,
@@ -160,7 +165,7 @@ impl Cluster {
         hosts[at].replica(shared, of).map_or(0, |replica| replica.blocks)
     }
 
-    /// Returns a replica that nobody needs and that has been left on a host.
+    /// Returns a replica that was left on a host although nobody needs it.
     pub(super) fn left_replica(&self) -> Option<String> {
         (0..HOSTS).flat_map(|at| (0..DISKS).map(move |of| (at, of))).find_map(|(at, of)| {
             let running = self.machines.hosts[at].running.as_ref()?;

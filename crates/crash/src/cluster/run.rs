@@ -35,7 +35,8 @@ const SEEK_EVERY_US: Micros = 30_000;
 /// How long it may take until everything is in order.
 const PATIENCE_US: Micros = 10_000_000;
 
-/// Requests of guests after which a brief run ends. One run in fifteen has more: its hosts hardly ever crash, and its I/O is fast.
+/// After how many requests of its guests a brief run ends. One run in fifteen has more requests than that: its I/O is
+/// fast, and its hosts hardly ever crash.
 const REQUESTS_OF_A_BRIEF_RUN: u64 = 8_000;
 
 /// Returns the maximum number of crash points of a run.
@@ -68,7 +69,8 @@ pub(super) struct Cluster {
 /// What to run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// A run ends early when guests have made so many requests that its time is better spent on other seeds.
+    /// A run ends early when its guests have made a certain number of requests: its time is then better spent on other
+    /// seeds.
     pub brief: bool,
     /// Disks have replicas of their dirty blocks on other hosts.
     pub replicas: bool,

@@ -45,7 +45,7 @@ pub struct Remains {
     pub record: Record,
     /// The sectors that are dirty.
     pub dirty: BTreeSet<u64>,
-    /// The host of a complete replica without which it has confirmed no flush, as long as it was not fenced.
+    /// The host of the replica that its flushes waited for, until it was fenced or died.
     pub guarded_by: Option<usize>,
 }
 
@@ -76,7 +76,8 @@ pub struct Running {
     stopping: Option<JobId>,
     /// Answers for the guests.
     pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
-    /// When the core wants to be woken, as of its last call: that is asked far more often than it changes.
+    /// When the core wants to be woken. Stored after each call of the core, because it is read far more often than it
+    /// changes.
     wakeup: Option<Micros>,
 }
 
@@ -118,9 +119,9 @@ pub struct Host {
     /// Which disks it owned when it last died.
     pub owned: Vec<bool>,
     remains: Vec<Remains>,
-    /// What was on record of each disk before it was forgotten or taken over. It survives crashes.
+    /// By disk, the epochs of its records before it was forgotten or taken over. They survive crashes.
     before: Vec<KnownBefore>,
-    /// Where replicas of disks are to be while it owns them.
+    /// By disk, the host that should hold its replica while this host owns the disk.
     pub replica_at: Vec<Option<usize>>,
     /// When it starts again, if it is down; what survived of its memory.
     pub down: Option<(Micros, Option<SimMemory>)>,
@@ -276,7 +277,7 @@ impl Host {
         shared.plan.replica.map(|on_loss| ReplicaPolicy { at, on_loss })
     }
 
-    /// Has a disk's replica on another host from now on, while this one owns the disk.
+    /// Places a disk's replica on another host. That applies while this host owns the disk.
     pub fn place_replica(&mut self, shared: &mut Shared, of: usize, at: usize) -> Flow {
         tell(|| {
             format!("{:>10} host {} wants the replica of disk {of} on host {at}", shared.now, self.place)
@@ -309,7 +310,7 @@ impl Host {
         Some(self.before[of]).filter(|before| before.epoch > 0)
     }
 
-    /// Remembers what is on record of a disk, and an epoch that is known otherwise.
+    /// Remembers the epochs of a disk's record, and `epoch`, which is known from elsewhere; 0 if none is.
     pub fn remember(&mut self, of: usize, epoch: u64) {
         let running = self.running.as_ref();
         let info = running.zip(self.disk(of)).and_then(|(running, disk)| running.core.disk_info(disk));
@@ -317,7 +318,7 @@ impl Host {
         self.before[of] = self.before[of].and(recorded).and(KnownBefore { epoch, had: None });
     }
 
-    /// Starts to forget a disk with all that is here of it, if it is not in use.
+    /// Starts to forget a disk and everything that this host has of it, if the disk is not in use.
     pub fn forget(&mut self, shared: &mut Shared, of: usize) -> Flow {
         let id = shared.plan.disks[of].id;
         self.remember(of, 0);
@@ -459,14 +460,15 @@ impl Host {
         replication.is_some_and(|replication| replication.guards)
     }
 
-    /// Returns the host of a replica for which flushes of a disk wait here, and which was not asked to drop it.
+    /// Returns the host of the replica that flushes of a disk wait for here, unless that host was asked to drop the
+    /// replica.
     pub fn guarded_by(&self, of: usize) -> Option<usize> {
         let migration = &self.running.as_ref()?.disks[of].migration;
         let is_kept = self.guards(of) && !migration.may_have_dropped_replica();
         migration.replica_host().filter(|_| is_kept).map(|host| host.0 as usize - 1)
     }
 
-    /// Returns the replica that a running host has of a disk's dirty blocks on another one.
+    /// Returns the replica that this host has of another host's dirty blocks of a disk, if this host runs.
     pub fn replica(&mut self, shared: &Shared, of: usize) -> Option<ReplicaStatus> {
         let Running { core, memory, disks, .. } = self.running.as_mut()?;
         disks[of].migration.replica(&core.with(memory), shared.now)
@@ -529,8 +531,8 @@ impl Host {
         let device = |host: &Host, no| host.devices.iter().position(|d| d.no == Some(no)).expect("it has it");
         let sector = |offset_bytes: u64| offset_bytes / SECTOR_BYTES as u64;
         match action {
-            Action::ReadOrigin { io, disk, sector, .. } if self.is_base(disk) => {
-                self.launch(shared, io, What::BaseRead { sector: sector.0 });
+            Action::ReadOrigin { io, disk, sector, sectors } if self.is_base(disk) => {
+                self.launch(shared, io, What::BaseRead { sector: sector.0, sectors });
             }
             Action::FlushOrigin { io, disk } if self.is_base(disk) => {
                 let running = self.run();
@@ -559,9 +561,9 @@ impl Host {
                 let mark = self.devices[device].store.flush_mark();
                 self.launch(shared, io, What::DeviceFlush { device, mark });
             }
-            Action::ReadOrigin { io, disk, sector, .. } => {
+            Action::ReadOrigin { io, disk, sector, sectors } => {
                 let of = self.place_of(disk);
-                self.launch(shared, io, What::OriginRead { of, sector: sector.0 });
+                self.launch(shared, io, What::OriginRead { of, sector: sector.0, sectors });
             }
             Action::WriteOrigin { io, disk, sector, durable, .. } => {
                 let of = self.place_of(disk);

@@ -30,6 +30,7 @@ pub(super) enum What {
     OriginRead {
         of: usize,
         sector: u64,
+        sectors: u32,
     },
     OriginWrite {
         of: usize,
@@ -48,8 +49,10 @@ pub(super) enum What {
     },
     BaseRead {
         sector: u64,
+        sectors: u32,
     },
-    /// The host is fenced: the origin refuses it. That takes as long as other I/Os; at once, a host that tries again would never end.
+    /// The origin refuses the I/O, since the host is fenced. The refusal takes as long as other I/Os. If it took no
+    /// time, a host that tries again would never end.
     Refused,
 }
 
@@ -92,7 +95,8 @@ impl Host {
                 self.devices[device].store.write(sector, payload);
             }
             What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
-            What::OriginRead { of, sector } => {
+            What::OriginRead { of, sector, sectors } => {
+                check_length(&flight.pieces, sectors);
                 read(&shared.origins[of], sector, &mut running.memory, &flight.pieces);
             }
             What::Refused => return Err(IoFailure::Error),
@@ -102,7 +106,8 @@ impl Host {
                 }
                 change_origin(shared, &running.memory, flight);
             }
-            What::BaseRead { sector } => {
+            What::BaseRead { sector, sectors } => {
+                check_length(&flight.pieces, sectors);
                 let base = shared.base.as_ref().expect("the host has attached it");
                 read(&base.origin, sector, &mut running.memory, &flight.pieces);
             }
@@ -135,7 +140,7 @@ impl Host {
     }
 }
 
-/// Does to an origin what an I/O is for, if it changes one.
+/// Applies an I/O to its origin, if the I/O changes an origin.
 pub(super) fn change_origin(shared: &mut Shared, memory: &SimMemory, flight: &Flight) {
     match flight.what {
         What::OriginWrite { of, sector, durable } => {
@@ -175,6 +180,12 @@ fn read(store: &Store, mut sector: u64, memory: &mut SimMemory, pieces: &[Piece]
         store.read(sector, &mut memory.dma(piece.frame)[piece.at..piece.at + piece.len]);
         sector += (piece.len / SECTOR_BYTES) as u64;
     }
+}
+
+/// The pieces of memory of an I/O have room for its sectors, and for no more.
+fn check_length(pieces: &[Piece], sectors: u32) {
+    let bytes: usize = pieces.iter().map(|piece| piece.len).sum();
+    assert_eq!(bytes, sectors as usize * SECTOR_BYTES, "the memory of a read of {sectors} sectors");
 }
 
 /// Writes bytes to the pieces of memory of an I/O.

@@ -22,7 +22,7 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// The displayed reason of a move that an operator has ordered.
 const ORDERED: &str = "an operator's order";
 
-/// Moves of this host's disks by the balancer, by the id of the disk, until they have ended.
+/// The balancer's moves of this host's disks that have not ended, by the id of the disk.
 #[derive(Default)]
 pub struct Proposed(Mutex<HashMap<String, ProposedMove>>);
 
@@ -51,12 +51,12 @@ impl Proposed {
         self.0.locked().remove(disk);
     }
 
-    /// Whether the balancer moves a disk to this host.
+    /// Whether the balancer moves a disk to the host `to`.
     pub(super) fn is_moved_to(&self, disk: DiskId, to: &str) -> bool {
         self.0.locked().get(&disk.to_string()).is_some_and(|proposed| proposed.to == to)
     }
 
-    /// Counts the time without the directory as time in which it had the moves.
+    /// Marks all moves as seen now: while the directory is unreachable, no move counts as missing from it.
     fn see_again(&self) {
         self.0.locked().values_mut().for_each(|proposed| proposed.seen = Instant::now());
     }
@@ -214,8 +214,8 @@ impl Cluster {
     }
 }
 
-/// Stops sending a disk whose move is no longer in the directory. Returns whether the disk is still sent: if a
-/// hypervisor has it open at the destination, the VM may be running there and not have written yet.
+/// Stops sending a disk whose move is no longer in the directory. Returns true if the disk is still being sent: a
+/// hypervisor at the destination has the disk open, so the VM may be running there without having written yet.
 fn give_up(daemon: &Daemon, proposed: &ProposedMove) -> Result<bool> {
     let (Some(hosts), Ok(disk)) = (daemon.hosts(), daemon.disk(&proposed.name)) else { return Ok(false) };
     let is_sent = match report::sent_to(daemon, &disk)? {

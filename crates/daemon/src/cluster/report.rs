@@ -178,8 +178,8 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
     }
 }
 
-/// Returns the host to which a disk of this host is on its way. A disk of which everything has been sent, and that
-/// nobody moves, only waits at the other host.
+/// Returns the host to which a disk of this host is moving. A disk that has been sent completely, and that neither a
+/// migration nor the balancer is moving, is not on its way: it only waits at the other host.
 fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, id: DiskId, status: &MoveStatus) -> Option<String> {
     let to = hosts.name_of(status.to?);
     let is_moved = daemon.jobs.is_running(JobKind::Migrate, name)
@@ -187,7 +187,7 @@ fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, id: DiskId, status: &Mo
     Some(to).filter(|_| !status.is_ready || is_moved)
 }
 
-/// Returns the host that a disk of this host is sent to, also if everything has been sent and only changes follow.
+/// Returns the host to which this host sends a disk, even if all of the cache has been sent and only changes follow.
 ///
 /// # Errors
 /// The pool does not answer.

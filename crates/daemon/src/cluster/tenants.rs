@@ -158,8 +158,8 @@ fn here(view: &View, me: &str) -> Here {
     here
 }
 
-/// Lowers the limits of tenants on this host to what the limits that other hosts have reported leave of the tenant's
-/// limit in the cluster, hosts that are away included.
+/// Lowers each tenant's limit on this host to the tenant's limit in the cluster minus the limits that other hosts have
+/// reported. Hosts that are away count, too.
 fn clip(here: &mut Here, view: &View, me: &str) {
     let mut left: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, seen) in &view.tenants {

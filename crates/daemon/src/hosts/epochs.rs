@@ -15,9 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_migrate::{
-    HostRecord, KnownOwner, has_complete_replica, is_news, is_void_under_any, may_yield,
-};
+use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_void_under_any, may_yield};
 use haversack_model::{DiskId, HostId};
 
 use super::find::MAY_HAVE_IT;
@@ -75,9 +73,8 @@ fn judge(
     records: &[(HostId, HostRecord)],
     noted: Option<(HostId, u64)>,
 ) -> Heard {
-    let owners = records.iter().filter_map(|(host, record)| Some((*host, record.held_under()?)));
-    let news = owners.filter(|(_, taken)| is_news(is_void_under_any, epoch, *taken));
-    let newest = news.max_by_key(|(_, taken)| *taken);
+    let news = |(host, record): &(HostId, HostRecord)| Some((*host, record.news(is_void_under_any, epoch)?));
+    let newest = records.iter().filter_map(news).max_by_key(|(_, taken)| *taken);
     if let Some((by, taken)) = newest {
         return Heard::TakenOver(by, taken);
     }
@@ -140,9 +137,9 @@ impl Daemon {
     /// Records that another host takes a disk over. Returns once the pools have recorded it.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;
-        // The take-over may come to nothing: then this is what is certain.
+        // The take-over may fail. The epochs of the current record are certain, so remember them.
         self.remember_record(id)?;
-        // Noted first: whoever attaches the disk in the meantime looks at the note when the pool knows the disk.
+        // The note comes first: an attach that runs meanwhile checks the note once the pool knows the disk.
         self.state.note_taken_over([(id, host, epoch)])?;
         self.pools().try_for_each(|pool| {
             self.until_recorded(|| {
@@ -203,8 +200,9 @@ impl Daemon {
             Heard::Nothing => self.forget_void_note(id, &records),
             Heard::TakenOver(by, epoch) => {
                 self.remember_taken_over(id, epoch)?;
-                self.record_overtaken(pool, id, by, epoch)?;
-                Ok(self.state.note_taken_over([(id, by, epoch)])?)
+                // Noted first: if the pool cannot record it now, the next start knows of it.
+                self.state.note_taken_over([(id, by, epoch)])?;
+                self.record_overtaken(pool, id, by, epoch)
             }
             Heard::Unclear(by) => Err(DaemonError::conflict(
                 format!("host '{}' may have taken the disk over, and is not connected", hosts.name_of(by)),
@@ -382,23 +380,30 @@ impl Watch {
         let (mut news, mut before) = (Vec::new(), Vec::new());
         for (host, id, record) in answers {
             let disk = daemon.pool_with(id).map(|(_, disk)| disk);
-            let is_news = |taken: &u64| {
-                disk.as_ref().is_some_and(|RecordedDisk { info, dirty_blocks }| {
-                    is_news(is_void_under_any(info, *dirty_blocks), info.epoch, *taken)
-                })
-            };
-            if let Some(epoch) = record.held_under().filter(is_news) {
+            let taken = disk.as_ref().and_then(|RecordedDisk { info, dirty_blocks }| {
+                record.news(is_void_under_any(info, *dirty_blocks), info.epoch)
+            });
+            self.waits.follow(hosts, (host, id, &record), disk.as_ref());
+            if let Some(epoch) = taken {
                 tracing::warn!(%id, by = hosts.name_of(host), "the disk was taken over");
                 news.push((id, host, epoch));
                 before.extend(disk.as_ref().map(|disk| (id, after_take_over(disk, epoch))));
+            } else {
+                self.waits.hear(daemon, (host, id, &record), disk.as_ref());
             }
-            self.waits.hear(daemon, hosts, (host, id, &record), disk.as_ref());
             if matches!(record.owner, KnownOwner::Me { .. }) {
                 let heard = LastHeard { host, record, at: SystemTime::now() };
                 hosts.heard_of.locked().insert(id, heard);
             }
         }
         self.overtaken.extend(&news);
+        // Noted before the pools record it: whatever they do, the next start knows of it.
+        if !news.is_empty()
+            && let Err(error) =
+                daemon.state.note_taken_over(news).and_then(|()| daemon.state.note_known(before))
+        {
+            tracing::error!("the take-overs have not been recorded: {error}");
+        }
         self.overtaken.retain(|(id, by, epoch)| {
             let Some((pool, _)) = daemon.pool_with(*id) else { return false };
             match pool.backend.overtaken(*id, *by, *epoch) {
@@ -409,12 +414,6 @@ impl Watch {
                 }
             }
         });
-        if !news.is_empty()
-            && let Err(error) =
-                daemon.state.note_known(before).and_then(|()| daemon.state.note_taken_over(news))
-        {
-            tracing::error!("the take-overs have not been recorded: {error}");
-        }
     }
 }
 

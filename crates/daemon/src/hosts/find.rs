@@ -73,7 +73,7 @@ impl Daemon {
         let recorded = pool.backend.recorded_move(id)?;
         if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
         {
-            // What this host has on record is newer than what it is told.
+            // This host's record is newer than the `from` setting.
             let known_epoch = self.state.known_before(id).map_or(0, |before| before.epoch);
             return Ok(Some(Moves { known_epoch, ..Moves::default() }));
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use haversack_model::{DiskId, HostId};
 
-use super::talk::{Answer, Question};
+use super::talk::{Answer, IS_BUSY, Question};
 use super::{Hosts, LOOK_EVERY};
 use crate::daemon::{Daemon, Disk};
 use crate::pool::Pool;
@@ -42,8 +42,10 @@ struct Asked {
 }
 
 impl Asked {
+    /// Whether the host has answered. A host that is busy has not looked at the question.
     fn is_answered(&self) -> bool {
-        self.answers.try_recv().is_ok()
+        let is_busy = |answer: &Answer| matches!(answer, Answer::Refused(why) if why == IS_BUSY);
+        self.answers.try_recv().is_ok_and(|(_, answer)| !is_busy(&answer))
     }
 
     /// Whether it is time to ask again: the question or its answer may have been lost with the connection.
@@ -52,15 +54,16 @@ impl Asked {
     }
 }
 
-/// A disk that a host is to stop sending.
+/// A disk that another host must stop sending.
 struct Stopping {
     /// The last request to send it. The request to stop must not overtake it.
     sending: Asked,
     asked: Option<Asked>,
 }
 
-/// Requests to send disks, and to stop sending them. The first are repeated while the disk is expected, the others
-/// until the host answers: one that is not told would send the disk forever.
+/// Requests to send disks, and requests to stop sending them. A request to send is repeated while the disk is expected.
+/// A request to stop is repeated until the host answers: a host that does not get the request would send the disk
+/// forever.
 #[derive(Default)]
 struct Requests {
     sending: HashMap<DiskId, Asked>,
@@ -97,7 +100,7 @@ impl Requests {
                 None => stopping.sending.is_answered() || stopping.sending.is_due(now),
             };
             if is_due {
-                // The owner knows whether the disk has left it.
+                // The host itself knows whether it still owns the disk.
                 stopping.asked = Some(ask(stopping.sending.host, *disk, &Question::Stop));
             }
             true
@@ -184,6 +187,10 @@ mod tests {
 
         /// Returns what was asked since the last call, and answers it if that is wanted.
         fn asked(&self, answers: bool) -> String {
+            self.asked_and(answers.then_some(&Answer::Done))
+        }
+
+        fn asked_and(&self, answer: Option<&Answer>) -> String {
             let mut text = String::new();
             for Open { question, asker } in self.0.borrow_mut().drain(..) {
                 text += match question {
@@ -191,12 +198,28 @@ mod tests {
                     Question::Stop => "stop ",
                     _ => "? ",
                 };
-                if answers {
-                    asker.send((HostId(1), Answer::Done)).unwrap();
+                if let Some(answer) = answer {
+                    asker.send((HostId(1), answer.clone())).unwrap();
                 }
             }
             text
         }
+    }
+
+    #[test]
+    fn a_busy_host_is_asked_to_stop_again() {
+        let (others, mut requests, start) = (Others::default(), Requests::default(), Instant::now());
+        let expected = HashMap::from([(DiskId([7; 16]), HostId(1))]);
+        let mut at = |seconds: u64, expected: &HashMap<DiskId, HostId>, answer: Answer| {
+            let now = start + Duration::from_secs(seconds);
+            requests.make(expected, now, |_, _, question| others.ask(question));
+            others.asked_and(Some(&answer))
+        };
+        assert_eq!(at(0, &expected, Answer::Done), "send ");
+        assert_eq!(at(1, &HashMap::new(), Answer::Refused(IS_BUSY.into())), "stop ");
+        assert_eq!(at(2, &HashMap::new(), Answer::Done), "");
+        assert_eq!(at(6, &HashMap::new(), Answer::Refused("has no such disk".into())), "stop ");
+        assert_eq!(at(60, &HashMap::new(), Answer::Done), "", "that was an answer");
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! What this host knew of disks that it was told to forget, or whose record a take-over by another host has replaced.
+//! Remembers epochs of disks that this host was told to forget, or whose records were overwritten because another host
+//! took the disk over.
 //!
-//! Without that, a host that has forgotten a disk would answer like one that never had it. A question from before that arrives
-//! late could then make it pass on an epoch that is long over, and a host that was dead would not learn that the disk was taken
-//! from it: in both cases two hosts could own the disk. Only the epochs are remembered, in `state.json`.
+//! Otherwise, a host that has forgotten a disk would answer as if it had never had the disk. A delayed question could
+//! then make that host pass on an epoch that is long over. And a host that was dead would not learn that its disk was
+//! taken over. In both cases, two hosts could own the disk. Only the epochs are remembered, in `state.json`.
 //!
 //! Invariants
-//! - What is remembered of a disk only grows, and it is durable before the record is gone.
-//! - The epoch of another host's take-over is remembered only if that host has confirmed it: one that came to nothing must not keep
-//!   the disk from coming here.
+//! - The remembered epochs of a disk never decrease. They are durable before the record is gone.
+//! - The epoch of another host's take-over is remembered only if that host has confirmed the take-over. A take-over
+//!   that failed must not keep the disk from coming here.
 
 use haversack_engine::RecordedDisk;
 use haversack_migrate::{KnownBefore, KnownOwner};
@@ -17,27 +18,28 @@ use super::Hosts;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 
-/// Returns what is to be remembered of a disk that another host has taken over under an epoch.
+/// Returns the epochs to remember of a disk that another host has taken over under `epoch`.
 pub(super) fn after_take_over(disk: &RecordedDisk, epoch: u64) -> KnownBefore {
     let taken = KnownBefore { epoch, had: None };
     KnownBefore::of(KnownOwner::of(&disk.info)).map_or(taken, |before| before.and(taken))
 }
 
 impl Daemon {
-    /// Remembers what is on record of a disk.
+    /// Remembers the epochs of a disk's record.
     pub(super) fn remember_record(&self, id: DiskId) -> Result<()> {
         let before = self.pool_with(id).and_then(|(_, disk)| KnownBefore::of(KnownOwner::of(&disk.info)));
         Ok(self.state.note_known(before.map(|before| (id, before)))?)
     }
 
-    /// Remembers what is on record of a disk that another host has taken over under this epoch, as it says itself.
+    /// Remembers the epochs of a disk's record, and the epoch under which another host says that it has taken the disk
+    /// over.
     pub(super) fn remember_taken_over(&self, id: DiskId, epoch: u64) -> Result<()> {
         let taken = self.pool_with(id).map(|(_, disk)| (id, after_take_over(&disk, epoch)));
         Ok(self.state.note_known(taken)?)
     }
 
-    /// Remembers what is known of a disk that is to be forgotten, and returns the epoch that is on record. `None` if there are no other
-    /// hosts, or no pool knows the disk.
+    /// Remembers the epochs of a disk that is about to be forgotten. Returns the recorded epoch. Returns `None` if this
+    /// host knows no other hosts, or if no pool knows the disk.
     pub(crate) fn remember_forgotten(&self, id: DiskId) -> Result<Option<u64>> {
         let Some(hosts) = self.hosts() else { return Ok(None) };
         if let Some((by, epoch)) = self.state.taken_over(id) {
@@ -51,8 +53,8 @@ impl Daemon {
         Ok(Some(disk.info.epoch))
     }
 
-    /// Remembers the epoch of another host's take-over if that host has the disk under it, or had it. One that cannot be asked may not
-    /// have taken it.
+    /// Remembers the epoch of another host's take-over if that host has, or had, the disk under that epoch. A host that
+    /// cannot be asked may not have taken the disk, so nothing is remembered then.
     fn remember_if_confirmed(&self, hosts: &Hosts, id: DiskId, by: HostId, epoch: u64) -> Result<()> {
         let Ok(records) = hosts.records_now(&[by], id) else { return Ok(()) };
         let has_taken =
@@ -61,10 +63,11 @@ impl Daemon {
         Ok(self.state.note_known(taken)?)
     }
 
-    /// Returns the epoch that this host once knew of a disk that is to come from another one.
+    /// Returns the highest remembered epoch of a disk that is about to come from another host; 0 if there is none.
     ///
     /// # Errors
-    /// That host owns the disk under an older epoch: it was made anew there, while this host could not be asked.
+    /// The other host owns the disk under a lower epoch: the disk was attached there as a new one while this host could
+    /// not be asked.
     pub(super) fn known_before_coming(&self, hosts: &Hosts, id: DiskId, from: HostId) -> Result<u64> {
         let known = self.state.known_before(id).map_or(0, |before| before.epoch);
         if known == 0 || from == hosts.me {
@@ -77,16 +80,16 @@ impl Daemon {
                 let host = hosts.name_of(host);
                 return Err(DaemonError::conflict(
                     format!(
-                        "host '{host}' has the disk under epoch {epoch}, and this host knew it under epoch {known} before it forgot it"
+                        "host '{host}' owns the disk under epoch {epoch}, but this host knew epoch {known} before it forgot the disk"
                     ),
-                    "if it was made anew on that host, detach it there, and attach it with the epoch that this host knew, or a higher one",
+                    "if it was attached as a new disk on that host, detach it there, and attach it with the epoch that this host knew, or a higher one",
                 ));
             }
         }
         Ok(known)
     }
 
-    /// Returns the highest epoch that this host, or another one that is connected, has ever known of a disk that none of them has now.
+    /// Returns the highest epoch that this host or a connected host has ever known of a disk that none of them has now.
     pub(super) fn highest_known(&self, hosts: &Hosts, id: DiskId) -> Result<u64> {
         let mine = self.state.known_before(id).map_or(0, |before| before.epoch);
         let records = hosts.records_now(&hosts.others(), id)?;

@@ -124,7 +124,8 @@ impl Daemon {
         }
     }
 
-    /// Stops sending a disk ahead, as the operator wishes: the destination's requests for the disk are refused.
+    /// Stops sending a disk ahead at the operator's request. From then on, the destination's requests for the disk are
+    /// refused.
     ///
     /// # Errors
     /// There is no such disk, it does not move, or another host has it already.
@@ -315,7 +316,7 @@ impl Hosts {
         wanted.insert((disk, by), Instant::now());
     }
 
-    /// Whether a host has recently requested that a disk be sent to it: a hypervisor there has opened the disk.
+    /// Whether a host has recently requested a disk, because a hypervisor there has opened the disk.
     pub(crate) fn is_wanted(&self, disk: DiskId, by: HostId) -> bool {
         self.wanted.locked().get(&(disk, by)).is_some_and(|at| at.elapsed() < WANTED)
     }

@@ -109,7 +109,7 @@ pub struct Hosts {
     waited: Mutex<Option<Instant>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,
-    /// By name, disks whose guests wait here although no host can give them, and what to do.
+    /// By name, disks for which guests wait here and which no connected host has, and what the operator can do.
     stranded: Mutex<HashMap<String, String>>,
     /// Replicas of this host's disks elsewhere, and of others' here.
     pub(crate) replicas: Replicas,

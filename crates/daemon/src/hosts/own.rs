@@ -296,7 +296,8 @@ impl Daemon {
             asked.push(dead);
         }
         let answers = hosts.records_once(&asked, id)?;
-        let mut epoch = status.record.epoch();
+        let known = self.state.known_before(id).map_or(0, |before| before.epoch);
+        let mut epoch = status.record.epoch().max(known);
         for (answering, record) in &answers {
             epoch = epoch.max(record.epoch());
             if let Some((what, hint)) = objection(record) {
@@ -312,12 +313,11 @@ impl Daemon {
         let has_nothing = is_living(&dead);
         let suspects = if depends { Vec::new() } else { suspects };
         let loss = backend.takeover_loss(id)?;
-        let known = self.state.known_before(id).map_or(0, |before| before.epoch);
         let replica = self.kept_replica(hosts, disk, newest_epoch(hosts.me, &answers).max(known))?;
         Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss, replica })
     }
 
-    /// Returns the replica that this host has of a disk, of which `epoch` is the highest under which a host may have had it.
+    /// Returns this host's replica of a disk. `epoch` is the highest epoch under which any host may have had the disk.
     fn kept_replica(&self, hosts: &Hosts, disk: &Disk, epoch: u64) -> Result<Option<KeptReplica>> {
         let backend = &self.pool(&disk.config().pool)?.backend;
         let Some(status) = backend.migration_status(disk.id)? else { return Ok(None) };

@@ -118,7 +118,7 @@ fn state_of(state: ReplicationState) -> ReplicaState {
     }
 }
 
-/// Describes the replica that this host has, at the pool's time `now_us`; `epoch` is the highest under which a host may
+/// Describes this host's replica at the pool's time `now_us`. `epoch` is the highest epoch under which any host may
 /// have had the disk.
 pub(super) fn kept(status: &MoveStatus, now_us: Micros, of: String, epoch: u64) -> Option<KeptReplica> {
     let engine::ReplicaStatus { epoch: its, blocks, is_complete, is_certain, heard_us, .. } =
@@ -437,7 +437,7 @@ fn is_on_its_way(disk: &str, to: &str) -> String {
     )
 }
 
-/// Takes another host for the replica of a disk, if its setting leaves the choice.
+/// Chooses another host for a disk's replica, if the disk's setting leaves the choice to the daemon.
 fn replace(daemon: &Daemon, hosts: &Hosts, disk: &Disk, without: &HashSet<HostId>, why: &str) {
     let config = disk.config();
     let (Some(ANY_HOST), Ok(handle)) = (config.replica_host(), disk.attached()) else { return };

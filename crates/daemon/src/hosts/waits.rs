@@ -1,14 +1,17 @@
-//! Guests that wait here for a disk whose host, according to the record, may not have it any more.
+//! Finds the owner of a disk for which a guest waits here.
 //!
-//! The record says which host the disk was released to. That host may be dead, and may have passed the disk on before; or another
-//! one has taken the disk over since, and this host was not told. So all hosts that are connected are asked what they have on record
-//! as long as a guest waits. One that says that it owns the disk under a higher epoch is asked for it from then on. What a host
-//! says of a third one is a lead: that one is asked as well, also if no guest waits.
+//! This host's record names the host to which the disk was released. That host may be dead and may have passed the disk
+//! on before it died. Or another host has taken the disk over since, and this host was not told. So while a guest
+//! waits, this host asks all connected hosts what they have on record. If a host answers that it owns the disk under a
+//! higher epoch, this host requests the disk from it. If an answer names a third host as a later owner, that host is a
+//! *lead*. Leads are asked even if no guest waits.
 //!
 //! Invariants
-//! - Only what a host says of itself makes this host ask it for the disk.
-//! - A lead is followed in the next round: two hosts that know nothing newer than each other do not make the questions multiply.
-//! - If no host that is connected has the disk, the operator is told once per wait.
+//! - An answer makes this host request the disk only from the host that answered.
+//! - A lead is followed in the next round, so two hosts that know nothing newer than each other do not multiply
+//!   questions.
+//! - If neither the host on record nor a host that says that it owns the disk is connected, the operator is told once
+//!   per wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,7 +32,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(12);
 struct Wait {
     since: Instant,
     is_told: bool,
-    /// The host that says that it has the disk.
+    /// The host that says that it owns the disk.
     owner: Option<HostId>,
 }
 
@@ -61,7 +64,7 @@ impl Daemon {
 }
 
 impl Waits {
-    /// Returns which hosts are to be asked for which disks now, whether they are connected or not.
+    /// Returns which hosts to ask now, and about which disks. Some of these hosts may not be connected.
     pub fn whom_to_ask(&mut self, daemon: &Daemon, hosts: &Hosts) -> BTreeSet<(HostId, DiskId)> {
         let waiting = daemon.waiting_disks();
         self.waits.retain(|id, _| waiting.iter().any(|disk| disk.id == *id));
@@ -74,7 +77,7 @@ impl Waits {
         asked
     }
 
-    /// Tells the operator if no host has a disk that could give it to the guest that waits here.
+    /// Tells the operator if no connected host can provide the disk for which a guest waits here.
     fn tell_if_stranded(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Waiting) {
         let wait = self.waits.entry(disk.id).or_insert_with(|| Wait {
             since: Instant::now(),
@@ -88,10 +91,10 @@ impl Waits {
             return;
         }
         let what = format!(
-            "the guest waits for host '{}', which is not connected, and no host that is connected has the disk",
+            "the guest waits for host '{}', which is not connected, and no connected host has the disk",
             hosts.name_of(wait.owner.unwrap_or(disk.host))
         );
-        let hint = format!("if that host is permanently dead: 'haversack disk own {}'", disk.name);
+        let hint = format!("if that host is permanently dead, run 'haversack disk own {}'", disk.name);
         let message = format!("{what}; {hint}");
         if !std::mem::replace(&mut wait.is_told, true) {
             tracing::warn!(disk = disk.name, "{message}");
@@ -100,27 +103,38 @@ impl Waits {
         hosts.stranded.locked().insert(disk.name.clone(), message);
     }
 
-    /// Takes in what a host has on record of a disk, which is on record here as `disk`.
-    pub fn hear(
+    /// Remembers which other host may have a disk, according to a host's record of it. `disk` is the record here.
+    pub fn follow(
         &mut self,
-        daemon: &Daemon,
         hosts: &Hosts,
         (host, id, record): (HostId, DiskId, &HostRecord),
         disk: Option<&RecordedDisk>,
     ) {
-        if disk.is_some_and(|disk| disk.info.owned) {
+        let known = disk.map_or(0, |disk| disk.info.epoch);
+        let is_owned = disk.is_some_and(|disk| disk.info.owned);
+        let lead = record.owner.lead(known).filter(|lead| *lead != hosts.me && *lead != host && !is_owned);
+        self.leads.extend(lead.map(|lead| (lead, id)));
+    }
+
+    /// Asks a host for the disk that a guest waits for, if the host says that it owns the disk. A take-over must be recorded
+    /// instead: blocks here may be obsolete then.
+    pub fn hear(
+        &mut self,
+        daemon: &Daemon,
+        (host, id, record): (HostId, DiskId, &HostRecord),
+        disk: Option<&RecordedDisk>,
+    ) {
+        let known = disk.map_or(0, |disk| disk.info.epoch);
+        let KnownOwner::Me { epoch } = record.owner else { return };
+        if epoch <= known || disk.is_some_and(|disk| disk.info.owned) {
             return;
         }
-        let known = disk.map_or(0, |disk| disk.info.epoch);
-        let lead = record.owner.lead(known).filter(|lead| *lead != hosts.me && *lead != host);
-        self.leads.extend(lead.map(|lead| (lead, id)));
-        let KnownOwner::Me { epoch } = record.owner else { return };
-        let Some(wait) = self.waits.get_mut(&id).filter(|_| epoch > known) else { return };
+        let Some(wait) = self.waits.get_mut(&id) else { return };
         wait.owner = Some(host);
         if let Some((pool, _)) = daemon.pool_with(id)
             && let Err(error) = pool.backend.heard_of_owner(id, host, epoch)
         {
-            tracing::debug!(%id, "the pool is not told who has the disk: {error}");
+            tracing::debug!(%id, "the pool was not told which host has the disk: {error}");
         }
     }
 }

@@ -118,8 +118,9 @@ pub struct Moves {
     /// The host that should keep a replica of the disk's dirty blocks while this host owns it, and what happens without
     /// a replica.
     pub replica: Option<ReplicaPolicy>,
-    /// The highest epoch of the disk that is known although the pool does not know it (any more); 0 if there is none. A disk that no
-    /// host has is attached under a higher one, and one that comes from another host is taken only under a higher one.
+    /// The highest epoch of the disk that is known from elsewhere than the pool's record; 0 if there is none. A disk
+    /// that no host has is attached under a higher epoch. A disk that comes from another host is taken only under a
+    /// higher epoch.
     pub known_epoch: u64,
 }
 

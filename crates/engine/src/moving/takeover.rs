@@ -64,7 +64,7 @@ impl Reactor {
         TakeoverLoss::Runs(runs(info.phase, &Core::only_at_peer(&self.core, number)))
     }
 
-    /// Makes this host the owner of a disk, under an epoch taken by force, without the replica that it may have. The take-over is
+    /// Makes this host the owner of a disk under a forced epoch. A replica on this host is not used. The take-over is
     /// complete when the record says so.
     pub(crate) fn take_over(&mut self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         let at = self.mover_at(disk)?;

@@ -78,7 +78,13 @@ impl<'a> Filling<'a> {
     }
 
     async fn start_unless_on_its_way(&mut self, disk: &'a str, status: &MigrationStatus) -> Result<()> {
-        if self.is_on_its_way(status).await? || self.is_starting(disk).await? {
+        let is_there = status.host.as_deref() == Some(self.to);
+        let has_left = matches!(status.state, MigrationState::Leaving | MigrationState::Away);
+        if is_there && has_left || self.is_starting(disk).await? {
+            return Ok(());
+        }
+        let is_sent = is_there && status.state == MigrationState::Sending;
+        if is_sent && self.has_job(disk).await? {
             return Ok(());
         }
         self.start_disk(disk).await
@@ -96,17 +102,6 @@ impl<'a> Filling<'a> {
         };
         self.jobs.insert(disk, job.id);
         Ok(())
-    }
-
-    async fn is_on_its_way(&self, status: &MigrationStatus) -> Result<bool> {
-        if status.host.as_deref() != Some(self.to) {
-            return Ok(false);
-        }
-        match status.state {
-            MigrationState::Leaving | MigrationState::Away => Ok(true),
-            MigrationState::Sending => self.has_job(&status.disk).await,
-            _ => Ok(false),
-        }
     }
 
     /// Whether a job of the daemon sends a disk. Without a job, the daemon sends the disk because a hypervisor has opened

@@ -151,6 +151,7 @@ impl Told {
                 self.state = "sending";
                 self.job()
             }
+            ("GET", "/v1/jobs") => json!([self.job()]),
             ("GET", _) => self.job(),
             _ => Value::Null,
         }

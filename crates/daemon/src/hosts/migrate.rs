@@ -94,7 +94,12 @@ impl Daemon {
         // The directory does not delay the move: without etcd, it proceeds all the same.
         let epoch = self.owned_epoch(disk.id).unwrap_or_default();
         let _intent = self.begin_intent(&config.name, disk.id, to_name, epoch)?;
-        prepare(hosts, disk, (to, to_name), control)?;
+        let prepared = prepare(hosts, disk, (to, to_name), control);
+        if control.is_cancelled() {
+            hosts.note_cancelled(disk.id, to);
+            return Err(EngineError::Job(JobError::Cancelled).into());
+        }
+        prepared?;
         self.save_learned(&**backend, &config.name, disk.id, handle, true);
         backend.start_migration(handle, to, method)?;
         self.events.add("migrating", &config.name, format!("to host '{to_name}'"));
@@ -112,9 +117,7 @@ impl Daemon {
             }
             let is_left = hosts.is_left(disk.id);
             if control.is_cancelled() || is_left {
-                if !hosts.given_up.locked().remove(&disk.id) {
-                    hosts.aborted.locked().insert((disk.id, to));
-                }
+                hosts.note_cancelled(disk.id, to);
                 backend.stop_migration(handle)?;
                 let why = if is_left { ": the program that moves its VM has not been heard of" } else { "" };
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'{why}"));
@@ -310,6 +313,14 @@ impl Daemon {
 }
 
 impl Hosts {
+    /// Remembers that the move of a disk was cancelled, so that requests of the destination do not start it again, unless
+    /// the move was only given up.
+    fn note_cancelled(&self, disk: DiskId, to: HostId) {
+        if !self.given_up.locked().remove(&disk) {
+            self.aborted.locked().insert((disk, to));
+        }
+    }
+
     fn note_wanted(&self, disk: DiskId, by: HostId) {
         let mut wanted = self.wanted.locked();
         wanted.retain(|_, at| at.elapsed() < WANTED);

@@ -96,11 +96,12 @@ impl Waits {
         );
         let hint = format!("if that host is permanently dead, run 'haversack disk own {}'", disk.name);
         let message = format!("{what}; {hint}");
+        // Before the event: who reads the event and then asks for the status finds the reason there.
+        hosts.stranded.locked().insert(disk.name.clone(), message.clone());
         if !std::mem::replace(&mut wait.is_told, true) {
             tracing::warn!(disk = disk.name, "{message}");
-            daemon.events.add("owner-missing", &disk.name, message.clone());
+            daemon.events.add("owner-missing", &disk.name, message);
         }
-        hosts.stranded.locked().insert(disk.name.clone(), message);
     }
 
     /// Remembers which other host may have a disk, according to a host's record of it. `disk` is the record here.

@@ -39,6 +39,7 @@ before() {
         vm /run/haversack/vm1.sock -qmp unix:/run/vm1-qmp.sock,server=on,wait=off
         vm /run/beta/vm1.sock -qmp tcp:10.0.0.3:4445,server=on,wait=off -incoming defer
         until_done eval 'haversack --json disk show vm1 | jq -e ".clients > 0"'
+        until_done eval '(: </dev/tcp/10.0.0.3/4445)'
         sleep 1
         ;;
     "haversack disk own"*)

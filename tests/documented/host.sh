@@ -33,13 +33,13 @@ skip() {
     before "$text" || { echo "before line $line: failed"; exit 1; }
 }
 
-# Waits up to half a minute until a command succeeds.
+# Waits up to three minutes until a command succeeds.
 until_done() {
-    for _ in $(seq 300); do
+    for _ in $(seq 1800); do
         ! "$@" >/dev/null 2>&1 || return 0
         sleep 0.1
     done
-    echo "fails for 30 s: $*"
+    echo "fails for three minutes: $*"
     "$@"
 }
 

@@ -17,6 +17,7 @@ while True:
         answer = {"return": asked["arguments"]["id"] if is_sync else "frozen" if "status" in asked["execute"] else 1}
         client.sendall((b"\xff" if is_sync else b"") + json.dumps(answer).encode() + b"\n")
 END
+until_done test -S /run/vm1-agent.sock
 
 before() {
     case $1 in

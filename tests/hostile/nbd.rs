@@ -76,7 +76,12 @@ fn silent_negotiations_end_and_block_no_other_listener_or_peer() {
         let mut silent: Vec<TcpStream> = (0..100).map(|_| connect(port)).collect::<Result<_>>()?;
         let mut greeted: Vec<&mut TcpStream> =
             silent.iter_mut().filter_map(|stream| is_greeted(stream).then_some(stream)).collect();
-        check(greeted.len() == 4, format!("{} of one peer negotiate: expected 4", greeted.len()))?;
+        // On a slow machine, the first ones may have ended before the last ones came.
+        let most = 4 * (1 + start.elapsed().as_secs() / NEGOTIATION.as_secs()) as usize;
+        check(
+            (4..=most).contains(&greeted.len()),
+            format!("{} of one peer negotiate: expected 4 to {most}", greeted.len()),
+        )?;
         check(threads(&daemon)? < 64, format!("{} threads", threads(&daemon)?))?;
         let mut another = Connection::open(&daemon.socket("nbd.sock"), "hostile")?;
         another.ask(Command::Write, 0, 512, &mut [1; 512])?;

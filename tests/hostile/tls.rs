@@ -26,8 +26,8 @@ fn a_hello_sent_byte_by_byte_has_the_deadline_of_the_negotiation() {
         );
         let (daemon, port) = attacked(place, &tls)?;
         let bystander = Bystander::begin(&daemon.socket("nbd.sock"), "quiet")?;
-        let mut stream = connect(port)?;
         let start = Instant::now();
+        let mut stream = connect(port)?;
         start_tls(&mut stream)?;
         for at in 0..600 {
             if stream.write_all(&[HELLO.get(at).copied().unwrap_or(0)]).is_err() {

@@ -162,7 +162,7 @@ fn a_pool_with_dirty_blocks_that_is_not_open_is_remembered() {
         place.say("both pools know the disk");
         vm2.restart(&in_first)?;
         vm2.write(16)?;
-        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.detach("vm2")?;
         vm2.restart(&(Second::pool(&second, &device) + &in_second))?;
         vm2.write(17)?;
         let not_open = [second.as_str(), "which is not open"];
@@ -184,7 +184,7 @@ fn a_pool_with_dirty_blocks_that_is_not_open_is_remembered() {
         vm2.restart(&in_first)?;
         vm2.write(18)?;
         place.say("after that, the blocks given up do not come back, though the other pool forgets the disk");
-        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.detach("vm2")?;
         vm2.daemon.command(&["disk", "forget", "vm2"])?;
         vm2.restart(&(Second::pool(&second, &device) + &in_second))?;
         is_refused(&vm2.daemon, "vm2", &["from before", "are dirty"])
@@ -235,23 +235,23 @@ fn blocks_from_before_another_use_of_the_origin_are_not_read() {
             (23, "under another identity", &other_id, "vm2"),
         ] {
             place.say(&format!("written {how}"));
-            vm2.daemon.command(&["disk", "detach", "vm2"])?;
+            vm2.daemon.detach("vm2")?;
             vm2.restart(other)?;
             vm2.write_to(name, value)?;
-            vm2.daemon.command(&["disk", "detach", name])?;
+            vm2.daemon.detach(name)?;
             vm2.restart(&in_first)?;
             vm2.reads(value)?;
         }
         let events = vm2.daemon.command(&["events"])?;
         check(events.contains("outdated-dropped"), events)?;
         place.say("written in another pool, which forgot it, while this one was not open");
-        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.detach("vm2")?;
         vm2.restart(&in_second)?;
         vm2.write(24)?;
-        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.detach("vm2")?;
         vm2.restart(&vm2.disk(&first))?;
         vm2.write(25)?;
-        vm2.daemon.command(&["disk", "detach", "vm2"])?;
+        vm2.daemon.detach("vm2")?;
         vm2.daemon.command(&["disk", "forget", "vm2"])?;
         vm2.restart(&in_second)?;
         vm2.reads(25)
@@ -265,14 +265,14 @@ fn blocks_from_before_an_image_was_modified_are_not_read() {
         let mut daemon = start(place, &["one.img"], false)?;
         let image = daemon.settings().disks[0].origin.clone();
         write(&daemon, 30)?;
-        daemon.command(&["disk", "detach", "vm1"])?;
+        daemon.detach("vm1")?;
         let pool = daemon.pool();
         let attach = ["disk", "attach", "vm1", &image, "--pool", &pool];
         daemon.command(&attach)?;
         let cached_bytes = daemon.json(&["disk", "show", "vm1"])?["usage"]["usage_bytes"].as_u64();
         check(cached_bytes >= Some(BLOCKS * 4096), format!("{cached_bytes:?} bytes of an unchanged image"))?;
         read_back(&daemon, 30)?;
-        daemon.command(&["disk", "detach", "vm1"])?;
+        daemon.detach("vm1")?;
         let size = std::fs::metadata(&image).map_err(Error::io("the image"))?.len();
         std::fs::write(&image, vec![31; size as usize]).map_err(Error::io("the image"))?;
         place.say("an attach that fails does not make the old blocks current");
@@ -282,7 +282,7 @@ fn blocks_from_before_an_image_was_modified_are_not_read() {
         read_back(&daemon, 31)?;
         check(daemon.command(&["events"])?.contains("outdated-dropped"), "no event")?;
         place.say("nor is the disk smaller, though its image is");
-        daemon.command(&["disk", "detach", "vm1"])?;
+        daemon.detach("vm1")?;
         std::fs::write(&image, vec![32; size as usize / 2]).map_err(Error::io("the image"))?;
         check(daemon.command(&attach).is_err(), "attached to an image that is too small")
     });

@@ -452,7 +452,8 @@ impl<'a> Haversack<'a> {
 
     /// A disk for a guest, over NBD.
     pub fn nbd(&self, disk: &str) -> Attachment {
-        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s: 60 }
+        let reconnect_s = PATIENCE.as_secs() as u32;
+        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s }
     }
 
     /// The URI of a disk's NBD export.

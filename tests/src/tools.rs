@@ -214,7 +214,11 @@ pub fn output_from(command: Command, stdin: std::fs::File) -> Result<Output> {
     output_to_end(command, stdin.into(), PATIENCE)
 }
 
-fn output_within(command: Command, limit: Duration) -> Result<Output> {
+/// As [`output`], with a limit of one's own.
+///
+/// # Errors
+/// As [`output`].
+pub fn output_within(command: Command, limit: Duration) -> Result<Output> {
     output_to_end(command, Stdio::null(), limit)
 }
 

@@ -49,20 +49,26 @@ impl Written {
         let mut guest = Connection::open(socket, &self.disk)?;
         let mut random = Random::new(u64::from(self.flushes) + 1);
         while !ends.load(Ordering::Relaxed) {
-            for _ in 0..WRITES_A_FLUSH {
-                let block = random.below(self.last.len() as u64);
-                let value = self.last[block as usize].wrapping_add(1).max(1);
-                // Its answer may be lost.
-                self.last[block as usize] = value;
-                guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut [value; BLOCK as usize])?;
-            }
-            let block = random.below(self.last.len() as u64);
-            guest.check_filled(block..block + 1, self.last[block as usize])?;
-            let (last, begin) = (self.last.clone(), Instant::now());
-            guest.ask(Command::Flush, 0, 0, &mut [])?;
-            self.longest = self.longest.max(begin.elapsed());
-            (self.flushed, self.flushes) = (last, self.flushes + 1);
+            self.flush_some(&mut guest, &mut random)?;
         }
+        Ok(())
+    }
+
+    /// Writes some blocks, reads one, and flushes.
+    fn flush_some(&mut self, guest: &mut Connection, random: &mut Random) -> Result<()> {
+        for _ in 0..WRITES_A_FLUSH {
+            let block = random.below(self.last.len() as u64);
+            let value = self.last[block as usize].wrapping_add(1).max(1);
+            // Its answer may be lost.
+            self.last[block as usize] = value;
+            guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut [value; BLOCK as usize])?;
+        }
+        let block = random.below(self.last.len() as u64);
+        guest.check_filled(block..block + 1, self.last[block as usize])?;
+        let (last, begin) = (self.last.clone(), Instant::now());
+        guest.ask(Command::Flush, 0, 0, &mut [])?;
+        self.longest = self.longest.max(begin.elapsed());
+        (self.flushed, self.flushes) = (last, self.flushes + 1);
         Ok(())
     }
 
@@ -87,6 +93,9 @@ impl Written {
     /// # Errors
     /// The load survives that, or `kill` fails.
     pub fn until_death(&mut self, socket: &Path, kill: impl FnOnce() -> Result<()>) -> Result<()> {
+        // On a slow machine, the server may be killed before the load has flushed anything.
+        let mut random = Random::new(u64::from(self.flushes) + 1);
+        self.flush_some(&mut Connection::open(socket, &self.disk)?, &mut random)?;
         std::thread::scope(|scope| {
             let load = scope.spawn(|| self.go_on(socket, &AtomicBool::new(false)));
             kill()?;

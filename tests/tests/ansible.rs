@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::pool_of;
@@ -17,6 +18,8 @@ const PLAYBOOK: &str = "- hosts: localhost
   roles: [haversack]
 ";
 
+/// How long one run of the role may take, on a busy machine.
+const PLAY_LIMIT: Duration = Duration::from_secs(900);
 /// Blocks of the origin, 4 KiB each.
 const BLOCKS: u64 = 4096;
 
@@ -48,7 +51,8 @@ impl<'a> Host<'a> {
             "haversack_pools": [{
                 "name": pool_of(place),
                 "devices": [place.path("cache.img")],
-                "staging": "16MiB",
+                // There is room for the whole disk: what is read while none is free is not cached.
+                "staging": "32MiB",
                 "create": { "size": "64M" },
             }],
             "haversack_disks": [{ "name": "vm1", "pool": pool_of(place), "origin": origin, "mode": "wb" }],
@@ -70,7 +74,7 @@ impl<'a> Host<'a> {
         ansible.env("ANSIBLE_PIPELINING", "true").env("ANSIBLE_NOCOLOR", "true");
         // Ansible takes no other encoding.
         ansible.env("LC_ALL", "C.UTF-8");
-        tools::output(ansible)
+        tools::output_within(ansible, PLAY_LIMIT)
     }
 
     /// Runs the role, and returns how many tasks have changed something.

@@ -34,6 +34,25 @@ fn files(place: &Place, daemon: &Haversack<'_>) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
+/// How often the daemon has given a checkpoint up because it could not be written fast enough.
+fn given_up(daemon: &Haversack<'_>) -> usize {
+    daemon.log().matches("writing it is too slow to save time").count()
+}
+
+/// Stops the daemon cleanly, and returns the files of its checkpoint. If it has given the checkpoint up, it is started and
+/// stopped again.
+fn stop(place: &Place, daemon: &mut Haversack<'_>) -> Result<Vec<PathBuf>> {
+    loop {
+        let before = given_up(daemon);
+        daemon.stop()?;
+        if given_up(daemon) == before {
+            return files(place, daemon);
+        }
+        place.say("the checkpoint was given up, because writing it was too slow");
+        daemon.start_again()?;
+    }
+}
+
 fn opened(daemon: &Haversack<'_>) -> usize {
     daemon.log().lines().filter(|line| line.contains(OPENED)).count()
 }
@@ -47,10 +66,10 @@ fn a_pool_opens_from_the_checkpoint_of_its_clean_stop() {
         let mut daemon = Haversack::start(place, settings)?;
         run(&daemon, "write -P 0x42")?;
 
-        daemon.stop()?;
-        check(files(place, &daemon)?.len() == 2, "a clean stop leaves a file for each arena")?;
+        check(stop(place, &mut daemon)?.len() == 2, "a clean stop leaves a file for each arena")?;
+        let count = opened(&daemon);
         daemon.start_again()?;
-        check(opened(&daemon) == 1, "the pool was not opened from its checkpoint")?;
+        check(opened(&daemon) == count + 1, "the pool was not opened from its checkpoint")?;
         check(files(place, &daemon)?.is_empty(), "a checkpoint that was used is still there")?;
         let before = origin.bytes_read()?;
         run(&daemon, "read -P 0x42")?;
@@ -61,31 +80,32 @@ fn a_pool_opens_from_the_checkpoint_of_its_clean_stop() {
         daemon.kill()?;
         check(files(place, &daemon)?.is_empty(), "a kill leaves a checkpoint")?;
         daemon.start_again()?;
-        check(opened(&daemon) == 1, "a killed daemon left a checkpoint that counts")?;
+        check(opened(&daemon) == count + 1, "a killed daemon left a checkpoint that counts")?;
         run(&daemon, "read -P 0x43")?;
         place.say("nothing of it after a kill");
 
-        daemon.stop()?;
-        let kept = files(place, &daemon)?;
+        let kept = stop(place, &mut daemon)?;
         check(kept.len() == 2, "a clean stop leaves a file for each arena")?;
+        let count = opened(&daemon);
         let path = &kept[0];
         let length = std::fs::metadata(path).map_err(Error::io("the checkpoint"))?.len();
         let byte = image::take(path, length / 2, 1)?[0];
         image::put(path, length / 2, &[byte ^ 1])?;
         daemon.start_again()?;
-        check(opened(&daemon) == 1, "a damaged checkpoint was used")?;
+        check(opened(&daemon) == count, "a damaged checkpoint was used")?;
         daemon.wait_for_log(&["the checkpoint of the clean stop is not used", "is damaged"])?;
         let events = daemon.command(&["events"])?;
         check(events.contains("checkpoint-refused"), "no event says why all metadata was read")?;
         run(&daemon, "read -P 0x43")?;
         place.say("a damaged one is refused, and everything is there");
 
-        daemon.stop()?;
+        stop(place, &mut daemon)?;
+        let count = opened(&daemon);
         let mut command = tools::own("haversack")?;
         command.args(["pool", "check"]).args(daemon.settings().device_files(place));
         tools::run(command)?;
         daemon.start_again()?;
-        check(opened(&daemon) == 2, "a check of the stopped pool made its checkpoint void")?;
+        check(opened(&daemon) == count + 1, "a check of the stopped pool made its checkpoint void")?;
         run(&daemon, "read -P 0x43")
     });
 }

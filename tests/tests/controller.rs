@@ -137,6 +137,13 @@ fn watch_for_phase(watch: &mut Monitor, phase: &Phase) -> Result<()> {
     wait_until(&format!("the phase {phase:?}"), PATIENCE, || Ok(watch.migration()?.phase == *phase))
 }
 
+/// Waits until the guard of a command that was killed, or has given up, has done its work. The VM may run before that, and another
+/// command would meet the guard.
+fn wait_for_guard(source: &Qemu) -> Result<()> {
+    let mut watch = source.watch()?;
+    wait_until("the end of the guard's work", PATIENCE, || Ok(!watch.has(Capability::PauseBeforeSwitchover)?))
+}
+
 fn is_running(qemu: &Qemu) -> bool {
     qemu.watch().and_then(|mut watch| Ok(watch.run_state()?)).is_ok_and(|state| state == "running")
 }
@@ -217,7 +224,8 @@ fn killed_while_the_vm_stops(
     let name = format!("stops-{hold}");
     let mut process = pair.start_command(&name, source, &there, &["--at-once", "--hold", hold])?;
     let mut watch = source.watch()?;
-    watch.set_patience(Duration::from_millis(500));
+    // A QEMU that is only slow answers within this time.
+    watch.set_patience(Duration::from_secs(2));
     wait_until("QEMU to wait for the disk", PATIENCE, || {
         Ok(matches!(watch.run_state(), Err(QmpError::Silent { .. })))
     })?;
@@ -243,7 +251,8 @@ fn killed_while_the_vm_stops(
 /// The destination lacks a disk of the VM. The source may notice this while it sends, or consider the VM sent. The
 /// latter must happen once.
 fn refused_by_the_destination(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
-    wait_until("a VM that is refused when it has been sent", PATIENCE, || {
+    // It takes several attempts.
+    wait_until("a VM that is refused when it has been sent", PATIENCE * 3, || {
         pair.count += 1;
         let (name, disks) = (format!("lacking{}", pair.count), pair.attachments(1 - pair.from));
         let there = Qemu::expect(pair.place, &name, &disks[..1], &[])?;
@@ -316,7 +325,8 @@ fn given_up(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     process.interrupt()?;
     check(process.wait(PATIENCE)?.code() == Some(5), "the end of a move that was given up")?;
     load.advance(100)?;
-    for limit in [&["--fill-within", "100ms"][..], &["--at-once", "--hold", "100ms"]] {
+    // The daemon must have answered before the end of the hold.
+    for limit in [&["--fill-within", "100ms"][..], &["--at-once", "--hold", "3s"]] {
         let there = pair.expect(&[])?;
         let more = [limit, &["--on-timeout", "cancel"]].concat();
         let output = tools::output(pair.command(load.guest().qemu(), &there, &more)?)?;
@@ -364,7 +374,7 @@ fn refused(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
 
     // And it can still be moved.
     let there = pair.expect(&[])?;
-    let more = ["--at-once", "--hold", "100ms"];
+    let more = ["--at-once", "--hold", "3s"];
     let output = tools::output(pair.command(load.guest().qemu(), &there, &more)?)?;
     ended(&output, 0, &format!("The VM runs on host '{}'", NAMES[1 - pair.from]))?;
     pair.has_moved(load, there)
@@ -412,6 +422,7 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
         pair.has_moved(load, there)?;
         pair.wait_for_dirty_blocks()?;
     } else {
+        wait_for_guard(source)?;
         drop(there);
     }
 
@@ -456,10 +467,14 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     // The time limit of the stopped VM works as well. The VM moves, but its disks cannot.
     let there = pair.expect(&[])?;
     let source = load.guest().qemu();
-    let more = [&patient[..], &["--at-once", "--hold", "6s", "--wait"]].concat();
+    let more = [&patient[..], &["--at-once", "--hold", "15s", "--wait"]].concat();
     let mut process = pair.start_command("held", source, &there, &more)?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
-    // Until the daemon has said that the queues have stopped: without that the VM is not sent.
+    // Until the daemon has said that the queues have stopped: without that the VM is not sent. The command asks it all
+    // the time.
+    wait_until("queues that have stopped", PATIENCE, || {
+        Ok(pair.here().json(&["migrate", "status", "vm1"])?["vhost_user_queues"] == 0)
+    })?;
     std::thread::sleep(Duration::from_secs(3));
     pair.here().process()?.pause()?;
     process.wait_for_text("time limit reached")?;
@@ -522,10 +537,11 @@ fn killed_controllers(pair: &mut Pair<'_>, load: &mut Load<'_>, random: &mut Ran
             pair.has_moved(load, there)?;
         } else {
             load.advance(50)?;
+            wait_for_guard(load.guest().qemu())?;
             // A QEMU that has been cancelled ends.
             drop(there);
             let there = pair.expect(&[])?;
-            let more = ["--at-once", "--hold", "100ms"];
+            let more = ["--at-once", "--hold", "3s"];
             let output = tools::output(pair.command(load.guest().qemu(), &there, &more)?)?;
             ended(&output, 0, "The VM runs on host")?;
             pair.has_moved(load, there)?;

@@ -50,12 +50,17 @@ fn start<'a>(hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haver
         Settings { more, ..Settings::new(128, vec![]) }
     };
     let both = Haversack::start_both(places, [settings("alpha"), settings("beta")])?;
+    wait_for_hosts([&both[0], &both[1]])?;
+    Ok(both)
+}
+
+/// Waits until the hosts are connected. A disk cannot be attached while another host that may have it is not.
+fn wait_for_hosts(both: [&Haversack<'_>; 2]) -> Result<()> {
     let is_connected = |host: &Haversack<'_>| {
         let listed = host.json(&["host", "list"]).unwrap_or_default();
         listed[0]["is_connected"] == true
     };
-    wait_until("the hosts", PATIENCE, || Ok(both.iter().all(is_connected)))?;
-    Ok(both)
+    wait_until("the hosts", PATIENCE, || Ok(both.iter().all(|host| is_connected(host))))
 }
 
 #[test]
@@ -71,6 +76,7 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         drop(guest);
         alpha.detach("vm1")?;
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
+        wait_for_hosts([&alpha, &beta])?;
         attach(&beta, &origin, &[])?;
         check(state(&beta, "vm1")? == "waiting", "it is beta's before anybody uses it there")?;
         // A guest that boots reads first.
@@ -118,6 +124,7 @@ fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
         check(error.contains("dirty"), format!("detached with dirty blocks: {error}"))?;
         alpha.command(&["disk", "detach", "vm1", "--force"])?;
         let origin = Nbdkit::file(place, "origin1", &file)?;
+        wait_for_hosts([&alpha, &beta])?;
         let error = refused(attach(&beta, &origin, &[]))?;
         check(error.contains("32768 bytes of it that its origin does not have"), format!("dirty: {error}"))?;
         // Doing what the error says works.
@@ -147,14 +154,15 @@ fn a_disk_is_detached_when_its_blocks_have_come_from_where_it_was() {
         let mut guest = client(&beta)?;
         guest.fill_durably(0..1, 2)?;
         check(state(&beta, "vm1")? == "arriving", "nothing is left at alpha")?;
+        // Beta fetches the rest as soon as it is to detach the disk, so alpha detaches it before.
+        alpha.detach("vm1")?;
+        check(may_be_dirty(&alpha)?, "alpha has dirty blocks for beta, and has not recorded that")?;
         alpha.process()?.pause()?;
         let error = refused(beta.command(&["disk", "detach", "vm1", "--force"]))?;
         check(error.contains("only on host 'alpha'"), format!("without alpha: {error}"))?;
         check(state(&beta, "vm1")? == "arriving", "it was not detached")?;
         alpha.process()?.resume()?;
         drop(guest);
-        alpha.detach("vm1")?;
-        check(may_be_dirty(&alpha)?, "alpha has dirty blocks for beta, and has not recorded that")?;
         beta.detach("vm1")?;
         wait_until("alpha's record", PATIENCE, || may_be_dirty(&alpha).map(|is_dirty| !is_dirty))?;
         for block in 0..BLOCKS {

@@ -8,6 +8,7 @@ mod elsewhere;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use elsewhere::{ELSEWHERE, Elsewhere};
 use haversack_e2e::ceph::Ceph;
@@ -17,6 +18,8 @@ use haversack_e2e::{Error, Place, Result, network::Network, test, tools};
 
 /// If fewer commands than this are found, the search no longer fits the documents.
 const LEAST_COMMANDS: usize = 200;
+/// How long all commands of a page may take, on a busy machine.
+const PAGE_LIMIT: Duration = Duration::from_secs(1200);
 /// More than any network here has.
 const MBITS: u32 = 10_000;
 
@@ -130,7 +133,7 @@ fn run(place: &Place, page: &str) -> Result<()> {
         Some(network) => tools::in_network(&command, &network.namespace(0))?,
         None => command,
     };
-    let output = tools::output(command)?;
+    let output = tools::output_within(command, PAGE_LIMIT)?;
     let mut wrong = String::new();
     for shown in shown.iter().filter(here) {
         if let Err(error) = check_command(place, shown) {

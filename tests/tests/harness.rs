@@ -185,7 +185,7 @@ fn tgt_serves_an_iscsi_disk() {
         target.kill()?;
         guest.begin("verify vda")?;
         let _back = Tgt::start(place, "tgt", &file, Some(port))?;
-        guest.finish("verify vda", Duration::from_secs(60))?.clean()?;
+        guest.finish("verify vda", PATIENCE)?.clean()?;
         guest.off()?;
         scenario::same_digest(&file, &digest)
     });

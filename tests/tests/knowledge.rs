@@ -76,9 +76,11 @@ fn a_guest_gets_its_disk_although_the_host_that_it_was_released_to_is_dead() {
         let mut guest = client(&hosts[0])?;
         guest.send(Command::Write, 0, BLOCK as u32, &[6; BLOCK])?;
         wait_until("the advice", PATIENCE, || event(&hosts[0], "haversack disk own vm1"))?;
-        let status = hosts[0].json(&["migrate", "status", "vm1"])?;
-        let error = status["error"].as_str().unwrap_or_default();
-        check(error.contains("'gamma', which is not connected"), format!("the status says: {error}"))?;
+        // The event comes a moment earlier.
+        wait_until("the status that says it", PATIENCE, || {
+            let status = hosts[0].json(&["migrate", "status", "vm1"])?;
+            Ok(status["error"].as_str().unwrap_or_default().contains("'gamma', which is not connected"))
+        })?;
         let own = ["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"];
         hosts[0].command(&[&own[..], &["--without-fence", "beta,gamma"]].concat())?;
         guest.answer(|_| 0)?;

@@ -56,11 +56,13 @@ fn host<'a>(place: &'a Place, directory: &Path, tables: String) -> Result<Havers
     Ok(host)
 }
 
-/// Writes the hook's settings for a daemon whose vhost-user sockets are in `sockets`. `rules` is the end of the file.
+/// Writes the hook's settings for a daemon whose vhost-user sockets are in `sockets`. `rules` is the end of the file. If
+/// it does not set `detach_time`, the hook waits for as long as a busy machine may take.
 fn settings(host: &Haversack<'_>, path: &Path, sockets: &Path, rules: &str) -> Result<()> {
     let program = tools::own("haversack")?;
+    let detach_time = if rules.contains("detach_time") { "" } else { "detach_time = 60\n" };
     let text = format!(
-        "program = {:?}\ncontrol = {:?}\nsockets = [{sockets:?}]\nattach_time = 5\ndetach_time = 1\n{rules}",
+        "program = {:?}\ncontrol = {:?}\nsockets = [{sockets:?}]\nattach_time = 60\n{detach_time}{rules}",
         Path::new(program.get_program()),
         host.socket("control.sock"),
     );
@@ -191,7 +193,8 @@ fn disks_are_attached_before_a_domain_starts_and_detached_when_it_has_ended() {
         let xml = domain(&sockets);
         let hook = place.path("hook.toml");
         let template = place.path("{name}.img").display().to_string();
-        settings(&host, &hook, &sockets, &rule("vm?", &template, &pool))?;
+        let rules = rule("vm?", &template, &pool);
+        settings(&host, &hook, &sockets, &rules)?;
         let both = |state| [("vm1", state), ("vm2", state)];
 
         for operation in
@@ -224,8 +227,12 @@ fn disks_are_attached_before_a_domain_starts_and_detached_when_it_has_ended() {
         client.args(["-f", "raw", "-c", "sleep 1000000", &host.uri("vm2")]);
         let client = Process::start(place, "client", &client)?;
         wait_until("the client", PATIENCE, || Ok(host.json(&["disk", "show", "vm2"])?["clients"] == 1))?;
+        // For so long the hook tries.
+        settings(&host, &hook, &sockets, &format!("detach_time = 3\n{rules}"))?;
         ended(&call(&hook, RELEASE, &xml)?, 0, "is in use by NBD client")?;
-        check_listed(&host, &[("vm1", "detached"), ("vm2", "attached")])?;
+        wait_until("the detach of vm1", PATIENCE, || Ok(listed(&host, "vm1")? == "detached"))?;
+        check_listed(&host, &[("vm2", "attached")])?;
+        settings(&host, &hook, &sockets, &rules)?;
         client.kill()?;
         ended(&call(&hook, RELEASE, &xml)?, 0, "")?;
         check_listed(&host, &both("detached"))?;
@@ -327,12 +334,12 @@ fn disks_of_the_metadata_are_attached() {
 #[test]
 fn a_domain_that_starts_again_does_not_wait_for_the_writing_back() {
     test("the libvirt hook and a slow origin", |place| {
-        let origin = Nbdkit::start(place, "slow", &["--filter=delay", "memory", "16M", "wdelay=4"])?;
+        let origin = Nbdkit::start(place, "slow", &["--filter=delay", "memory", "16M", "wdelay=12"])?;
         let host = Haversack::start(place, Settings::new(64, Vec::new()))?;
         let sockets = place.path("run");
         let hook = place.path("hook.toml");
         let rules = rule("vm1", &origin.uri(), &host.pool()) + &rule("vm2", &origin.uri(), &host.pool());
-        settings(&host, &hook, &sockets, &rules)?;
+        settings(&host, &hook, &sockets, &format!("detach_time = 3\n{rules}"))?;
         let whole = domain(&sockets);
         // One disk: two must not have one origin.
         let (before, after) = whole.split_once("    <disk type='vhostuser'").unwrap_or_default();
@@ -347,7 +354,8 @@ fn a_domain_that_starts_again_does_not_wait_for_the_writing_back() {
         check_listed(&host, &[("vm2", "attached")])?;
         clients::qemu_io(&host.uri("vm2"), &["read -P 7 0 1M"])?;
 
-        // If it does not start again, the daemon detaches it.
+        // If it does not start again, the daemon detaches it. What was dirty before may be written back by now.
+        clients::qemu_io(&host.uri("vm2"), &["write -P 7 0 1M"])?;
         ended(&call(&hook, RELEASE, &xml)?, 0, "still being written back")?;
         wait_until("the detach", PATIENCE, || Ok(listed(&host, "vm2")? == "detached"))?;
         clients::qemu_io(&origin.uri(), &["read -P 7 0 1M"]).map(|_| ())

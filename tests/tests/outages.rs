@@ -7,6 +7,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Guest, image, test};
 
 /// How long an origin is gone.
@@ -48,14 +49,15 @@ fn a_full_cache_before_a_dead_origin_makes_writes_wait() {
     test("full cache, dead origin", |place| {
         let file = image::zeroes(place, "vm1.img", 256)?;
         let origin = Nbdkit::file(place, "origin", &file)?;
-        let daemon = Haversack::start(place, Settings::new(32, vec![Disk::new("vm1", origin.uri())]))?;
+        let disk = Disk::new("vm1", origin.uri()).with("origin_wait = \"10min\"");
+        let daemon = Haversack::start(place, Settings::new(32, vec![disk]))?;
         let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1")])?;
         guest.ask("open vda vm1 zeroes")?;
         origin.kill()?;
         place.say("origin killed");
         let mut load = Load::start_writes(place, &mut guest, &["vda"], 1)?;
         load.advance(20)?;
-        load.wait_for_stall(Duration::from_secs(5), Duration::from_secs(60))?;
+        load.wait_for_stall(Duration::from_secs(5), PATIENCE)?;
         place.say(&format!("the cache is full after {:?} writes", load.requests()?));
         let _back = Nbdkit::file(place, "origin", &file)?;
         load.advance(300)?;

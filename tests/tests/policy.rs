@@ -10,7 +10,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::verify::Verifier;
-use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, tools};
+use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, test_alone, tools};
 use serde_json::Value;
 
 /// The cache, in MiB.
@@ -106,7 +106,8 @@ fn replay(daemon: &Haversack<'_>) -> Result<()> {
 
 #[test]
 fn a_scan_does_not_push_out_local_reads() {
-    test("a scan beside local reads", |place| {
+    // What is measured in a window depends on how much is read in it.
+    test_alone("a scan beside local reads", |place| {
         let daemon = daemon_with(place, RWSS)?;
         keeps_the_local_disk(place, &daemon, "rwss", 0)?;
 
@@ -371,8 +372,9 @@ fn what_was_measured_of_a_disk_moves_with_it() {
             Settings { more: hosts.tables(me) + &policy, ..Settings::new(CACHE_MIB, vec![disk]) }
         };
         let new = disk().with("from = \"none\"");
+        // Long enough to use most blocks twice on a slow machine too, and seldom over before the window is made long.
         let [alpha, beta] =
-            Haversack::start_both(&places, [settings(new, "alpha", "2s"), settings(disk(), "beta", "1h")])?;
+            Haversack::start_both(&places, [settings(new, "alpha", "10s"), settings(disk(), "beta", "1h")])?;
         // It uses each block again and again.
         let mut client = Verifier::new(&alpha.socket("nbd.sock"), "vm1", USED_BLOCKS, 1);
         let least = USED_BLOCKS as u64 * 4096 / 2;

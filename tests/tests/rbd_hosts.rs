@@ -321,7 +321,7 @@ fn a_host_that_was_fenced_after_it_detached_an_rbd_image_locks_it_again_only_if_
         let [alpha, mut beta] = start(&origin, &hosts, &places, "")?;
         client(&alpha)?.fill_durably(0..8, 1)?;
         alpha.command(&["disk", "flush", "vm1"])?;
-        alpha.command(&["disk", "detach", "vm1"])?;
+        alpha.detach("vm1")?;
         check(lockers(&ceph)? == ["beta"], "alpha is still locked")?;
         let (done, said) = fence(place, &origin, "Alpha", "BETA")?;
         check(done && said.contains("0 clients"), format!("not fenced: {said}"))?;

@@ -218,7 +218,11 @@ fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
 fn is_private(state: &Path, expected: &[&str]) -> Result<()> {
     let files = files_below(state)?;
     for file in &files {
-        let metadata = std::fs::symlink_metadata(file).map_err(Error::io(file.display().to_string()))?;
+        let metadata = match std::fs::symlink_metadata(file) {
+            // It was new, and has just replaced an older one.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            found => found.map_err(Error::io(file.display().to_string()))?,
+        };
         let mode = metadata.permissions().mode() & 0o7777;
         check(mode & FORBIDDEN == 0, format!("{} has mode {mode:o}", file.display()))?;
     }

@@ -348,6 +348,8 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         qemu_io(&uri, &["write -P 1 0 64k", "flush"])?;
         let said = run("127.0.0.1:1", mapped);
         check(said.contains("1 client of vms/vm1 blocklisted"), format!("it says: {said}"))?;
+        // The OSD hears of the blocklist from the monitor, or from the next client that knows it.
+        ceph.watchers("vm1")?;
         let written = qemu_io(&uri, &["write -P 2 0 64k", "flush"]);
         check(written.is_err(), "a blocklisted client writes")?;
         let copy = place.path("copy.img");

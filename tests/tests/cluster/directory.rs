@@ -17,16 +17,21 @@ use haversack_etcd::{Config, Directory, TlsFiles};
 use super::raw::Raw;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// What never waits for etcd takes less than this, even on a busy machine.
-const AT_ONCE: Duration = Duration::from_millis(300);
+/// A lease that does not end while a test waits for something that takes no time.
+const LONG_LEASE: Duration = Duration::from_secs(60);
+/// What never waits for etcd takes less than this, even on a busy machine. What waits takes at least 2 s.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn failed(error: impl std::fmt::Display) -> Error {
     Error::Check(error.to_string())
 }
 
 fn start(name: &str, endpoints: &[String]) -> Result<Directory> {
-    let config =
-        Config { endpoints: endpoints.to_vec(), tls: None, user: None, name: name.into(), lease: LEASE };
+    start_with(name, endpoints, LEASE)
+}
+
+fn start_with(name: &str, endpoints: &[String], lease: Duration) -> Result<Directory> {
+    let config = Config { endpoints: endpoints.to_vec(), tls: None, user: None, name: name.into(), lease };
     Directory::start(config).map_err(failed)
 }
 
@@ -138,7 +143,8 @@ fn at_once<T>(what: &str, call: impl FnOnce() -> T) -> Result<T> {
 fn hosts_see_each_other_and_write_only_what_has_changed() {
     test("reports", |place| {
         let etcd = Etcd::start(place)?;
-        let (alpha, beta) = (start("alpha", &[etcd.endpoint()])?, start("beta", &[etcd.endpoint()])?);
+        let alpha = start_with("alpha", &[etcd.endpoint()], LONG_LEASE)?;
+        let beta = start("beta", &[etcd.endpoint()])?;
         alpha.report(report(&alpha, 1, &[("vm1", 1), ("vm2", 0)]));
         until_seen(&beta, "alpha", 1)?;
         until("the disks", || beta.view().disks.len() == 2)?;
@@ -171,7 +177,7 @@ fn hosts_see_each_other_and_write_only_what_has_changed() {
         drop(alpha);
         let begin = Instant::now();
         until("the end of alpha", || !beta.view().hosts.contains_key("alpha"))?;
-        check(begin.elapsed() < LEASE, "it was not told")?;
+        check(begin.elapsed() < LONG_LEASE / 2, "it was not told")?;
         check(beta.view().away() == BTreeSet::from(["alpha"]), "it is unknown")?;
         check(beta.view().disks["id-vm1"].record.host == "alpha", "its disk has another owner")
     });
@@ -273,7 +279,8 @@ fn a_paused_etcd_is_noticed_and_a_lost_lease_replaced() {
             .set_tenant("blue", Some(&TenantRecord { weight: 1.0, reservation_bytes: 0, limit_bytes: None }))
             .err();
         let refused = refused.ok_or_else(|| failed("a call was not refused"))?.to_string();
-        check(begin.elapsed() < Duration::from_secs(8), format!("a call took {:?}", begin.elapsed()))?;
+        // It is given up after 10 s.
+        check(begin.elapsed() < Duration::from_secs(15), format!("a call took {:?}", begin.elapsed()))?;
         check(refused.contains(&etcd.endpoint()), format!("the endpoint is missing: {refused}"))?;
         until_away(&alpha)?;
         until("the end of the lease", || alpha.status().lease_left.is_none())?;
@@ -456,7 +463,10 @@ fn a_partitioned_host_does_not_take_its_disks_back() {
         alpha.report(report(&alpha, 1, &[("vm1", 4)]));
         until("the disk", || beta.view().disks.contains_key("id-vm1"))?;
         beta.report(report(&beta, 1, &[("vm1", 5)]));
-        until("the move", || alpha.view().disks["id-vm1"].record == disk("vm1", "beta", 5))?;
+        // Alpha may see its own report later than beta does.
+        until("the move", || {
+            alpha.view().disks.get("id-vm1").is_some_and(|seen| seen.record == disk("vm1", "beta", 5))
+        })?;
         alpha.report(report(&alpha, 2, &[("vm1", 4)]));
         until_seen(&beta, "alpha", 2)?;
         until("the conflict", || !alpha.status().conflicts.is_empty())?;

@@ -1,6 +1,6 @@
 //! End-to-end tests: real guests, clients and servers around the daemon. One program, since each one takes long to link.
 //!
-//! `cargo test --release -p haversack-e2e --test all NAME` runs those whose names contain NAME.
+//! `cargo test --release -p haversack-e2e --test e2e NAME` runs those whose names contain NAME.
 
 mod ansible;
 mod checkpoint;

@@ -452,8 +452,7 @@ impl<'a> Haversack<'a> {
 
     /// A disk for a guest, over NBD.
     pub fn nbd(&self, disk: &str) -> Attachment {
-        let reconnect_s = PATIENCE.as_secs() as u32;
-        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s }
+        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s: 60 }
     }
 
     /// The URI of a disk's NBD export.

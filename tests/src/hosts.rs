@@ -84,3 +84,15 @@ pub fn wait_until_moved(from: &Haversack<'_>, to: &Haversack<'_>, disk: &str) ->
         Ok(state(to, disk)? == "here" && matches!(state(from, disk)?.as_str(), "away" | "waiting"))
     })
 }
+
+/// Waits until a host is connected to all others. While another host that may have a disk is not connected, the disk cannot be
+/// attached.
+///
+/// # Errors
+/// If that takes too long.
+pub fn wait_until_connected(host: &Haversack<'_>) -> Result<()> {
+    tools::wait_until("the other hosts", PATIENCE, || {
+        let listed = host.json(&["host", "list"]).unwrap_or_default();
+        Ok(listed.as_array().is_some_and(|hosts| hosts.iter().all(|other| other["is_connected"] == true)))
+    })
+}

@@ -113,12 +113,29 @@ impl Process {
         self.child.wait().map_err(Error::io("wait"))
     }
 
-    /// Stops the server where it is: its sockets stay open and nobody answers.
+    /// Stops the server where it is: its sockets stay open and nobody answers. Returns when it has stopped: on a busy
+    /// machine, its threads run on for a while after the signal.
     ///
     /// # Errors
     /// If it is gone.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        wait_until(&format!("the pause of {}", self.name), PATIENCE, || self.is_stopped())
+    }
+
+    /// Returns whether no thread of it runs user code any more. One that waits for a device stops when that has answered.
+    fn is_stopped(&self) -> Result<bool> {
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        for task in std::fs::read_dir(&tasks).map_err(Error::io(tasks.clone()))? {
+            let path = task.map_err(Error::io(tasks.clone()))?.path().join("stat");
+            // A thread may have ended meanwhile.
+            let Ok(stat) = std::fs::read_to_string(path) else { continue };
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            if !matches!(state, Some('T' | 't' | 'D' | 'Z' | 'X')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Undoes [`Process::pause`].

@@ -3,7 +3,7 @@
 use haversack_e2e::connection::Connection;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::hosts::{Hosts, state};
+use haversack_e2e::hosts::{Hosts, state, wait_until_connected};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Place, Result, image, test};
@@ -50,17 +50,8 @@ fn start<'a>(hosts: &Hosts, places: &'a [Place; 2], more: &str) -> Result<[Haver
         Settings { more, ..Settings::new(128, vec![]) }
     };
     let both = Haversack::start_both(places, [settings("alpha"), settings("beta")])?;
-    wait_for_hosts([&both[0], &both[1]])?;
+    both.iter().try_for_each(wait_until_connected)?;
     Ok(both)
-}
-
-/// Waits until the hosts are connected. A disk cannot be attached while another host that may have it is not.
-fn wait_for_hosts(both: [&Haversack<'_>; 2]) -> Result<()> {
-    let is_connected = |host: &Haversack<'_>| {
-        let listed = host.json(&["host", "list"]).unwrap_or_default();
-        listed[0]["is_connected"] == true
-    };
-    wait_until("the hosts", PATIENCE, || Ok(both.iter().all(|host| is_connected(host))))
 }
 
 #[test]
@@ -76,7 +67,8 @@ fn a_disk_that_its_host_has_detached_moves_when_it_is_used_elsewhere() {
         drop(guest);
         alpha.detach("vm1")?;
         alpha.kill_and_restart(std::time::Duration::from_millis(10))?;
-        wait_for_hosts([&alpha, &beta])?;
+        wait_until_connected(&alpha)?;
+        wait_until_connected(&beta)?;
         attach(&beta, &origin, &[])?;
         check(state(&beta, "vm1")? == "waiting", "it is beta's before anybody uses it there")?;
         // A guest that boots reads first.
@@ -124,7 +116,8 @@ fn a_disk_that_was_detached_with_dirty_blocks_stays_until_it_is_clean() {
         check(error.contains("dirty"), format!("detached with dirty blocks: {error}"))?;
         alpha.command(&["disk", "detach", "vm1", "--force"])?;
         let origin = Nbdkit::file(place, "origin1", &file)?;
-        wait_for_hosts([&alpha, &beta])?;
+        wait_until_connected(&alpha)?;
+        wait_until_connected(&beta)?;
         let error = refused(attach(&beta, &origin, &[]))?;
         check(error.contains("32768 bytes of it that its origin does not have"), format!("dirty: {error}"))?;
         // Doing what the error says works.

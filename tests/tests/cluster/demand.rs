@@ -193,11 +193,20 @@ fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
         }
         let mut holds =
             |daemons: &[Haversack<'_>], guests: &mut [Connection; 2], time: Duration| -> Result<()> {
-                let begin = Instant::now();
+                let (begin, mut held, mut exceeded) = (Instant::now(), Instant::now(), 0);
                 while begin.elapsed() < time {
                     work(guests)?;
                     let bytes = together(daemons)?;
-                    check(bytes <= MOST_BYTES, format!("{bytes} bytes with a limit of {LIMIT_MIB} MiB"))?;
+                    // When demand is measured differently, the hosts exchange space, and one of them gives its part up only
+                    // as its disk gets new blocks.
+                    exceeded += 1;
+                    if bytes <= MOST_BYTES {
+                        (held, exceeded) = (Instant::now(), 0);
+                    }
+                    check(
+                        exceeded < 3 || held.elapsed() < WINDOW * 2,
+                        format!("{bytes} bytes with a limit of {LIMIT_MIB} MiB"),
+                    )?;
                 }
                 Ok(())
             };

@@ -8,7 +8,7 @@ use haversack_e2e::ceph::Ceph;
 use haversack_e2e::error::check;
 use haversack_e2e::etcd::Etcd;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::hosts::{Hosts, state};
+use haversack_e2e::hosts::{Hosts, state, wait_until_connected};
 use haversack_e2e::tools::{self, PATIENCE, wait_until};
 use haversack_e2e::written::Written;
 use haversack_e2e::{Error, Place, Result, test_alone};
@@ -225,6 +225,7 @@ fn come_back(scene: &mut Scene<'_>, dead: usize, heir: usize) -> Result<()> {
     check(!scene.lockers()?.contains(&NAMES[dead].to_owned()), "it has locked the image again")?;
     check_image(scene, heir)?;
     scene.daemons[dead].command(&["disk", "forget", "vm1", "--confirm", "vm1"])?;
+    wait_until_connected(&scene.daemons[dead])?;
     scene.daemons[dead].attach("vm1")?;
     check(state(&scene.daemons[dead], "vm1")? == "waiting", "it has the disk")?;
     check(scene.lockers()? == NAMES, format!("locked by {:?}", scene.lockers()?))?;

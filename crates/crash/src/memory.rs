@@ -3,6 +3,8 @@
 //! A kill inside a call into the core is simulated by letting the call finish and then reverting, from an undo list,
 //! every store to surviving memory from the chosen one on.
 
+use std::cell::RefCell;
+
 use haversack_core::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, Payloads, RequestTag};
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
 
@@ -86,18 +88,39 @@ enum Undo {
     Descriptor(u32, [u8; DESCRIPTOR_BYTES]),
 }
 
+/// How much memory is kept for the next processes that start.
+const MOST_SPARE: usize = 16;
+
+thread_local! {
+    /// Memory of processes that have ended, all zero again: most of it was never written, and it need not be allocated.
+    static SPARE: RefCell<Vec<HeapMemory<Buffers>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Memory that can be reverted to any store.
 pub struct SimMemory {
     inner: HeapMemory<Buffers>,
     armed: Option<u64>,
     undo: Vec<Undo>,
+    /// By frame: it may have been written.
+    written: Vec<bool>,
 }
 
 impl SimMemory {
     /// Makes memory with this many staging and transfer frames, all zero.
     pub fn new(staging_frames: u32, transfer_frames: u32) -> Self {
-        let inner = HeapMemory::new(staging_frames, transfer_frames, Buffers::default());
-        SimMemory { inner, armed: None, undo: Vec::new() }
+        let frames = staging_frames + transfer_frames;
+        let fits = |spare: &HeapMemory<Buffers>| {
+            (spare.staging_frames(), spare.frames()) == (staging_frames, frames)
+        };
+        let spare = SPARE
+            .with_borrow_mut(|spares| spares.iter().position(fits).map(|place| spares.swap_remove(place)));
+        let new = || HeapMemory::new(staging_frames, transfer_frames, Buffers::default());
+        let inner = spare.unwrap_or_else(new);
+        SimMemory { inner, armed: None, undo: Vec::new(), written: vec![false; frames as usize] }
+    }
+
+    fn writes(&mut self, frame: FrameNo) {
+        self.written[frame.0 as usize] = true;
     }
 
     /// Returns the guests' buffers.
@@ -107,6 +130,7 @@ impl SimMemory {
 
     /// Returns a frame for the transfer of device data; not a store of the core.
     pub fn dma(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
+        self.writes(frame);
         self.inner.frame_mut(frame)
     }
 
@@ -142,12 +166,13 @@ impl SimMemory {
         }
         self.armed = None;
         for frame in self.inner.staging_frames()..self.inner.frames() {
-            self.inner.frame_mut(FrameNo(frame)).fill(0xDB);
+            self.dma(FrameNo(frame)).fill(0xDB);
         }
         self.inner.payloads.0.iter_mut().for_each(|buffer| buffer.tag = 0);
     }
 
     fn note(&mut self, frame: FrameNo, at: usize, len: usize) {
+        self.writes(frame);
         if self.armed.is_some() && frame.0 < self.inner.staging_frames() && self.due() {
             let old = self.inner.frame(frame)[at..at + len].to_vec();
             self.undo.push(Undo::Bytes(frame, at, old));
@@ -163,6 +188,26 @@ impl SimMemory {
                 false
             }
         }
+    }
+}
+
+impl Drop for SimMemory {
+    /// Keeps the memory for another process.
+    fn drop(&mut self) {
+        let mut inner = std::mem::replace(&mut self.inner, HeapMemory::new(0, 0, Buffers::default()));
+        for frame in (0..inner.frames()).filter(|frame| self.written[*frame as usize]) {
+            inner.frame_mut(FrameNo(frame)).fill(0);
+        }
+        for index in 0..=inner.staging_frames() {
+            inner.store_descriptor(index, &[0; DESCRIPTOR_BYTES]);
+        }
+        inner.payloads = Buffers::default();
+        SPARE.with_borrow_mut(|spares| {
+            if spares.len() >= MOST_SPARE {
+                spares.remove(0);
+            }
+            spares.push(inner);
+        });
     }
 }
 

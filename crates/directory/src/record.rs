@@ -4,6 +4,7 @@
 //! version is not understood, and is left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -262,8 +263,25 @@ pub struct BalanceRecord {
     /// The time of the cluster in microseconds: it advances while a host balances, by that host's monotonic clock. It
     /// is not the time of day.
     pub clock_us: u64,
-    /// What was observed and moved.
-    pub state: serde_json::Value,
+    /// What was observed and moved. Copies of a record share it.
+    #[serde(with = "shared")]
+    pub state: Arc<serde_json::Value>,
+}
+
+/// A value that is shared in memory is written like any other.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub fn serialize<S: Serializer>(value: &Arc<Value>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().serialize(to)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Arc<Value>, D::Error> {
+        Value::deserialize(from).map(Arc::new)
+    }
 }
 
 /// The most bytes of a name: hosts, pools, disks, VMs and tenants.
@@ -420,9 +438,12 @@ pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 /// Reads a record.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Result<T, RecordError> {
     let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
-    let Version { version } = serde_json::from_slice(bytes).map_err(malformed)?;
-    if version > VERSION {
-        return Err(RecordError::Later { found: version });
+    // All records that are written begin like this. Others are read twice.
+    if !bytes.starts_with(br#"{"version":1,"#) {
+        let Version { version } = serde_json::from_slice(bytes).map_err(malformed)?;
+        if version > VERSION {
+            return Err(RecordError::Later { found: version });
+        }
     }
     let record: T = serde_json::from_slice(bytes).map_err(malformed)?;
     record.check().map_err(RecordError::Malformed)?;
@@ -441,12 +462,15 @@ mod tests {
         assert_eq!(decode::<DrainRecord>(&bytes).unwrap(), drain);
         assert_eq!(decode::<DrainRecord>(br#"{"version":1,"by":"operator","new":[1]}"#).unwrap(), drain);
         assert_eq!(decode::<DrainRecord>(br#"{"version":1}"#).unwrap(), DrainRecord::default());
+        // The version need not come first.
+        assert_eq!(decode::<DrainRecord>(br#"{"by":"operator","version":1}"#).unwrap(), drain);
     }
 
     #[test]
     fn a_later_version_and_nonsense_are_errors() {
-        let later = decode::<DrainRecord>(br#"{"version":2,"by":"operator"}"#);
-        assert_eq!(later, Err(RecordError::Later { found: 2 }));
+        for later in [&br#"{"version":2,"by":"operator"}"#[..], br#"{"by":"operator","version":2}"#] {
+            assert_eq!(decode::<DrainRecord>(later), Err(RecordError::Later { found: 2 }));
+        }
         for bytes in [&b""[..], b"1", b"{}", b"{\"version\":-1}", b"\xff"] {
             assert!(matches!(decode::<DrainRecord>(bytes), Err(RecordError::Malformed(_))));
         }

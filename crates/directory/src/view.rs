@@ -145,15 +145,22 @@ impl View {
     pub fn note(&mut self, write: &Write, revision: i64, at: Instant) {
         let key = &write.key;
         match &write.value {
-            Some(value) => {
-                let created = self.created(key).unwrap_or(revision);
-                self.set(key, value, Stamp { created, revision, lease: write.lease, at });
-            }
+            Some(value) => self.set(key, value, self.stamp_of(write, revision, at)),
             None => {
                 self.deleted.insert(key.clone(), revision);
                 self.delete_key(key, revision, at);
             }
         }
+    }
+
+    /// Does the same as [`View::note`] for a write that sets a value, which is already decoded.
+    pub fn note_value(&mut self, write: &Write, value: &Value, revision: i64, at: Instant) {
+        self.put_value(&write.key, value, self.stamp_of(write, revision, at));
+    }
+
+    fn stamp_of(&self, write: &Write, revision: i64, at: Instant) -> Stamp {
+        let created = self.created(&write.key).unwrap_or(revision);
+        Stamp { created, revision, lease: write.lease, at }
     }
 
     /// Records that all changes up to a revision have been applied.
@@ -480,6 +487,21 @@ pub(crate) mod tests {
         assert!(view.intents.contains_key("id"));
         view.reached(7);
         assert!(view.deleted.is_empty());
+    }
+
+    #[test]
+    fn a_change_is_noted_alike_whether_its_value_is_decoded_or_not() {
+        let at = Instant::now();
+        let key = Key::Intent("id".into());
+        let write = Write::put(key.clone(), crate::record::encode(&intent())).with_lease(9);
+        let mut views = [View::default(), View::default()];
+        views[0].note(&write, 5, at);
+        views[1].note_value(&write, &Value::Intent(intent()), 5, at);
+        assert_eq!(views[0], views[1]);
+        assert_eq!((views[1].intents["id"].revision, views[1].intents["id"].lease), (5, 9));
+        // It is not newer than what is known.
+        views[1].note_value(&write, &Value::Intent(IntentRecord { epoch: 4, ..intent() }), 5, at);
+        assert_eq!(views[0], views[1]);
     }
 
     #[test]

@@ -81,13 +81,13 @@ impl Observed {
     pub fn follow(&mut self, view: &View, now: Instant) {
         let Some(seen) = &view.balance else { return };
         let (record, state) = (&seen.record, (seen.revision, seen.record.clock_us));
-        if self.followed == Some(state)
-            || self.handed_on.as_ref() == Some(record)
-            || planted(Bug::ForgetMoves)
-        {
+        if self.followed == Some(state) || planted(Bug::ForgetMoves) {
             return;
         }
         self.followed = Some(state);
+        if self.handed_on.as_ref() == Some(record) {
+            return;
+        }
         let moves = record.state.get("moves").map(Vec::<MoveRecord>::deserialize);
         match moves {
             Some(Ok(moves)) => {
@@ -106,7 +106,7 @@ impl Observed {
         self.follow(view, now);
         let record = view.balance.as_ref().map(|seen| &seen.record);
         let Some(record) = record.filter(|record| self.handed_on.as_ref() != Some(*record)) else { return };
-        match Balancer::deserialize(&record.state) {
+        match Balancer::deserialize(&*record.state) {
             Ok(balancer) => self.balancer.go_on_from(balancer),
             Err(error) => tracing::warn!("the balancer's earlier state cannot be read: {error}"),
         }
@@ -116,7 +116,7 @@ impl Observed {
     pub fn to_hand_on(&self, now: Instant) -> BalanceRecord {
         // This cannot fail: all keys are text.
         let state = serde_json::to_value(&self.balancer).unwrap_or_default();
-        BalanceRecord { clock_us: self.now_us(now), state }
+        BalanceRecord { clock_us: self.now_us(now), state: state.into() }
     }
 
     /// Records that the handed-on state is in the directory.
@@ -147,7 +147,7 @@ mod tests {
     /// A view in which a leader has handed on these moves when the cluster's clock showed `clock_us`.
     fn view(clock_us: Micros, moves: &[MoveRecord], revision: i64, at: Instant) -> View {
         let balancer = Balancer::restore(Settings::default(), moves.to_vec()).unwrap();
-        let record = BalanceRecord { clock_us, state: serde_json::to_value(&balancer).unwrap() };
+        let record = BalanceRecord { clock_us, state: serde_json::to_value(&balancer).unwrap().into() };
         let seen = Seen { record, created: revision, revision, lease: 0, at };
         let mut view = View::default();
         view.balance = Some(seen);
@@ -196,7 +196,7 @@ mod tests {
         let start = Instant::now();
         let mut host = observed(start);
         let mut bad = view(5_000 * SECOND, &[moved("web", 0)], 7, start);
-        bad.balance.as_mut().unwrap().record.state = serde_json::json!({"moves": 3});
+        bad.balance.as_mut().unwrap().record.state = serde_json::json!({"moves": 3}).into();
         host.follow(&bad, start);
         host.take_over(&bad, start);
         assert!(known(&host, start).is_empty());

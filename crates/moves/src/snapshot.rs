@@ -83,11 +83,11 @@ impl<'a> Names<'a> {
 fn vms(view: &View) -> Vec<Vm> {
     let names = Names::new(view);
     // The key includes the host: a VM whose disks are on two hosts is being moved.
-    let mut vms: BTreeMap<(String, String), Vm> = BTreeMap::new();
+    let mut vms: BTreeMap<(&str, &str), Vm> = BTreeMap::new();
     for (id, seen) in &view.disks {
         let record = &seen.record;
         let (name, vm) = (names.of_disk(id, record), names.of_vm(id, record));
-        let entry = vms.entry((vm.to_string(), record.host.clone())).or_insert_with(|| Vm {
+        let entry = vms.entry((vm, record.host.as_str())).or_insert_with(|| Vm {
             name: VmName(vm.into()),
             tenant: TenantName(record.tenant.clone().unwrap_or_default()),
             host: HostName(record.host.clone()),
@@ -108,32 +108,28 @@ fn vms(view: &View) -> Vec<Vm> {
         entry.anti_affinity.extend(needs.apart.iter().cloned());
         entry.disks.push(disk(name, record));
     }
-    // A VM with disks on two hosts would appear as two VMs with one name: `apart` renames its parts, and none of them
-    // moves.
-    let mut by_name: BTreeMap<String, Vec<Vm>> = BTreeMap::new();
-    for ((name, _), vm) in vms {
-        by_name.entry(name).or_default().push(vm);
-    }
-    for vm in by_name.values_mut().flatten() {
+    // A VM with disks on two hosts would appear as two VMs with one name: `set_apart` renames its parts, and none of
+    // them moves.
+    let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
+    vms.keys().for_each(|(name, _)| *parts.entry(name).or_default() += 1);
+    let finished = vms.into_iter().map(|((name, _), mut vm)| {
         vm.anti_affinity.sort();
         vm.anti_affinity.dedup();
-    }
-    let whole: BTreeSet<String> = by_name.keys().cloned().collect();
-    by_name.into_values().flat_map(|parts| apart(parts, &whole)).collect()
+        if parts[name] > 1 {
+            set_apart(&mut vm, &parts);
+        }
+        vm
+    });
+    finished.collect()
 }
 
-/// Returns the parts of a VM that is on several hosts under names that no other VM has; none of them moves.
-fn apart(mut parts: Vec<Vm>, others: &BTreeSet<String>) -> Vec<Vm> {
-    if parts.len() > 1 {
-        for part in &mut parts {
-            part.pinned = Some(format!("disks of VM '{}' are on several hosts", part.name));
-            part.name.0 = format!("{}@{}", part.name, part.host);
-            while others.contains(&part.name.0) {
-                part.name.0.push('@');
-            }
-        }
+/// Gives a part of a VM that is on several hosts a name that no other VM has; it does not move.
+fn set_apart(part: &mut Vm, others: &BTreeMap<&str, usize>) {
+    part.pinned = Some(format!("disks of VM '{}' are on several hosts", part.name));
+    part.name.0 = format!("{}@{}", part.name, part.host);
+    while others.contains_key(part.name.0.as_str()) {
+        part.name.0.push('@');
     }
-    parts
 }
 
 fn pinned(disk: &DiskRecord) -> Option<String> {

@@ -4,9 +4,10 @@
 //! are written and how the view follows them.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use haversack_directory::{Change, DirectoryError, Key, Report, View, Write, changes};
+use haversack_directory::{Change, DirectoryError, Key, Report, Value, View, Write, changes};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 
@@ -40,7 +41,8 @@ enum Answer {
         lease: i64,
     },
     Kept(Option<i64>),
-    Called(Caller, Vec<Write>, Result<i64, Key>),
+    /// What was written, with the decoded values.
+    Called(Caller, Vec<(Write, Option<Rc<Value>>)>, Result<i64, Key>),
     Reported {
         refused: usize,
     },
@@ -237,7 +239,11 @@ impl Access {
                 let lease = self.lease.filter(|_| is_leased).map_or(0, |(id, _)| id);
                 let writes: Vec<Write> = writes.into_iter().map(|write| write.with_lease(lease)).collect();
                 let result = etcd.all_or_none(&writes, &conditions, now, self.host);
-                Answer::Called(caller, writes, result)
+                let decoded = writes.into_iter().map(|write| {
+                    let value = etcd.get(&write.key).map(|kept| kept.value.clone());
+                    (write, value)
+                });
+                Answer::Called(caller, decoded.collect(), result)
             }
             Ask::Report(writes) => Answer::Reported { refused: etcd.each(writes, now, self.host) },
         }
@@ -266,7 +272,12 @@ impl Access {
                 self.disconnect(now);
             }
             Answer::Called(caller, writes, Ok(revision)) => {
-                writes.iter().for_each(|write| self.view.note(write, revision, at));
+                for (write, value) in &writes {
+                    match value.as_ref().filter(|_| write.value.is_some()) {
+                        Some(value) => self.view.note_value(write, value, revision, at),
+                        None => self.view.note(write, revision, at),
+                    }
+                }
                 self.answers.push((caller, Ok(revision)));
             }
             Answer::Called(caller, _, Err(key)) => {

@@ -15,7 +15,7 @@ use haversack_migrate::{
 use haversack_model::HostId;
 use haversack_ownership::Record;
 
-use super::daemon::{host_name, host_named};
+use super::daemon::{Daemon, host_name, host_named};
 use super::epochs::is_connected;
 use super::plan::{DISKS, HOSTS};
 use super::run::Cluster;
@@ -67,33 +67,37 @@ fn candidates(machines: &Machines, me: usize, view: &View) -> Vec<Candidate> {
 impl Cluster {
     /// Lets a host look at the replicas of its disks.
     pub(super) fn look_at_replicas(&mut self, me: usize) -> Flow {
-        if self.machines.shared.plan.replica.is_none() {
+        if self.machines.shared.plan.replica.is_none() || self.machines.hosts[me].running.is_none() {
             return Ok(());
         }
+        let looks = |daemon: &&Daemon| daemon.has_looked;
+        let Some(daemon) = self.daemons[me].as_ref().filter(looks) else { return Ok(()) };
+        let mut all = candidates(&self.machines, me, &daemon.access.view);
         for of in 0..DISKS {
-            self.look_at_replica(me, of)?;
+            if self.look_at_replica(me, of, &all)?
+                && let Some(daemon) = &self.daemons[me]
+            {
+                all = candidates(&self.machines, me, &daemon.access.view);
+            }
         }
         Ok(())
     }
 
-    fn look_at_replica(&mut self, me: usize, of: usize) -> Flow {
+    /// Returns whether a replica was placed.
+    fn look_at_replica(&mut self, me: usize, of: usize, all: &[Candidate]) -> Flow<bool> {
         let now = self.instant();
         let away = Duration::from_micros(self.machines.shared.plan.timing.lease_us) * AWAY_LEASES;
-        let Some(daemon) = self.daemons[me].as_mut().filter(|daemon| daemon.has_looked) else {
-            return Ok(());
-        };
+        let Some(daemon) = self.daemons[me].as_mut() else { return Ok(false) };
         let machines = &self.machines;
-        let Some(running) = &machines.hosts[me].running else { return Ok(()) };
+        let Some(running) = &machines.hosts[me].running else { return Ok(false) };
         let migration = &running.disks[of].migration;
         let guest = &machines.guests[of];
         let is_guest_here = guest.host == me && !guest.is_stopped;
         let (state, is_sent) = (migration.replication(), migration.sends_to().is_some());
-        let all = candidates(machines, me, &daemon.access.view);
         let Some(at) = machines.hosts[me].replica_at[of] else {
-            let at = choose(disk_id(of), all).map(place);
-            return at.map_or(Ok(()), |at| {
-                self.machines.hosts[me].place_replica(&mut self.machines.shared, of, at)
-            });
+            let Some(at) = choose(disk_id(of), all.iter().copied()).map(place) else { return Ok(false) };
+            self.machines.hosts[me].place_replica(&mut self.machines.shared, of, at)?;
+            return Ok(true);
         };
         let draining: HashSet<HostId> =
             all.iter().filter(|one| one.is_draining).map(|one| one.host).collect();
@@ -126,7 +130,7 @@ impl Cluster {
             self.machines.hosts[me].place_replica(&mut self.machines.shared, of, other)?;
             self.machines.post();
         }
-        Ok(())
+        Ok(other.is_some())
     }
 
     fn instant(&self) -> Instant {

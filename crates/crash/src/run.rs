@@ -116,6 +116,7 @@ impl Counts {
         self.freed_loans += other.freed_loans;
         self.replicas += other.replicas;
         self.takeovers += other.takeovers;
+        self.losses += other.losses;
         self.errors += other.errors;
         self.faults += other.faults;
         self.sectors += other.sectors;

@@ -200,6 +200,8 @@ pub struct Counts {
     pub replicas: u64,
     /// Disks taken over by force in a cluster.
     pub takeovers: u64,
+    /// Of these, those that have recorded a loss.
+    pub losses: u64,
     /// Requests that ended with an error.
     pub errors: u64,
     /// Faults injected.

@@ -20,12 +20,16 @@ pub enum Bug {
     Place(core::Bug),
 }
 
+/// Mistakes of migration that the simulator of a cluster must catch as well.
+const ALSO_IN_CLUSTERS: [core::Bug; 1] = [core::Bug::LoseSilently];
+
 /// Returns all of them.
 pub fn all() -> impl Iterator<Item = Bug> {
     let of_core = core::ALL.iter().copied().map(Bug::Core);
     let of_migration = core::OF_MIGRATION.iter().copied().map(Bug::Migration);
     let of_cluster = cluster::ALL.iter().copied().map(Bug::Cluster);
     let of_takeovers = core::OF_TAKEOVERS.iter().copied().map(Bug::Takeover);
+    let of_takeovers = of_takeovers.chain(ALSO_IN_CLUSTERS.map(Bug::Takeover));
     let of_places = core::OF_PLACES.iter().copied().map(Bug::Place);
     of_core.chain(of_migration).chain(of_cluster).chain(of_takeovers).chain(of_places)
 }

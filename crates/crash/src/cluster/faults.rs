@@ -43,6 +43,7 @@ impl Cluster {
         self.network_unrest(&unrest);
         self.etcd_unrest(&unrest);
         self.operators(&unrest);
+        self.interfere()?;
         self.deaths()
     }
 
@@ -141,6 +142,7 @@ impl Cluster {
         self.etcd.away_until = now;
         self.demands.fill(1);
         self.manager.calm();
+        self.machines.hosts.iter_mut().for_each(|host| host.refuses_until = 0);
         self.repair();
     }
 

@@ -7,7 +7,8 @@
 //! (`judge`) knows what must never happen.
 //!
 //! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) lets other hosts take their
-//! disks over (`own`). What hosts ask each other about that (`epochs`) leads to the daemon's conclusions.
+//! disks over (`own`), and has the losses recorded or accepts them (`losses`). What hosts ask each other about that
+//! (`epochs`) leads to the daemon's conclusions.
 //!
 //! In some runs, hosts hold replicas of other hosts' dirty blocks (`replicas`), which are used when the owners are
 //! gone.
@@ -20,6 +21,7 @@ mod epochs;
 mod etcd;
 mod faults;
 mod judge;
+mod losses;
 mod manager;
 mod operator;
 mod own;

@@ -42,7 +42,9 @@ const NEVER: Micros = Micros::MAX;
 /// See the module documentation.
 pub struct Operator {
     pub rng: Random,
-    is_awake: bool,
+    /// For decisions about losses.
+    pub losses: Random,
+    pub is_awake: bool,
     /// How often a host is off for long, per 100,000 milliseconds.
     often: u64,
     /// Disks that are being taken over.
@@ -75,11 +77,12 @@ pub struct Operator {
 }
 
 impl Operator {
-    pub fn new(mut rng: Random) -> Operator {
+    pub fn new(mut rng: Random, losses: Random) -> Operator {
         Operator {
             is_awake: rng.one_in(RUNS_WITH_DEATHS),
             often: rng.pick(&[60, 200, 500]),
             rng,
+            losses,
             owns: Vec::new(),
             unclear: Vec::new(),
             absent: vec![None; HOSTS],
@@ -109,7 +112,7 @@ impl Operator {
     }
 
     /// Whether a take-over of a disk is in progress, or its outcome is unknown.
-    fn is_busy_with(&self, of: usize) -> bool {
+    pub(super) fn is_busy_with(&self, of: usize) -> bool {
         self.owns.iter().any(|own| own.of == of) || self.unclear.iter().any(|(unclear, _)| *unclear == of)
     }
 
@@ -129,6 +132,7 @@ impl Cluster {
         }
         self.watch()?;
         self.have_left()?;
+        self.hear_of_losses()?;
         self.go_on_with_takeovers()?;
         let Cluster { operator, machines, .. } = self;
         operator.unclear.retain(|(_, at)| machines.hosts[*at].running.is_none());
@@ -141,6 +145,7 @@ impl Cluster {
             operator.next_look = machines.shared.now + LOOK_EVERY_US;
             self.look()?;
             self.clear_up()?;
+            self.accept_losses()?;
         }
         self.bar_vms();
         Ok(())
@@ -231,12 +236,17 @@ impl Cluster {
                 if own.may_be_taken() {
                     self.operator.unclear.push((own.of, own.at));
                 }
+                self.suspect_loss(&mut own);
                 continue;
             }
             match self.go_on_owning(&mut own)? {
                 Outcome::Goes => self.operator.owns.push(own),
-                Outcome::Refused(other) => self.operator.next[own.of].0 = other,
+                Outcome::Refused(other) => {
+                    self.suspect_loss(&mut own);
+                    self.operator.next[own.of].0 = other;
+                }
                 Outcome::Taken => {
+                    self.note_loss(&mut own)?;
                     self.operator.takeovers += 1;
                     self.start_vm_of(own.of, own.at)?;
                 }
@@ -332,7 +342,7 @@ impl Cluster {
     }
 
     /// Whether a host owns a disk that no other one has had since.
-    fn owns(&self, at: usize, of: usize) -> bool {
+    pub(super) fn owns(&self, at: usize, of: usize) -> bool {
         let record = self.machines.hosts[at].record(of);
         record.is_some_and(|record| record.is_owner() && record.epoch() >= self.judge.newest_epoch(of))
     }

@@ -34,7 +34,7 @@ const FENCES_THAT_FAIL: u64 = 15;
 
 /// From whom a disk is taken, and how.
 #[derive(Clone)]
-struct Plan {
+pub(super) struct Plan {
     /// The dead host whose blocks this host needs, if this host already owns the disk.
     depends: Option<usize>,
     /// Hosts that do not answer, and may own the disk.
@@ -43,7 +43,8 @@ struct Plan {
     epoch: u64,
     /// The highest epoch under which a host may have had the disk.
     newest: u64,
-    loss: PeerLoss,
+    /// Without a decision of the operator.
+    pub(super) loss: PeerLoss,
     /// The replica that this host has is used.
     uses_replica: bool,
     /// Another host that answers had the complete replica of the dead owner when that was fenced.
@@ -66,6 +67,8 @@ pub struct Own {
     instance: u64,
     stage: Stage,
     begun: Micros,
+    /// The sectors that may count as lost when the take-over is on record, if the loss is recorded.
+    pub only_there: Option<BTreeSet<u64>>,
 }
 
 /// How an attempt goes on.
@@ -94,7 +97,7 @@ pub fn peer_of(machines: &Machines, at: usize, of: usize) -> Option<usize> {
 impl Own {
     /// Begins.
     pub fn new(of: usize, at: usize, instance: u64, now: Micros) -> Own {
-        Own { of, at, instance, stage: Stage::Asking { answers: Vec::new() }, begun: now }
+        Own { of, at, instance, stage: Stage::Asking { answers: Vec::new() }, begun: now, only_there: None }
     }
 
     /// Whether the daemon that does it is still there.
@@ -152,12 +155,15 @@ impl Own {
         let (Some(running), Some(disk)) = (&host.running, host.disk(self.of)) else {
             return PeerLoss::Accepted;
         };
-        let is_attached = running.core.disk_info(disk).is_some_and(|info| info.attached);
-        let is_listed = is_attached && peer_of(machines, self.at, self.of).is_some();
-        if is_listed && Core::only_at_peer(&running.core, disk).is_empty() {
+        if self.is_listed(machines) && Core::only_at_peer(&running.core, disk).is_empty() {
             return PeerLoss::Recorded;
         }
         PeerLoss::Accepted
+    }
+
+    /// Whether the host has a list of what it needs from the dead one.
+    pub(super) fn is_listed(&self, machines: &Machines) -> bool {
+        machines.hosts[self.at].has_attached(self.of) && peer_of(machines, self.at, self.of).is_some()
     }
 }
 
@@ -241,11 +247,13 @@ impl Cluster {
             );
         }
         let lost = if plan.uses_replica { BTreeSet::new() } else { self.lost_by(own, plan) };
-        let epoch = plan.epoch;
+        let (epoch, loss) = (plan.epoch, self.decide_loss(own, plan));
+        let only_there =
+            plan.depends.filter(|_| loss == PeerLoss::Recorded).map(|dead| self.only_at(dead, own));
         let Machines { hosts, shared, .. } = &mut self.machines;
         let begun = hosts[at].with(shared, of, |migration, call, now| {
             if !plan.uses_replica {
-                return migration.take_over(call, now, epoch, plan.loss).is_ok();
+                return migration.take_over(call, now, epoch, loss).is_ok();
             }
             // As the engine does.
             let is_complete = migration.replica(call, now).is_some_and(|replica| replica.is_complete);
@@ -265,16 +273,22 @@ impl Cluster {
                 if plan.uses_replica { "with its replica, " } else { "" },
                 plan.suspects,
                 plan.depends,
-                plan.loss,
+                loss,
                 lost.len()
             )
         });
         if plan.uses_replica {
             // What was flushed is there; everything else may be older.
-            self.machines.guests[of].oracle.crash(true);
+            self.machines.guests[of].crash(true);
             self.machines.report.counts.replicas += 1;
         }
-        self.forgive(of, &lost);
+        if plan.depends.is_none() {
+            self.machines.guests[of].lost.clear();
+        }
+        if only_there.is_none() {
+            self.forgive(of, &lost);
+        }
+        own.only_there = only_there;
         own.stage = Stage::Taking { epoch };
         Ok(Outcome::Goes)
     }
@@ -331,7 +345,7 @@ impl Cluster {
     }
 
     /// Tells the oracle which sectors have lost their only copy: they now have the origin's version or a newer one.
-    fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
+    pub(super) fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
         self.operator.sectors_lost += lost.len() as u64;
         for sector in lost {
             let mut bytes = [0; SECTOR_BYTES];

@@ -22,12 +22,18 @@ use super::run::Cluster;
 use crate::hosts::host::host_id;
 use crate::hosts::machines::Machines;
 use crate::plan::disk_id;
+use crate::run::tell;
 use crate::world::{Flow, violation};
 
 /// For how many leases a host may be unable to have a replica.
 const AWAY_LEASES: u32 = 3;
 /// For how many times as long it is not chosen again.
 const REFUSED_TIMES: u32 = 20;
+/// How often a host begins to refuse replicas, and how often an operator makes a host forget one that it has, per
+/// 100,000 milliseconds.
+const INTERFERENCE: u64 = 100;
+/// The most leases for which a host refuses replicas.
+const MOST_REFUSED_LEASES: u64 = 12;
 
 /// What a daemon remembers of its disks' replicas.
 #[derive(Default)]
@@ -107,8 +113,9 @@ impl Cluster {
             other = choose_another(disk_id(of), all.iter().copied(), &draining);
         }
         if is_missing(migration.record(), is_sent, state) {
-            let is_unable =
-                !is_connected(machines, me, at) || migration.no_replica() == Some(NoReplica::NotStored);
+            let is_unable = !is_connected(machines, me, at)
+                || machines.hosts[at].refuses_replica(of, machines.shared.now)
+                || migration.no_replica() == Some(NoReplica::NotStored);
             let fresh = || Unable::new(host_id(at));
             let unable = daemon.places.unable.remove(&of).unwrap_or_else(fresh);
             let mut unable =
@@ -131,6 +138,32 @@ impl Cluster {
             self.machines.post();
         }
         Ok(other.is_some())
+    }
+
+    /// Lets a millisecond pass for hosts that refuse replicas, and for operators who make hosts forget replicas.
+    pub(super) fn interfere(&mut self) -> Flow {
+        if self.machines.shared.plan.replica.is_none() {
+            return Ok(());
+        }
+        let now = self.machines.shared.now;
+        let rng = &mut self.operator.losses;
+        let [begins_to_refuse, forgets] = [(); 2].map(|()| rng.below(100_000) < INTERFERENCE);
+        let (at, of) = (rng.below(HOSTS as u64) as usize, rng.below(DISKS as u64) as usize);
+        if begins_to_refuse {
+            let until = now + rng.skewed(MOST_REFUSED_LEASES * self.machines.shared.plan.timing.lease_us);
+            tell(|| format!("{now:>10} host {at} refuses replicas until {until}"));
+            self.machines.hosts[at].refuses_until = until;
+        }
+        let keeper = (0..HOSTS).find(|at| self.machines.hosts[*at].has_replica(of));
+        // A host that has forgotten a disk cannot say where the disk went. So hosts must ask each other, which they do
+        // only where an operator is at work.
+        let forgets = forgets && self.operator.is_awake && !self.operator.is_busy_with(of);
+        if let Some(at) = keeper.filter(|_| forgets) {
+            tell(|| format!("{now:>10} the replica of disk {of} is forgotten on host {at}"));
+            self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
+            self.machines.post();
+        }
+        Ok(())
     }
 
     fn instant(&self) -> Instant {
@@ -157,7 +190,9 @@ impl Cluster {
             record.is_owner() && record.epoch() == newest
         })?;
         let remains = self.machines.hosts[owner].remains_of(&self.machines.shared, of);
-        let at = remains.guarded_by.filter(|at| hosts.contains(at))?;
+        let at = remains
+            .guarded_by
+            .filter(|at| hosts.contains(at) && !self.machines.hosts[*at].is_detaching(of))?;
         let Machines { hosts, shared, .. } = &mut self.machines;
         let replica = hosts[at].replica(shared, of)?;
         (replica.is_complete && replica.of == host_id(owner) && replica.epoch == newest).then_some(at)

@@ -142,7 +142,10 @@ fn one_run(seed: u64, options: Options, report: &mut RunReport) -> Result<(), St
             manager: Manager::new(apart.fork(), of_cluster.failing_percent),
             judge: Judge::new(&of_cluster),
             // Apart from the other choices, so that seeds keep their meaning.
-            operator: Operator::new(Random::scrambled(seed.rotate_left(24))),
+            operator: Operator::new(
+                Random::scrambled(seed.rotate_left(24)),
+                Random::scrambled(seed.rotate_left(12)),
+            ),
             demands: (0..DISKS).map(|_| apart.range(10, of_cluster.capacity_blocks * 9 / 10)).collect(),
             plan: of_cluster,
             cut_etcd: vec![0; HOSTS],
@@ -326,6 +329,7 @@ impl Cluster {
             for of in 0..DISKS {
                 let Machines { hosts, shared, guests, .. } = &mut self.machines;
                 hosts[guests[of].host].with(shared, of, |migration, _, _| migration.fetch_rest())?;
+                self.rewrite_lost(of)?;
             }
             while !self.machines.next_event()? {}
             self.tick()?;
@@ -369,6 +373,9 @@ impl Cluster {
             return Some("a VM is on its way".into());
         }
         for of in 0..DISKS {
+            if let Some(sector) = self.machines.guests[of].lost.first() {
+                return Some(format!("sector {sector} of disk {of} is lost: {}", self.machines.describe(of)));
+            }
             if !self.machines.is_settled(of) {
                 return Some(format!("no host has disk {of} alone: {}", self.machines.describe(of)));
             }

@@ -1,11 +1,13 @@
 //! A virtual machine with one disk: its requests, where it runs, and what it may read.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
-use haversack_model::{DiskNo, SECTOR_BYTES, SectorNo};
+use haversack_core::{DiskConfig, Op, Rejected, Request, RequestError, RequestTag};
+use haversack_model::{DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
 
 use super::host::{Host, Shared};
+use super::lost::{Lost, Readable};
 use crate::memory::SimMemory;
 use crate::oracle::{Oracle, Outcome, Tick};
 use crate::pattern::Version;
@@ -17,8 +19,18 @@ struct Pending {
     tag: RequestTag,
     op: Op,
     sector: u64,
+    sectors: u32,
     version: Version,
     start: Tick,
+    /// Some of its sectors were perhaps lost when it was submitted, or others of the blocks that it writes in part.
+    may_fail: bool,
+}
+
+/// Returns the sectors of the block that a sector of a disk is in.
+pub fn block_around(disk: &DiskConfig, sector: u64) -> Range<u64> {
+    let before = (SECTORS_PER_BLOCK - u64::from(disk.phase)) % SECTORS_PER_BLOCK;
+    let first = (sector + before) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+    first.saturating_sub(before)..(first + SECTORS_PER_BLOCK - before).min(disk.sectors)
 }
 
 /// See the module documentation.
@@ -32,8 +44,8 @@ pub struct Guest {
     pending: Vec<Pending>,
     /// Requests from before the guest was powered off that are still in flight, each with its host.
     orphans: Vec<(usize, RequestTag)>,
-    /// Sectors whose only copy was on a host that is dead.
-    pub lost: BTreeSet<u64>,
+    /// Sectors whose only copy was on a host that is dead, unless that was accepted.
+    pub lost: Lost,
     /// The oracle.
     pub oracle: Oracle,
     /// Requests answered.
@@ -49,7 +61,7 @@ impl Guest {
             is_stopped: false,
             pending: Vec::new(),
             orphans: Vec::new(),
-            lost: BTreeSet::new(),
+            lost: Lost::default(),
             oracle,
             requests: 0,
         }
@@ -63,6 +75,12 @@ impl Guest {
     /// Forgets its requests: it has died.
     pub fn die(&mut self) {
         self.pending.clear();
+    }
+
+    /// The host that has its disk has died, or has lost power.
+    pub fn crash(&mut self, power: bool) {
+        self.oracle.crash(power);
+        self.lost.crash(power);
     }
 
     /// Powers the guest off while its host continues: nobody waits for the answers to its requests.
@@ -136,12 +154,30 @@ impl Guest {
             }
             Err(why) => return violation!("{request:?} was rejected on host {}: {why}", host.place),
         }
+        let may_fail = self.may_fail(&shared.plan.disks[self.of], op, sector, sectors);
         if changes {
             self.oracle.begin_write(version);
+            self.lost.begin_write(sector, sectors);
         }
-        self.pending.push(Pending { tag, op, sector, version, start });
+        self.pending.push(Pending { tag, op, sector, sectors, version, start, may_fail });
         host.pump(shared)?;
         self.take_answers(host)
+    }
+
+    /// Whether a request may fail because of lost sectors. A block with lost sectors is only written as a whole.
+    fn may_fail(&self, disk: &DiskConfig, op: Op, sector: u64, sectors: u32) -> bool {
+        let is_lost = |range: Range<u64>| {
+            self.lost.readable(range.start, (range.end - range.start) as u32) != Readable::Yes
+        };
+        let end = sector + u64::from(sectors);
+        match op {
+            Op::Flush => false,
+            Op::Read => is_lost(sector..end),
+            _ => [sector, end - 1]
+                .map(|at| block_around(disk, at))
+                .into_iter()
+                .any(|block| (block.start < sector || block.end > end) && is_lost(block)),
+        }
     }
 
     /// Takes the answers to its requests and checks them.
@@ -185,25 +221,40 @@ impl Guest {
         bytes: &[u8],
         lost: bool,
     ) -> Flow {
-        let Pending { op, sector, version, start, .. } = pending;
-        if op == Op::Read && self.lost.contains(&sector) {
-            self.oracle.drop_read(self.of, start);
-            return match result {
-                Err(RequestError::DataLost) => Ok(()),
-                other => violation!("sector {sector}, which is lost, was read: {other:?}"),
-            };
+        let Pending { op, sector, sectors, version, start, may_fail, .. } = pending;
+        if op == Op::Read {
+            let has_failed = result == Err(RequestError::DataLost);
+            let must_fail = self.lost.readable(sector, sectors) == Readable::No;
+            if must_fail || may_fail && has_failed {
+                self.oracle.drop_read(self.of, start);
+                if !has_failed {
+                    return violation!(
+                        "sectors of {sector}+{sectors}, which are lost, were read: {result:?}"
+                    );
+                }
+                return Ok(());
+            }
         }
         if let Err(error) = result
             && !(error == RequestError::PayloadLost && lost)
+            && !(error == RequestError::DataLost && may_fail)
         {
             return violation!("{op:?} at {sector} failed without cause: {error}");
         }
         match op {
             Op::Read => self.oracle.end_read(self.of, start, sector, bytes).map_err(Stop::Violation)?,
-            Op::Flush => self.oracle.end_flush(self.of, start),
+            Op::Flush => {
+                self.oracle.end_flush(self.of, start);
+                self.lost.end_flush(start);
+            }
             _ if result.is_err() => self.oracle.end_write(version, Outcome::Unknown),
-            Op::Write { fua: true } => self.oracle.end_write(version, Outcome::DoneDurable),
-            _ => self.oracle.end_write(version, Outcome::Done),
+            _ => {
+                let is_durable = op == Op::Write { fua: true };
+                let outcome = if is_durable { Outcome::DoneDurable } else { Outcome::Done };
+                self.oracle.end_write(version, outcome);
+                let now = self.oracle.now();
+                self.lost.end_write(sector, sectors, is_durable, now);
+            }
         }
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use haversack_core::{
-    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Event, IoFailure, JobId,
-    OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
+    Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Damage, DiskInfo, Event,
+    IoFailure, JobId, Moved, OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
 };
 use haversack_migrate::{
     CopyTicket, HostId, KnownBefore, KnownOwner, Migration, Output, Position, ReplicaPolicy, ReplicaStatus,
@@ -121,6 +121,8 @@ pub struct Host {
     remains: Vec<Remains>,
     /// By disk, the epochs of its records before it was forgotten or taken over. They survive crashes.
     before: Vec<KnownBefore>,
+    /// Until then it refuses to have replicas that it does not have yet.
+    pub refuses_until: Micros,
     /// By disk, the host that should hold its replica while this host owns the disk.
     pub replica_at: Vec<Option<usize>>,
     /// When it starts again, if it is down; what survived of its memory.
@@ -191,6 +193,7 @@ impl Host {
             owned: vec![false; shared.plan.disks.len()],
             remains: vec![Remains::default(); shared.plan.disks.len()],
             before: vec![KnownBefore::default(); shared.plan.disks.len()],
+            refuses_until: 0,
             // If there are only two hosts, there is no choice.
             replica_at: vec![(shared.plan.devices.len() == 2).then(|| 1 - place); shared.plan.disks.len()],
             down,
@@ -427,6 +430,38 @@ impl Host {
             },
         );
         sectors
+    }
+
+    /// Returns the sectors of a disk that a running host says are lost.
+    pub fn lost_sectors(&self, of: usize) -> BTreeSet<u64> {
+        let known = self.running.as_ref().zip(self.disk(of));
+        let runs = known.map_or_else(Vec::new, |(running, disk)| running.core.lost_runs(disk));
+        runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
+    }
+
+    /// Returns what a running host's pool has on record of a disk.
+    fn info(&self, of: usize) -> Option<DiskInfo> {
+        self.running.as_ref()?.core.disk_info(self.disk(of)?)
+    }
+
+    /// Whether a running host has attached a disk.
+    pub fn has_attached(&self, of: usize) -> bool {
+        self.info(of).is_some_and(|info| info.attached)
+    }
+
+    /// Whether a running host owns a disk that it does not attach before somebody accepts that blocks of it are lost.
+    pub fn is_damaged(&self, of: usize) -> bool {
+        self.info(of).is_some_and(|info| info.owned && !info.attached && info.damage != Damage::None)
+    }
+
+    /// Whether a running host has a replica of another host's blocks of a disk.
+    pub fn has_replica(&self, of: usize) -> bool {
+        self.info(of).is_some_and(|info| matches!(info.moved, Moved::Replica { .. }))
+    }
+
+    /// Whether it refuses to have a replica of a disk.
+    pub fn refuses_replica(&self, of: usize, now: Micros) -> bool {
+        now < self.refuses_until && !self.has_replica(of)
     }
 
     /// Returns what the host has of a disk or, if the host is down, what it had when it died. A power cut may have lost

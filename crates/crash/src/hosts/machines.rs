@@ -1,6 +1,7 @@
 //! Some hosts, their guests and the network: what happens next, and what a crash does.
 
 use haversack_core::{ListCursor, Op};
+use haversack_migrate::Message;
 use haversack_model::{BlockNo, Micros};
 use haversack_ownership::Record;
 
@@ -102,9 +103,13 @@ impl Machines {
             let letter = self.network.take().expect("it was just seen");
             let (from, message) = (host_id(letter.from), letter.message);
             let host = &mut self.hosts[letter.to];
-            host.with(&mut self.shared, letter.of, |migration, call, now| {
-                migration.message(call, now, from, message);
-            })?;
+            let is_refused = matches!(message, Message::ReplicaOpen { .. })
+                && host.refuses_replica(letter.of, self.shared.now);
+            if !is_refused {
+                host.with(&mut self.shared, letter.of, |migration, call, now| {
+                    migration.message(call, now, from, message);
+                })?;
+            }
         } else {
             is_tick = true;
             self.next_tick_us = self.shared.now + TICK_US;
@@ -147,7 +152,7 @@ impl Machines {
                 self.report.counts.crashes_in_open += 1;
                 for of in 0..self.guests.len() {
                     if self.hosts[at].owned[of] && !self.is_owned_elsewhere(of, at) {
-                        self.guests[of].oracle.crash(kind == CrashKind::Power);
+                        self.guests[of].crash(kind == CrashKind::Power);
                     }
                 }
             }
@@ -273,8 +278,10 @@ impl Machines {
             if is_here {
                 guest.die();
             }
-            if is_owned || is_here {
-                guest.oracle.crash(power && is_owned);
+            if is_owned {
+                guest.crash(power);
+            } else if is_here {
+                guest.oracle.crash(false);
             }
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod base;
 pub(crate) mod guest;
 pub(crate) mod host;
 mod io;
+pub(crate) mod lost;
 pub(crate) mod machines;
 pub(crate) mod network;
 pub(crate) mod plan;

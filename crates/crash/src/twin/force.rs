@@ -80,7 +80,8 @@ impl Twin {
             }
             only_there.iter().for_each(|sector| self.machines.guests[0].oracle.forgive(0, *sector, None));
         }
-        self.machines.guests[0].lost = lost;
+        self.machines.guests[0].lost.clear();
+        self.machines.guests[0].lost.add(&lost);
         self.machines.arrive(0, heir)?;
         self.wait_until_retaken(heir)?;
         self.read_each_block()?;
@@ -142,10 +143,7 @@ impl Twin {
     }
 
     fn lost_sectors(&self, at: usize) -> BTreeSet<u64> {
-        let Some(running) = &self.machines.hosts[at].running else { return BTreeSet::new() };
-        let runs =
-            running.disks[0].migration.disk().map_or_else(Vec::new, |disk| running.core.lost_runs(disk));
-        runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
+        self.machines.hosts[at].lost_sectors(0)
     }
 
     /// Returns the sectors that stay lost on a host that has just started again, when the operator accepts the loss:

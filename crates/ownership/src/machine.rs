@@ -136,6 +136,10 @@ pub(crate) enum Flaw {
     KnowOnlyTaker,
     /// A host that has forgotten the disk does not know any more which epochs are over.
     ForgetEpoch,
+    /// An owner gives up the blocks of a dead host, and no other host notes that.
+    GiveUpUnnoted,
+    /// A host takes a disk over with blocks of which another host has noted that they may be obsolete.
+    RetakeVoid,
 }
 
 impl Ownership {

@@ -24,6 +24,9 @@ struct World {
     forces: u8,
     /// How often an operator tells a host to forget the disk. The host has no blocks of the disk.
     forgets: u8,
+    /// A host drops its dirty block once the next owner has it, as hosts do. Otherwise it keeps the block, which the
+    /// protocol must tolerate as well.
+    drops: bool,
     flaw: Option<Flaw>,
 }
 
@@ -61,6 +64,8 @@ struct State {
     ghosts: u8,
     forces: u8,
     forgets: u8,
+    /// An owner has given up the block of a dead host, and no third host has noted that.
+    unnoted: bool,
 }
 
 /// Epochs that are taken by force are multiples of this: more than the hosts use by agreement.
@@ -148,15 +153,23 @@ impl State {
         if depends && !self.hosts[&id].side.peers().contains(&dead) {
             return None;
         }
+        if self.may_be_void(id, dead) && flaw != Some(Flaw::RetakeVoid) {
+            return None;
+        }
         let known = self.hosts[&id].side.record().epoch();
         let epoch = (u64::from(self.forces) + 1) * FORCED;
         let epoch = if flaw == Some(Flaw::NextEpoch) { known + 1 } else { epoch };
         let others: Vec<HostId> = self.hosts.keys().copied().filter(|h| *h != id && *h != dead).collect();
-        for other in others.into_iter().filter(|_| !depends) {
+        for other in others.into_iter().filter(|_| !depends || flaw != Some(Flaw::GiveUpUnnoted)) {
             let third = self.host(other);
             let holds = matches!(third.side.record(), Record::Released { grant, .. } if grant.holders.contains(&other));
             if !third.up || third.side.record().is_owner() || third.writing.is_some() || holds {
-                return None;
+                if !depends {
+                    return None;
+                }
+                // An owner does without this host. There is no other that could warn later.
+                self.unnoted = true;
+                continue;
             }
             third.side.overtaken(id, epoch)?;
             third.side.recorded();
@@ -168,6 +181,25 @@ impl State {
         self.step(id, Some(step));
         self.host(id).forces = true;
         self.forces += 1;
+        Some(())
+    }
+
+    /// Whether another host has noted that the dead one has taken the disk over since this host had it, or released it:
+    /// then what is dirty here may be obsolete.
+    fn may_be_void(&self, id: HostId, dead: HostId) -> bool {
+        let known = self.hosts[&id].side.record().epoch();
+        let is_news = |record: &Record| matches!(record, Record::Overtaken { by, epoch } if *by == dead && *epoch > known);
+        let mut others = self.hosts.iter().filter(|(other, _)| **other != id && **other != dead);
+        self.hosts[&id].dirty.is_some() && others.any(|(_, other)| is_news(other.side.record()))
+    }
+
+    /// A host has taken the disk over. What only the dead host had is lost. What the origin has is not, unless no host can
+    /// know that what is here is older, because no third host has noted who gave it up.
+    fn is_taken(&mut self, id: HostId, drops: bool) -> Option<()> {
+        let is_at_origin = self.origin == self.acknowledged && drops && !self.unnoted;
+        if !self.hosts[&id].fenced && !is_at_origin {
+            self.acknowledged = self.newest(id)?;
+        }
         Some(())
     }
 
@@ -270,6 +302,7 @@ impl Model for World {
             ghosts: 0,
             forces: 0,
             forgets: 0,
+            unnoted: false,
         };
         vec![state]
     }
@@ -336,9 +369,8 @@ impl Model for World {
                 state.write_record(id);
                 let step = state.host(id).side.recorded();
                 state.step(id, step);
-                if std::mem::take(&mut state.host(id).forces) && !state.hosts[&id].fenced {
-                    // What only the dead host had is lost.
-                    state.acknowledged = state.newest(id)?;
+                if std::mem::take(&mut state.host(id).forces) {
+                    state.is_taken(id, self.drops)?;
                 }
                 let record = state.hosts[&id].side.record();
                 let knows = matches!(record, Record::Overtaken { .. });
@@ -353,8 +385,8 @@ impl Model for World {
                 if written {
                     let record = state.write_record(id)?;
                     state.host(id).start(id, record);
-                    if forces && !state.hosts[&id].fenced {
-                        state.acknowledged = state.newest(id)?;
+                    if forces {
+                        state.is_taken(id, self.drops)?;
                     }
                 } else {
                     let host = state.host(id);
@@ -442,6 +474,9 @@ impl Model for World {
                     return None;
                 }
                 let newest = peers.iter().map(|peer| state.hosts[peer].dirty).max().flatten();
+                for peer in peers.iter().filter(|_| self.drops) {
+                    state.host(*peer).dirty = None;
+                }
                 let host = state.host(id);
                 host.dirty = host.dirty.max(newest);
                 let step = host.side.drained();
@@ -483,12 +518,17 @@ impl Model for World {
 }
 
 fn world(hosts: u64, moves: u8, crashes: u8, writes: u8, ghosts: u8) -> World {
-    World { hosts, moves, crashes, writes, ghosts, forces: 0, forgets: 0, flaw: None }
+    World { hosts, moves, crashes, writes, ghosts, forces: 0, forgets: 0, drops: false, flaw: None }
 }
 
 /// A world in which a disk is taken over from hosts that are dead.
 fn forcing(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World {
     World { forces, ..world(hosts, moves, crashes, writes, 0) }
+}
+
+/// A world in which an owner gives up the block of a dead host, and that may take the disk over later.
+fn giving_up(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World {
+    World { drops: true, ..forcing(hosts, moves, crashes, writes, forces) }
 }
 
 /// A world in which a host is told to forget the disk.
@@ -510,6 +550,7 @@ fn worlds() -> Vec<World> {
         forcing(2, 1, 1, 2, 2),
         forcing(3, 1, 0, 1, 1),
         forcing(3, 1, 1, 1, 1),
+        giving_up(3, 1, 0, 2, 2),
         forgetting(2, 2, 0, 0),
         forgetting(2, 3, 0, 0),
         forgetting(3, 2, 0, 0),
@@ -602,9 +643,12 @@ fn planted_mistakes_are_found() {
         Flaw::NextEpoch,
         Flaw::ForgetEpoch,
     ];
+    let of_giving_up = [Flaw::GiveUpUnnoted, Flaw::RetakeVoid];
+    let in_any = flaws.into_iter().map(|flaw| (flaw, worlds()));
+    let in_one = of_giving_up.into_iter().map(|flaw| (flaw, vec![giving_up(3, 1, 0, 2, 2)]));
     let mut missed = Vec::new();
-    for flaw in flaws {
-        let found = worlds().into_iter().find_map(|world| {
+    for (flaw, worlds) in in_any.chain(in_one) {
+        let found = worlds.into_iter().find_map(|world| {
             let world = World { flaw: Some(flaw), ..world };
             let checker = world.checker().threads(2).finish_when(HasDiscoveries::Any).spawn_bfs().join();
             let found = checker.discoveries().into_iter().next();

@@ -306,6 +306,10 @@ const CLUSTER: &[(u64, &str)] = &[
         "a bug of the simulator: no host took a disk over, as all had noted a take-over that came to nothing",
     ),
     (2239, "a bug of the simulator: a fenced host repeated a refused write for ever, in no time"),
+    (
+        750000311,
+        "an owner gives up a dead host and dies, and that host's old blocks replace what it had written",
+    ),
 ];
 
 /// Seeds of the same with replicas.

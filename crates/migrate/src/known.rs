@@ -175,13 +175,32 @@ impl KnownOwner {
 /// A take-over that a host has only noted counts, unless the host that began the take-over is `me` or answers as well:
 /// then only what that host says of itself counts, since the take-over may have failed.
 pub fn newest_epoch(me: HostId, answers: &[(HostId, HostRecord)]) -> u64 {
+    answers.iter().map(|(_, record)| counted_epoch(me, answers, record)).max().unwrap_or(0)
+}
+
+fn counted_epoch(me: HostId, answers: &[(HostId, HostRecord)], record: &HostRecord) -> u64 {
     let has_answered = |host: HostId| host == me || answers.iter().any(|(answering, _)| *answering == host);
-    let epoch_of = |record: &HostRecord| {
-        let before = record.before.map_or(0, |before| before.epoch);
-        let is_void = record.owner.rumour().is_some_and(|(by, _)| has_answered(by));
-        if is_void { before } else { record.epoch() }
-    };
-    answers.iter().map(|(_, record)| epoch_of(record)).max().unwrap_or(0)
+    let is_void = record.owner.rumour().is_some_and(|(by, _)| has_answered(by));
+    if is_void { record.before.map_or(0, |before| before.epoch) } else { record.epoch() }
+}
+
+/// Another host's knowledge that a disk was taken over by force, or may have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaterTakeover {
+    /// The host that knows of it.
+    pub known_to: HostId,
+    /// The host that has the disk, or may have it, if that is on record.
+    pub by: Option<HostId>,
+}
+
+/// Returns who knows of a take-over of the disk by force since host `me` had it, or released it, under the epoch `known`.
+/// What is dirty on that host would then replace newer data. What counts is as in [`newest_epoch`].
+pub fn later_takeover(me: HostId, known: u64, answers: &[(HostId, HostRecord)]) -> Option<LaterTakeover> {
+    let counted = |answer: &&(HostId, HostRecord)| counted_epoch(me, answers, &answer.1);
+    let (known_to, record) = answers.iter().max_by_key(counted)?;
+    let epoch = counted_epoch(me, answers, record);
+    let by = record.owner.lead(known).filter(|by| *by != me && record.owner.epoch() == epoch);
+    (epoch >= least_forced_epoch(known)).then_some(LaterTakeover { known_to: *known_to, by })
 }
 
 /// Whether a take-over by another host concerns a host with this record: the host owns the disk, or has blocks for its
@@ -215,6 +234,12 @@ pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
     taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
 }
 
+/// Whether a host with this record may take the disk over only if no other host has had it by force since: the host owns
+/// the disk, or its dirty blocks would count as the newest ones.
+pub fn relies_on_epoch(info: &DiskInfo, dirty_blocks: u64) -> bool {
+    info.owned || matches!(info.moved, Moved::Peer { .. }) && dirty_blocks > 0
+}
+
 /// Whether the replica that a host with this record has of another host's blocks is complete, if it has one.
 pub fn has_complete_replica(info: &DiskInfo) -> Option<bool> {
     match info.moved {
@@ -240,6 +265,15 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
             None => Some(("has dirty blocks of it", take_over_there)),
         },
     }
+}
+
+/// Returns why the owner of a disk, under the epoch `owned`, cannot give up the blocks of a dead host if a third host
+/// answers with this record, and what to do instead. What former owners have left there does not matter.
+pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static str, &'static str)> {
+    if record.news(true, owned).is_some() {
+        return Some(("has had it since", "see 'haversack migrate status' there"));
+    }
+    objection(record).filter(|_| record.is_taking)
 }
 
 #[cfg(test)]
@@ -315,6 +349,58 @@ mod tests {
         ] {
             assert_eq!(newest_epoch(me, &answers), expected, "{answers:?}");
         }
+    }
+
+    #[test]
+    fn a_host_that_was_given_up_does_not_use_its_blocks_while_another_one_knows() {
+        let (me, owner, third, known) = (HostId(1), HostId(2), HostId(3), 5);
+        let epoch = forced_epoch(known, 1_700_000_000, owner);
+        let record = |owner, before| {
+            let (mode, has_complete_replica) = (None, None);
+            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+        };
+        let noted = |by: HostId, epoch| (third, record(KnownOwner::Overtaken { by: by.0, epoch }, None));
+        let owns = |epoch| (owner, record(KnownOwner::Me { epoch }, None));
+        let before = Some(KnownBefore { epoch, had: None });
+        let left = |to: HostId| KnownOwner::Released { to: to.0, epoch: epoch + 1, passed_on: false };
+        let known_to = |known_to, by| Some(LaterTakeover { known_to, by });
+        for (answers, expected) in [
+            (vec![], None),
+            (vec![noted(owner, epoch)], known_to(third, Some(owner))),
+            (vec![noted(me, epoch)], None),
+            (vec![noted(owner, known + 1)], None),
+            (vec![noted(owner, epoch), owns(known)], None),
+            (vec![noted(owner, epoch), owns(epoch)], known_to(owner, None)),
+            (vec![(third, record(KnownOwner::Unknown, before))], known_to(third, None)),
+            (
+                vec![noted(me, epoch), (owner, record(left(HostId(4)), None))],
+                known_to(owner, Some(HostId(4))),
+            ),
+            (vec![(third, record(left(me), None))], known_to(third, None)),
+        ] {
+            assert_eq!(later_takeover(me, known, &answers), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn what_former_owners_have_left_on_a_third_host_does_not_keep_an_owner_from_giving_up_a_dead_one() {
+        let owned = 5;
+        let says = |owner, is_taking| HostRecord {
+            owner,
+            dirty_blocks: 7,
+            mode: None,
+            is_taking,
+            has_complete_replica: None,
+            before: None,
+        };
+        let left = |epoch| KnownOwner::Released { to: 9, epoch, passed_on: false };
+        for harmless in [KnownOwner::Me { epoch: 4 }, left(4), KnownOwner::Overtaken { by: 2, epoch: 99 }] {
+            assert_eq!(objection_of_third(&says(harmless, false), owned), None, "{harmless:?}");
+        }
+        for newer in [KnownOwner::Me { epoch: 6 }, left(7)] {
+            assert!(objection_of_third(&says(newer, false), owned).is_some(), "{newer:?}");
+        }
+        assert!(objection_of_third(&says(left(4), true), owned).is_some(), "it is taking the disk over");
     }
 
     #[test]

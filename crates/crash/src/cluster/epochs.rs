@@ -27,7 +27,7 @@ pub fn is_connected(machines: &Machines, a: usize, b: usize) -> bool {
 }
 
 /// Returns what a running host's pool has of a disk, and how many dirty blocks.
-fn recorded(machines: &Machines, at: usize, of: usize) -> Option<(DiskInfo, u64)> {
+pub fn recorded(machines: &Machines, at: usize, of: usize) -> Option<(DiskInfo, u64)> {
     let disk = machines.hosts[at].disk(of)?;
     let core = &machines.hosts[at].running.as_ref()?.core;
     let dirty_blocks = core.disk_usage(disk).map_or(0, |usage| usage.dirty_blocks);

@@ -449,8 +449,7 @@ impl Cluster {
         let newest = self.judge.newest_epoch(of);
         match self.machines.hosts[at].record(of) {
             // A host from which the disk was taken never uses it again, so it need not know the newest epoch: that
-            // epoch may be higher if the next owner has since given up blocks of a dead host, which other hosts are not
-            // told.
+            // epoch may be higher if the next owner has since given up blocks of a dead host while this host was away.
             None | Some(Record::Unknown | Record::Overtaken { .. }) => true,
             Some(Record::Owner { epoch, .. }) => *epoch >= newest,
             Some(record) => newest < least_forced_epoch(record.epoch()),
@@ -477,6 +476,22 @@ impl Cluster {
         {
             tell(|| format!("{now:>10} disk {of} is forgotten on host {at}, confirmed: {confirmed:?}"));
             self.machines.hosts[at].remember(of, confirmed.unwrap_or(0));
+            self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
+        }
+        Ok(())
+    }
+
+    /// Another host may have had a disk since this host had it, or released it. The operator knows whether that is so: if
+    /// it is, the blocks here are discarded, otherwise the notes on the other hosts.
+    pub(super) fn discard_void(&mut self, at: usize, of: usize) -> Flow {
+        let is_void = |record: &Record| least_forced_epoch(record.epoch()) <= self.judge.newest_epoch(of);
+        let hosts = match self.machines.hosts[at].record(of).is_some_and(is_void) {
+            true => vec![at],
+            false => (0..HOSTS).filter(|other| self.has_void_note(*other, of)).collect(),
+        };
+        for at in hosts {
+            let now = self.machines.shared.now;
+            tell(|| format!("{now:>10} what host {at} has of disk {of} is void, and forgotten"));
             self.machines.hosts[at].forget(&mut self.machines.shared, of)?;
         }
         Ok(())

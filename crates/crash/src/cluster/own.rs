@@ -5,16 +5,22 @@
 //! - The others note the take-over.
 //! - The host takes the disk, under an epoch taken by force. What only the fenced hosts had is lost, and the oracle hears of it then.
 //!
-//! If the host already owns the disk and needs blocks of a dead one, only that one is asked, and nothing is fenced or noted.
+//! If the host already owns the disk and needs blocks of a dead one, nothing is fenced.
+//!
+//! If another host may have had the disk since, the attempt ends. The operator knows whether it has, and discards what is void: the
+//! blocks of the host that was to take the disk, or the notes of a take-over that came to nothing.
 
 use std::collections::BTreeSet;
 
 use haversack_core::{Core, PeerLoss};
-use haversack_migrate::{HostRecord, KnownOwner, ReplicaStatus, newest_epoch, objection};
-use haversack_model::Micros;
+use haversack_migrate::{
+    HostRecord, KnownOwner, ReplicaStatus, later_takeover, newest_epoch, objection, objection_of_third,
+    relies_on_epoch,
+};
+use haversack_model::{HostId, Micros};
 use haversack_ownership::{Record, forced_epoch, least_forced_epoch};
 
-use super::epochs::{is_connected, record_of, yield_to};
+use super::epochs::{is_connected, record_of, recorded, yield_to};
 use super::run::Cluster;
 use crate::hosts::host::host_id;
 use crate::hosts::machines::Machines;
@@ -39,7 +45,8 @@ pub(super) struct Plan {
     depends: Option<usize>,
     /// Hosts that do not answer, and may own the disk.
     suspects: Vec<usize>,
-    living: Vec<usize>,
+    /// The hosts that note the take-over before it happens.
+    noting: Vec<usize>,
     epoch: u64,
     /// The highest epoch under which a host may have had the disk.
     newest: u64,
@@ -49,6 +56,14 @@ pub(super) struct Plan {
     uses_replica: bool,
     /// Another host that answers had the complete replica of the dead owner when that was fenced.
     better: Option<usize>,
+}
+
+/// Why a disk cannot be taken over.
+enum Objection {
+    /// Another host may have had the disk since.
+    MayBeVoid,
+    /// Something else. The named host may be the right one.
+    Other(Option<usize>),
 }
 
 #[derive(Clone)]
@@ -110,43 +125,57 @@ impl Own {
         matches!(self.stage, Stage::Taking { .. })
     }
 
-    fn asked(&self, machines: &Machines) -> Vec<usize> {
-        match peer_of(machines, self.at, self.of) {
-            Some(peer) => vec![peer],
-            None => (0..machines.hosts.len()).filter(|other| *other != self.at).collect(),
-        }
+    fn others(&self, machines: &Machines) -> Vec<usize> {
+        (0..machines.hosts.len()).filter(|other| *other != self.at).collect()
     }
 
-    fn plan(&self, machines: &Machines, answers: &[(usize, HostRecord)]) -> Result<Plan, Option<usize>> {
-        let Some(record) = machines.hosts[self.at].record(self.of) else { return Err(None) };
+    fn plan(&self, machines: &Machines, answers: &[(usize, HostRecord)]) -> Result<Plan, Objection> {
+        let Some(record) = machines.hosts[self.at].record(self.of) else {
+            return Err(Objection::Other(None));
+        };
         let depends = peer_of(machines, self.at, self.of);
         if record.is_owner() && depends.is_none() {
-            return Err(None);
+            return Err(Objection::Other(None));
         }
-        let before = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
-        let mut epoch = record.epoch().max(before);
+        let mine = record.epoch();
         for (answering, record) in answers {
-            epoch = epoch.max(record.epoch());
-            if objection(record).is_some() {
+            let is_third = depends.is_some_and(|peer| peer != *answering);
+            let objection = if is_third { objection_of_third(record, mine) } else { objection(record) };
+            if objection.is_some() {
                 let is_holder = !matches!(record.owner, KnownOwner::Me { .. }) && !record.is_taking;
-                return Err(is_holder.then_some(*answering));
+                return Err(Objection::Other(is_holder.then_some(*answering)));
             }
         }
-        let is_living = |host: &usize| answers.iter().any(|(answering, _)| answering == host);
-        let (living, suspects): (Vec<usize>, Vec<usize>) =
-            self.asked(machines).into_iter().partition(is_living);
-        let suspects = if depends.is_some() { Vec::new() } else { suspects };
         let named: Vec<_> = answers.iter().map(|(host, record)| (host_id(*host), record.clone())).collect();
+        self.check_not_void(machines, mine, &named)?;
+        let known = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
+        let is_suspect =
+            |host: &usize| depends.is_none() && answers.iter().all(|(answering, _)| answering != host);
+        let notes = |(_, record): &&(usize, HostRecord)| objection(record).is_none();
         Ok(Plan {
             depends,
-            suspects,
-            living,
-            epoch,
-            newest: newest_epoch(host_id(self.at), &named).max(before),
+            suspects: self.others(machines).into_iter().filter(is_suspect).collect(),
+            noting: answers.iter().filter(notes).map(|(host, _)| *host).collect(),
+            epoch: answers.iter().map(|(_, record)| record.epoch()).fold(mine.max(known), u64::max),
+            newest: newest_epoch(host_id(self.at), &named).max(known),
             loss: self.loss(machines),
             uses_replica: false,
             better: None,
         })
+    }
+
+    fn check_not_void(
+        &self,
+        machines: &Machines,
+        mine: u64,
+        answers: &[(HostId, HostRecord)],
+    ) -> Result<(), Objection> {
+        let here = recorded(machines, self.at, self.of);
+        let relies = here.is_some_and(|(info, dirty_blocks)| relies_on_epoch(&info, dirty_blocks));
+        match later_takeover(host_id(self.at), mine, answers).filter(|_| relies) {
+            Some(_) => Err(Objection::MayBeVoid),
+            None => Ok(()),
+        }
     }
 
     /// The operator accepts a loss if there is one, or if it is not known.
@@ -174,7 +203,7 @@ impl Cluster {
         let is_late = now >= own.begun + PATIENCE_US;
         match own.stage.clone() {
             Stage::Asking { mut answers } => {
-                let asked = own.asked(&self.machines);
+                let asked = own.others(&self.machines);
                 let is_new = |host: &&usize| answers.iter().all(|(answering, _)| answering != *host);
                 let silent: Vec<usize> = asked.iter().filter(is_new).copied().collect();
                 let connected: Vec<usize> =
@@ -190,7 +219,12 @@ impl Cluster {
                 match plan {
                     _ if !connected.is_empty() && is_late => Ok(Outcome::Refused(None)),
                     _ if !connected.is_empty() || now < own.begun + 2_000 => Ok(Outcome::Goes),
-                    Err(other) => Ok(Outcome::Refused(other)),
+                    Err(Objection::Other(other)) => Ok(Outcome::Refused(other)),
+                    Err(Objection::MayBeVoid) => {
+                        // The next attempt may succeed.
+                        self.discard_void(own.at, own.of)?;
+                        Ok(Outcome::Refused(Some(own.at)))
+                    }
                     Ok(plan) => {
                         let until = now + self.operator.rng.skewed(10_000);
                         own.stage = Stage::Fencing { until, plan };
@@ -206,7 +240,7 @@ impl Cluster {
                     }
                     self.fence(*suspect)?;
                 }
-                let left = if plan.depends.is_some() { Vec::new() } else { plan.living.clone() };
+                let left = plan.noting.clone();
                 let uses_replica = self.uses_replica(own, &plan);
                 let better = self.better_replica(own, &plan, uses_replica)?;
                 let epoch = forced_epoch(plan.epoch, CLOCK_S + now / 1_000, host_id(own.at));
@@ -321,7 +355,7 @@ impl Cluster {
         if is_clear && self.replica_of_gone(of, &dead, &[at]).is_some() {
             return violation!("host {at} would take disk {of} over without its certain replica");
         }
-        let better = self.replica_of_gone(of, &dead, &plan.living);
+        let better = self.replica_of_gone(of, &dead, &plan.noting);
         // If the replica is empty, no flushed data is lost without it.
         Ok(better.filter(|at| self.replica_blocks(of, *at) > 0))
     }

@@ -6,6 +6,9 @@
 //!   that is still on its way to one of them has no effect.
 //! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as powered
 //!   off. A host that is not configured cannot be fenced: neither its name nor its address is known.
+//! - An owner that gives up the blocks of a dead host has the other hosts note its new epoch as well. Should it die, and
+//!   the dead host come back, `disk own` is refused there as long as one of them answers: the blocks that were given up
+//!   would replace what the owner has written since.
 //! - A disk is taken over by one job at a time.
 
 use std::collections::BTreeMap;
@@ -15,7 +18,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Takeover};
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
-use haversack_migrate::{HostRecord, newest_epoch, objection};
+use haversack_migrate::{
+    HostRecord, later_takeover, newest_epoch, objection, objection_of_third, relies_on_epoch,
+};
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
 
@@ -48,8 +53,8 @@ struct Plan {
     depends: bool,
     /// Hosts that do not answer and may own the disk.
     suspects: Vec<HostId>,
-    /// The other hosts.
-    living: Vec<HostId>,
+    /// The hosts that note the take-over before it happens.
+    noting: Vec<HostId>,
     /// The highest epoch that is known.
     epoch: u64,
     loss: TakeoverLoss,
@@ -183,6 +188,28 @@ fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, S
     ))
 }
 
+/// Returns the error of a take-over with `dirty` bytes that another host may have replaced since.
+fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> DaemonError {
+    let taken = match by {
+        Some(by) => format!("host '{by}' may have taken over disk '{disk}' since this host had it"),
+        None => format!("disk '{disk}' was taken over since this host had it"),
+    };
+    DaemonError::conflict(
+        format!(
+            "{taken} (host '{known_to}' has that on record); the {dirty} bytes that are dirty here may be obsolete"
+        ),
+        "connect the host that has it; or, if that is permanently dead, detach the disk here, discard what is dirty with 'haversack \
+         disk forget', and attach the disk again; or, if 'haversack disk own' did not succeed there, use 'haversack disk forget' on \
+         the hosts that have noted it",
+    )
+}
+
+/// Returns which hosts note a take-over before it happens. A third host with blocks of a former owner does not: it hears
+/// of the new epoch from the host that takes the disk.
+fn noting(answers: &[(HostId, HostRecord)]) -> Vec<HostId> {
+    answers.iter().filter(|(_, record)| objection(record).is_none()).map(|(host, _)| *host).collect()
+}
+
 impl Hosts {
     /// Asks hosts for their records of a disk. Waits only once per take-over for hosts that are not connected, so that
     /// a replica is still certain in the last step.
@@ -246,9 +273,7 @@ impl Daemon {
         }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let epoch = forced_epoch(plan.epoch, now_s, hosts.me);
-        if !plan.depends {
-            self.have_noted(hosts, disk, &plan.living, epoch)?;
-        }
+        self.have_noted(hosts, disk, &plan.noting, epoch)?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         if uses {
             backend.take_over_with_replica(disk.attached()?, epoch)?;
@@ -291,30 +316,53 @@ impl Daemon {
             return Err(DaemonError::conflict(what, "there is nothing to do"));
         };
         let depends = peer.is_some();
-        let mut asked = if depends { Vec::new() } else { hosts.others() };
+        let mut asked = hosts.others();
         if !asked.contains(&dead) {
             asked.push(dead);
         }
         let answers = hosts.records_once(&asked, id)?;
-        let known = self.state.known_before(id).map_or(0, |before| before.epoch);
-        let mut epoch = status.record.epoch().max(known);
+        let mine = status.record.epoch();
         for (answering, record) in &answers {
-            epoch = epoch.max(record.epoch());
-            if let Some((what, hint)) = objection(record) {
+            let is_third = depends && *answering != dead;
+            let objection = if is_third { objection_of_third(record, mine) } else { objection(record) };
+            if let Some((what, hint)) = objection {
                 let other = hosts.name_of(*answering);
                 let what = format!("disk '{name}' cannot be taken over: host '{other}' answers, and {what}");
                 return Err(DaemonError::conflict(what, hint));
             }
         }
+        self.check_not_void(hosts, disk, mine, &answers)?;
+        let known = self.state.known_before(id).map_or(0, |before| before.epoch);
+        let epoch = answers.iter().map(|(_, record)| record.epoch()).fold(mine.max(known), u64::max);
         let is_living = |host: &HostId| answers.iter().any(|(answering, _)| answering == host);
-        let (living, suspects): (Vec<HostId>, Vec<HostId>) = asked.into_iter().partition(is_living);
+        // An owner fences no host: none of them can own the disk.
+        let is_suspect = |host: &HostId| !depends && !is_living(host);
+        let suspects: Vec<HostId> = asked.into_iter().filter(is_suspect).collect();
         // If the host that had the disk is back and has nothing of it, another host has the disk, if any has.
         let dead = if is_living(&dead) { suspects.first().copied().unwrap_or(dead) } else { dead };
         let has_nothing = is_living(&dead);
-        let suspects = if depends { Vec::new() } else { suspects };
+        let noting = noting(&answers);
         let loss = backend.takeover_loss(id)?;
         let replica = self.kept_replica(hosts, disk, newest_epoch(hosts.me, &answers).max(known))?;
-        Ok(Plan { dead, has_nothing, depends, suspects, living, epoch, loss, replica })
+        Ok(Plan { dead, has_nothing, depends, suspects, noting, epoch, loss, replica })
+    }
+
+    /// Refuses to take a disk over if what this host has of it, under the epoch `mine`, may be void, because another host
+    /// may have had the disk since.
+    fn check_not_void(
+        &self,
+        hosts: &Hosts,
+        disk: &Disk,
+        mine: u64,
+        answers: &[(HostId, HostRecord)],
+    ) -> Result<()> {
+        let Some((_, here)) = self.pool_with(disk.id) else { return Ok(()) };
+        if !relies_on_epoch(&here.info, here.dirty_blocks) {
+            return Ok(());
+        }
+        let Some(later) = later_takeover(hosts.me, mine, answers) else { return Ok(()) };
+        let (by, known_to) = (later.by.map(|by| hosts.name_of(by)), hosts.name_of(later.known_to));
+        Err(may_be_void(&disk.config().name, by.as_deref(), &known_to, bytes(here.dirty_blocks)))
     }
 
     /// Returns this host's replica of a disk. `epoch` is the highest epoch under which any host may have had the disk.

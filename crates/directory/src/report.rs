@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use haversack_ownership::least_forced_epoch;
+
 use crate::bugs::{Bug, planted};
 use crate::key::Key;
 use crate::noticeable::Noticeable;
@@ -26,7 +28,7 @@ pub struct Report {
     pub other_disks: BTreeSet<String>,
 }
 
-/// A disk that this host owns although the directory names another owner.
+/// A disk that this host owns although the directory names another owner, or this host under a higher epoch that was taken by force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conflict {
     /// The disk's name here.
@@ -87,11 +89,7 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
     }
     for (id, record) in &report.disks {
         let (key, seen) = (Key::Disk(id.clone()), view.disks.get(id));
-        let there = match view.unreadable.get(&key) {
-            Some(unreadable) => unreadable.owner.as_ref().map(|owner| (&*owner.host, owner.epoch)),
-            None => seen.map(|seen| (&*seen.record.host, seen.record.epoch)),
-        };
-        match claim(record, there) {
+        match claim(record, view.owner_of(id)) {
             Claim::Write if is_due(record, seen, now) => {
                 let revision = view.revision_of(&key);
                 changes.writes.push(Write::put(key, encode(record)).if_at(revision));
@@ -118,9 +116,13 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
     changes
 }
 
-/// Whether an entry with this host and epoch takes precedence over this host's entry.
+/// Whether an entry with this host and epoch takes precedence over this host's entry. If this host has lost its record of a disk that
+/// was taken by force, and the disk was made anew here, the entry stays all the same: it may be all that tells a former owner of the
+/// take-over.
 fn is_better(host: &str, epoch: u64, mine: &DiskRecord) -> bool {
-    host != mine.host && epoch >= mine.epoch && !planted(Bug::ReplaceAnyEntry)
+    let is_evidence = mine.epoch > 0 && epoch >= least_forced_epoch(mine.epoch);
+    let is_others = host != mine.host && epoch >= mine.epoch;
+    (is_others || is_evidence) && !planted(Bug::ReplaceAnyEntry)
 }
 
 enum Claim {
@@ -129,8 +131,8 @@ enum Claim {
     Refused(Conflict),
 }
 
-/// Compares what an owner says with what the directory has. Another host's entry is replaced only by a higher epoch. If this
-/// host does not know the epoch of a disk for the moment, its own entry stays.
+/// Compares what an owner says with what the directory has. Another host's entry is replaced only by a higher epoch, and an epoch that
+/// was taken by force never by a lower one. If this host does not know the epoch of a disk for the moment, its own entry stays.
 fn claim(mine: &DiskRecord, there: Option<(&str, u64)>) -> Claim {
     match there {
         Some((host, epoch)) if is_better(host, epoch, mine) => Claim::Refused(Conflict {
@@ -352,6 +354,25 @@ mod tests {
         // This host's own entry: its durable record decides.
         assert_eq!(with(disk("alpha", 2)), (1, 0));
         assert_eq!(with(disk("alpha", 4)), (1, 0));
+    }
+
+    #[test]
+    fn an_epoch_that_was_taken_by_force_is_replaced_only_by_a_higher_one() {
+        let with = |mine: u64, there: DiskRecord| {
+            let mut report = report();
+            report.disks.insert("id".into(), disk("alpha", mine));
+            let mut view = view_of(&report);
+            view.disks.insert("id".into(), seen_at(there, 3));
+            let changes = changes(&report, &view, "alpha", 9, Instant::now());
+            (changes.writes.len(), changes.conflicts.len())
+        };
+        let forced = least_forced_epoch(3);
+        // The disk was made anew, on this host or on another one.
+        assert_eq!(with(3, disk("alpha", forced)), (0, 1));
+        assert_eq!(with(3, disk("beta", forced)), (0, 1));
+        assert_eq!(with(forced + 1, disk("alpha", forced)), (1, 0));
+        assert_eq!(with(forced + 1, disk("beta", forced)), (1, 0));
+        assert_eq!(with(0, disk("alpha", forced)), (0, 0), "the epoch is not known for the moment");
     }
 
     #[test]

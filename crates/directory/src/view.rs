@@ -103,6 +103,16 @@ impl View {
         self.pools.range(first..).take_while(move |((of, _), _)| of == host)
     }
 
+    /// Returns the host that had a disk when the disk's entry was written, and its epoch. That can be read from entries of
+    /// later versions, too.
+    pub fn owner_of(&self, disk: &str) -> Option<(&str, u64)> {
+        if let Some(seen) = self.disks.get(disk) {
+            return Some((&seen.record.host, seen.record.epoch));
+        }
+        let owner = self.unreadable.get(&Key::Disk(disk.into()))?.owner.as_ref()?;
+        Some((&owner.host, owner.epoch))
+    }
+
     /// Returns the disks of a name, with their identities.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a String, &'a Seen<DiskRecord>)> {
         self.disks.iter().filter(move |(_, disk)| disk.record.name == name)
@@ -502,6 +512,20 @@ pub(crate) mod tests {
         // It is not newer than what is known.
         views[1].note_value(&write, &Value::Intent(IntentRecord { epoch: 4, ..intent() }), 5, at);
         assert_eq!(views[0], views[1]);
+    }
+
+    #[test]
+    fn an_entry_of_a_later_version_says_who_had_the_disk() {
+        let mut view = View::default();
+        let mut put = |value: &str, revision| {
+            let write = Write::put(Key::Disk("id".into()), value.into());
+            view.note(&write, revision, Instant::now());
+            view.owner_of("id").map(|(host, epoch)| (host.to_owned(), epoch))
+        };
+        let entry = String::from_utf8(crate::record::encode(&disk("alpha", 3))).unwrap();
+        assert_eq!(put(&entry, 1), Some(("alpha".into(), 3)));
+        assert_eq!(put(r#"{"version":9,"host":"beta","epoch":4}"#, 2), Some(("beta".into(), 4)));
+        assert_eq!(put("nonsense", 3), None);
     }
 
     #[test]

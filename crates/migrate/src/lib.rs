@@ -32,6 +32,7 @@ mod replica;
 mod replicate;
 mod stream;
 mod takeover;
+mod witness;
 
 pub use haversack_model::HostId;
 pub use known::{
@@ -48,3 +49,4 @@ pub use pace::PaceLimits;
 pub use place::{Candidate, Unable, choose, choose_another, is_missing, leaves_drained};
 pub use replica::ReplicaStatus;
 pub use replicate::{NoReplica, OnLoss, ReplicaPolicy, ReplicationState};
+pub use witness::{Heed, heed};

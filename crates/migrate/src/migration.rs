@@ -283,7 +283,8 @@ impl Migration {
         Ok(())
     }
 
-    /// Sets the highest epoch that this host knew before an operator told it to forget the disk.
+    /// Sets the highest epoch that this host knew before an operator told it to forget the disk, or under which another
+    /// host is known to have had the disk. A lower one than before has no effect.
     pub fn has_forgotten(&mut self, epoch: u64) {
         self.ownership.has_forgotten(epoch);
     }

@@ -12,6 +12,7 @@
 //! - A host that depends on another's dirty blocks does not release the disk.
 //! - A host that was told to forget the disk neither takes nor passes on a grant of an epoch that it knew before.
 //!   Otherwise, a delayed question could make it pass on an epoch that is long over, and two hosts could own the disk.
+//!   The same holds for an epoch under which, as it has learned otherwise, another host has had the disk.
 
 use std::collections::BTreeSet;
 
@@ -96,7 +97,8 @@ pub struct Ownership {
     guest: Guest,
     /// The host that is asked for the disk, and the grant that it has, as far as this host knows.
     asking: Option<(HostId, Option<Grant>)>,
-    /// The highest epoch that this host knew before an operator told it to forget the disk; 0 if that never happened.
+    /// The highest epoch that this host knows of apart from its record; 0 if there is none. It knew that epoch before an
+    /// operator told it to forget the disk, or knows that another host has had the disk under it.
     forgotten: u64,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
@@ -140,6 +142,8 @@ pub(crate) enum Flaw {
     GiveUpUnnoted,
     /// A host takes a disk over with blocks of which another host has noted that they may be obsolete.
     RetakeVoid,
+    /// A host that reads in the directory who has had the disk does not remember that.
+    MissWitness,
 }
 
 impl Ownership {
@@ -157,9 +161,10 @@ impl Ownership {
         }
     }
 
-    /// Sets the highest epoch that this host knew before an operator told it to forget the disk.
+    /// Sets the highest epoch that this host knew before an operator told it to forget the disk, or under which another
+    /// host is known to have had the disk. A lower one than before has no effect.
     pub fn has_forgotten(&mut self, epoch: u64) {
-        self.forgotten = epoch;
+        self.forgotten = self.forgotten.max(epoch);
     }
 
     /// Returns the highest epoch that this host knows, or knew before it was told to forget the disk.
@@ -254,7 +259,9 @@ impl Ownership {
     /// Handles another host's statement that it owns the disk under `epoch`. If the guest waits here for an earlier
     /// owner, which may be dead or know nothing newer, this host asks the new owner from now on.
     pub fn heard_of_owner(&mut self, host: HostId, epoch: u64) -> Option<Step> {
-        let is_newer = epoch > self.known_epoch() && host != self.me && self.recording.is_none();
+        // The owner may have the disk under the very epoch that this host knows of apart from its record.
+        let is_newer = epoch > self.record.epoch() && epoch >= self.known_epoch();
+        let is_newer = is_newer && host != self.me && self.recording.is_none();
         let asks_another = self.asking.as_ref().is_some_and(|(asked, _)| *asked != host);
         if !is_newer || !asks_another {
             return None;

@@ -27,6 +27,8 @@ struct World {
     /// A host drops its dirty block once the next owner has it, as hosts do. Otherwise it keeps the block, which the
     /// protocol must tolerate as well.
     drops: bool,
+    /// Owners publish their epochs in a directory. A disk may then be taken over while a third host is down, which is fenced as well.
+    has_directory: bool,
     flaw: Option<Flaw>,
 }
 
@@ -66,6 +68,8 @@ struct State {
     forgets: u8,
     /// An owner has given up the block of a dead host, and no third host has noted that.
     unnoted: bool,
+    /// The owner that the directory names, and its epoch.
+    published: Option<(HostId, u64)>,
 }
 
 /// Epochs that are taken by force are multiples of this: more than the hosts use by agreement.
@@ -96,6 +100,10 @@ enum Action {
     Forget(HostId),
     /// A host hears from the second host that the second host owns the disk.
     Hear(HostId, HostId),
+    /// An owner writes its epoch to the directory, where no higher one is.
+    Publish(HostId),
+    /// A host reads the directory.
+    Read(HostId),
 }
 
 impl State {
@@ -148,7 +156,8 @@ impl State {
 
     /// Makes a host take the disk over from a dead one, if an operator may do so: no third host owns the disk or has
     /// blocks of it. The living hosts are told first, and the dead host is fenced if it may own the disk.
-    fn force(&mut self, id: HostId, dead: HostId, flaw: Option<Flaw>) -> Option<()> {
+    fn force(&mut self, id: HostId, dead: HostId, world: &World) -> Option<()> {
+        let flaw = world.flaw;
         let depends = self.hosts[&id].side.record().is_owner();
         if depends && !self.hosts[&id].side.peers().contains(&dead) {
             return None;
@@ -162,6 +171,10 @@ impl State {
         let others: Vec<HostId> = self.hosts.keys().copied().filter(|h| *h != id && *h != dead).collect();
         for other in others.into_iter().filter(|_| !depends || flaw != Some(Flaw::GiveUpUnnoted)) {
             let third = self.host(other);
+            if !third.up && world.has_directory && !depends {
+                third.fenced = true;
+                continue;
+            }
             let holds = matches!(third.side.record(), Record::Released { grant, .. } if grant.holders.contains(&other));
             if !third.up || third.side.record().is_owner() || third.writing.is_some() || holds {
                 if !depends {
@@ -240,6 +253,38 @@ impl State {
         Some(())
     }
 
+    fn publish(&mut self, id: HostId) -> Option<()> {
+        let record = self.hosts[&id].side.record();
+        let is_newer = self.published.is_none_or(|(_, known)| record.epoch() > known);
+        if !record.is_owner() || !is_newer {
+            return None;
+        }
+        self.published = Some((id, record.epoch()));
+        Some(())
+    }
+
+    /// A host heeds an epoch that another host has taken by force, according to the directory. The operator ends its fencing when it knows
+    /// of that, even if other hosts are down.
+    fn read(&mut self, id: HostId) -> Option<()> {
+        let (by, epoch) = self.published.filter(|(by, epoch)| *by != id && *epoch >= FORCED)?;
+        let host = self.host(id);
+        if host.writing.is_some() {
+            return None;
+        }
+        if host.side.flaw != Some(Flaw::MissWitness) {
+            host.forgotten.0 = host.forgotten.0.max(epoch);
+            host.side.has_forgotten(epoch);
+        }
+        let record = host.side.record();
+        if *record == Record::Unknown || record.epoch() >= epoch {
+            host.fenced = false;
+            return Some(());
+        }
+        let step = host.side.overtaken(by, epoch);
+        self.step(id, step);
+        Some(())
+    }
+
     fn host(&mut self, id: HostId) -> &mut Host {
         self.hosts.get_mut(&id).expect("a host")
     }
@@ -303,6 +348,7 @@ impl Model for World {
             forces: 0,
             forgets: 0,
             unnoted: false,
+            published: None,
         };
         vec![state]
     }
@@ -337,6 +383,9 @@ impl Model for World {
             }
             if host.fenced {
                 actions.push(Action::Tell(*id));
+            }
+            if self.has_directory {
+                actions.extend([Action::Publish(*id), Action::Read(*id)]);
             }
             let others = state.hosts.iter().filter(|(other, host)| *other != id && host.up);
             let owners = others.filter(|(_, host)| host.side.record().is_owner());
@@ -444,7 +493,9 @@ impl Model for World {
                 state.origin = version;
                 state.host(id).dirty = None;
             }
-            Action::Force(id, dead) => state.force(id, dead, self.flaw)?,
+            Action::Force(id, dead) => state.force(id, dead, self)?,
+            Action::Publish(id) => state.publish(id)?,
+            Action::Read(id) => state.read(id)?,
             Action::Forget(id) => state.forget(id)?,
             Action::Hear(id, owner) => {
                 let epoch = state.hosts[&owner].side.record().epoch();
@@ -518,7 +569,18 @@ impl Model for World {
 }
 
 fn world(hosts: u64, moves: u8, crashes: u8, writes: u8, ghosts: u8) -> World {
-    World { hosts, moves, crashes, writes, ghosts, forces: 0, forgets: 0, drops: false, flaw: None }
+    World {
+        hosts,
+        moves,
+        crashes,
+        writes,
+        ghosts,
+        forces: 0,
+        forgets: 0,
+        drops: false,
+        has_directory: false,
+        flaw: None,
+    }
 }
 
 /// A world in which a disk is taken over from hosts that are dead.
@@ -534,6 +596,11 @@ fn giving_up(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> Worl
 /// A world in which a host is told to forget the disk.
 fn forgetting(hosts: u64, moves: u8, crashes: u8, forces: u8) -> World {
     World { forgets: 1, ..forcing(hosts, moves, crashes, 1, forces) }
+}
+
+/// A world in which the directory says who has taken a disk over.
+fn witnessed(hosts: u64, moves: u8, crashes: u8) -> World {
+    World { has_directory: true, ..forcing(hosts, moves, crashes, 0, 1) }
 }
 
 /// The worlds that are explored: the more often one thing happens, the less often others do.
@@ -556,6 +623,8 @@ fn worlds() -> Vec<World> {
         forgetting(3, 2, 0, 0),
         forgetting(2, 2, 1, 0),
         forgetting(2, 1, 1, 1),
+        witnessed(2, 1, 1),
+        witnessed(3, 1, 1),
     ]
 }
 
@@ -611,6 +680,7 @@ fn there_is_always_a_way_forward() {
         world(3, 2, 0, 1, 0),
         forcing(2, 1, 1, 1, 1),
         half_way.clone(),
+        witnessed(3, 0, 1),
     ];
     for world in worlds {
         let stuck = dead_end(&world);
@@ -642,6 +712,7 @@ fn planted_mistakes_are_found() {
         Flaw::ServeOvertaken,
         Flaw::NextEpoch,
         Flaw::ForgetEpoch,
+        Flaw::MissWitness,
     ];
     let of_giving_up = [Flaw::GiveUpUnnoted, Flaw::RetakeVoid];
     let in_any = flaws.into_iter().map(|flaw| (flaw, worlds()));

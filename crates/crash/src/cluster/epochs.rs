@@ -1,19 +1,22 @@
 //! What hosts ask each other apart from the protocol between them: what they have on record of disks, so that a host that was cut
-//! off, or was down, learns that a disk was taken over from it.
+//! off, or was down, learns that a disk was taken over from it. It learns that from the directory, too.
 //!
 //! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_core::DiskInfo;
-use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_void_under_any, may_yield};
+use haversack_directory::View;
+use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, heed, is_void_under_any, may_yield};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 use haversack_ownership::Record;
 
+use super::daemon::host_named;
 use super::own::{Own, is_taking};
 use crate::hosts::host::host_id;
 use crate::hosts::machines::Machines;
+use crate::plan::disk_id;
 use crate::run::tell;
 use crate::world::Flow;
 
@@ -71,6 +74,12 @@ fn is_overtaken(machines: &mut Machines, at: usize, of: usize, by: usize, epoch:
     Ok(is_known == Some(true))
 }
 
+/// Returns which other host had a disk according to a host's view of the directory, and under which epoch.
+pub fn witnessed(view: &View, me: usize, of: usize) -> Option<(usize, u64)> {
+    let (host, epoch) = view.owner_of(&disk_id(of).to_string())?;
+    Some((host_named(host)?, epoch)).filter(|(host, _)| *host != me)
+}
+
 /// A host's questions to others.
 #[derive(Default)]
 pub struct Watch {
@@ -83,19 +92,22 @@ pub struct Watch {
     /// Hosts to ask about disks: another host has answered that they have the disk, or had it later than that host.
     leads: BTreeSet<(usize, usize)>,
     next_ask: Micros,
+    /// The revision of the directory that it has looked at.
+    seen: i64,
 }
 
 impl Watch {
-    /// Does what is due on host `me`. `instances` are the daemons of all hosts.
+    /// Does what is due on host `me`. `instances` are the daemons of all hosts, `view` is what this one knows of the directory.
     pub fn look(
         &mut self,
         me: usize,
         machines: &mut Machines,
-        instances: &[Option<u64>],
+        (instances, view): (&[Option<u64>], &View),
         owns: &[Own],
         rng: &mut Random,
     ) -> Flow {
         self.look_at_connections(me, machines, instances);
+        self.look_at_directory(me, machines, view)?;
         for (other, of) in std::mem::take(&mut self.questions) {
             let record = record_of(machines, owns, other, of);
             // A host that is taking the disk over is asked again until the take-over has succeeded or failed.
@@ -137,6 +149,36 @@ impl Watch {
             self.questions.extend(leads.filter(|(host, _)| connected.contains_key(host)));
         }
         self.connected = connected;
+    }
+
+    /// Notes which disks other hosts have taken over according to the directory.
+    fn look_at_directory(&mut self, me: usize, machines: &mut Machines, view: &View) -> Flow {
+        if std::mem::replace(&mut self.seen, view.revision) == view.revision {
+            return Ok(());
+        }
+        for of in 0..machines.guests.len() {
+            let Some((by, epoch)) = witnessed(view, me, of) else { continue };
+            let info = recorded(machines, me, of).map(|(info, _)| info);
+            let heeded = heed(epoch, machines.hosts[me].known_before(of), info.map(|info| info.epoch));
+            if heeded.floor.is_some() || heeded.is_overtaken {
+                tell(|| {
+                    let now = machines.shared.now;
+                    format!(
+                        "{now:>10} host {me} reads that host {by} has had disk {of} under {epoch}: {heeded:?}"
+                    )
+                });
+            }
+            if let Some(floor) = heeded.floor {
+                let Machines { hosts, shared, .. } = machines;
+                hosts[me].remember(of, floor.epoch);
+                hosts[me].with(shared, of, |migration, _, _| migration.has_forgotten(floor.epoch))?;
+                machines.post();
+            }
+            if heeded.is_overtaken {
+                self.overtaken.push((of, by, epoch));
+            }
+        }
+        Ok(())
     }
 
     fn hear(

@@ -12,8 +12,8 @@ use haversack_model::random::Random;
 use haversack_ownership::{Record, least_forced_epoch};
 
 use super::access::Caller;
-use super::daemon::{host_name, host_named};
-use super::epochs::{is_connected, record_of};
+use super::daemon::{Daemon, host_name, host_named};
+use super::epochs::{is_connected, record_of, witnessed};
 use super::manager::Manager;
 use super::own::{Outcome, Own, peer_of};
 use super::plan::{DISKS, HOSTS, VMS};
@@ -162,7 +162,8 @@ impl Cluster {
         for (at, daemon) in self.daemons.iter_mut().enumerate() {
             if let Some(daemon) = daemon.as_mut().filter(|_| instances[at].is_some()) {
                 let Operator { owns, rng, .. } = &mut self.operator;
-                daemon.watch.look(at, &mut self.machines, &instances, owns, rng)?;
+                let Daemon { watch, access, .. } = daemon;
+                watch.look(at, &mut self.machines, (&instances, &access.view), owns, rng)?;
             }
         }
         Ok(())
@@ -416,7 +417,7 @@ impl Cluster {
                     self.machines.hosts[at].record(of),
                     Some(Record::Unknown | Record::Overtaken { .. })
                 );
-                knows_little && self.has_stale_owner(of)
+                knows_little && self.has_stale_owner(at, of)
             };
             let knows_all = (0..DISKS).all(|of| self.knows(at, of) && !may_be_misled(of));
             let is_old = now >= self.operator.fenced_at[at] + latest_us;
@@ -435,13 +436,17 @@ impl Cluster {
     }
 
     /// Whether a host that may come back still has on record that it owns a disk that was taken from it. It would pass
-    /// the disk on to a host that does not know of the take-over.
-    fn has_stale_owner(&self, of: usize) -> bool {
-        let is_stale = |at: usize| {
-            let record = self.machines.hosts[at].last_record(of);
-            record.is_owner() && record.epoch() < self.judge.newest_epoch(of)
+    /// the disk on to a host that does not know of the take-over. Host `at` knows of it if the directory shows it there.
+    fn has_stale_owner(&self, at: usize, of: usize) -> bool {
+        let daemon = self.daemons[at].as_ref().filter(|daemon| daemon.access.is_connected);
+        let entry = daemon.and_then(|daemon| witnessed(&daemon.access.view, at, of));
+        let witnessed = entry.map_or(0, |(_, epoch)| epoch);
+        let is_stale = |other: usize| {
+            let record = self.machines.hosts[other].last_record(of);
+            let is_known = witnessed >= least_forced_epoch(record.epoch());
+            record.is_owner() && record.epoch() < self.judge.newest_epoch(of) && !is_known
         };
-        (0..HOSTS).any(|at| !self.operator.is_lost(at) && is_stale(at))
+        (0..HOSTS).any(|other| !self.operator.is_lost(other) && is_stale(other))
     }
 
     /// Whether a host knows of the last take-over of a disk, or has nothing to do with the disk.

@@ -1,0 +1,70 @@
+//! The directory of a cluster as a witness of who had a disk.
+//!
+//! The owner of a disk publishes its epoch there when its record is durable. So an entry is certain: its host has had the disk under
+//! its epoch, however old the entry is, and whatever has happened since. An entry may be missing, or be older than what other hosts
+//! know; that proves nothing.
+//!
+//! Only an epoch that was taken by force counts, as from a host that was told to forget the disk ([`HostRecord::news`]): a disk
+//! that was made anew begins with a low epoch, and the directory may still have the entry of the old one. A take-over by force is
+//! what hosts may otherwise not hear of: when a disk moves by agreement, the former owner has a record of that.
+//!
+//! [`HostRecord::news`]: crate::HostRecord::news
+
+use haversack_core::bugs::{Bug, planted};
+
+use crate::known::{KnownBefore, is_news};
+
+/// What a host must do about an entry of another host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heed {
+    /// Remember, durably, that the disk was owned under this epoch: the host takes no grant of this epoch or a lower one, and passes none
+    /// on.
+    pub floor: Option<KnownBefore>,
+    /// Record that the disk was taken over, as if the entry's host had said so.
+    pub is_overtaken: bool,
+}
+
+/// Returns what a host must do that reads in the directory that another host has had a disk under the epoch `taken`. `before` is what
+/// the host remembers apart from its record of the disk, and `recorded` the epoch of that record, if there is one.
+pub fn heed(taken: u64, before: Option<KnownBefore>, recorded: Option<u64>) -> Heed {
+    if planted(Bug::MissWitness) {
+        return Heed::default();
+    }
+    let known = before.map_or(0, |before| before.epoch);
+    let floor = is_news(false, known, taken).then_some(KnownBefore { epoch: taken, had: None });
+    Heed { floor, is_overtaken: recorded.is_some_and(|recorded| is_news(false, recorded, taken)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_ownership::{forced_epoch, least_forced_epoch};
+
+    use super::*;
+    use crate::HostId;
+
+    #[test]
+    fn only_an_epoch_that_was_taken_by_force_counts() {
+        let forced = forced_epoch(7, 1_700_000_000, HostId(1));
+        let floor = Some(KnownBefore { epoch: forced, had: None });
+        assert_eq!(heed(forced, None, Some(7)), Heed { floor, is_overtaken: true });
+        assert_eq!(heed(forced, None, None), Heed { floor, is_overtaken: false }, "nothing is on record");
+        assert_eq!(heed(8, None, Some(7)), Heed::default(), "the disk may have been made anew here");
+        assert_eq!(heed(8, None, None), Heed::default());
+        let made_anew = Some(1);
+        assert!(heed(least_forced_epoch(1), None, made_anew).is_overtaken);
+    }
+
+    #[test]
+    fn what_is_known_already_changes_nothing() {
+        let forced = forced_epoch(7, 1_700_000_000, HostId(1));
+        let known = |epoch| Some(KnownBefore { epoch, had: Some(epoch) });
+        assert_eq!(heed(forced, known(forced), Some(forced)), Heed::default());
+        // The disk has moved on by agreement since.
+        assert_eq!(heed(forced + 3, known(forced), Some(forced)), Heed::default());
+        assert_eq!(heed(forced, known(forced + 3), Some(forced + 3)), Heed::default());
+        // It was taken over again.
+        let later = forced_epoch(forced, 1_700_000_001, HostId(2));
+        let heeded = heed(later, known(forced), Some(forced));
+        assert_eq!(heeded, Heed { floor: Some(KnownBefore { epoch: later, had: None }), is_overtaken: true });
+    }
+}

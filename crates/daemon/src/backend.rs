@@ -115,6 +115,8 @@ pub trait Backend: Send + Sync {
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool>;
     /// See [`PoolHandle::heard_of_owner`].
     fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()>;
+    /// See [`PoolHandle::has_forgotten`].
+    fn has_forgotten(&self, disk: DiskId, epoch: u64) -> Result<()>;
     /// See [`PoolHandle::takeover_loss`].
     fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss>;
     /// See [`PoolHandle::recorded_disk`].
@@ -294,6 +296,10 @@ impl Backend for PoolHandle {
 
     fn heard_of_owner(&self, disk: DiskId, host: HostId, epoch: u64) -> Result<()> {
         PoolHandle::heard_of_owner(self, disk, host, epoch)
+    }
+
+    fn has_forgotten(&self, disk: DiskId, epoch: u64) -> Result<()> {
+        PoolHandle::has_forgotten(self, disk, epoch)
     }
 
     fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {

@@ -167,6 +167,9 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     give(run_as, [config.daemon.control_socket().as_path()])?;
     give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;
     start_hosts(config, &daemon)?;
+    if let Some(cluster) = &config.cluster {
+        cluster::connect(&daemon, cluster, config.migration.as_ref())?;
+    }
     for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
         tracing::error!("{error}");
     }

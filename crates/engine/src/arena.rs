@@ -276,6 +276,10 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.heard_of_owner(disk, host, epoch))
     }
 
+    pub(crate) fn has_forgotten(&self, disk: DiskId, epoch: u64) -> Result<()> {
+        self.run(move |reactor| reactor.has_forgotten(disk, epoch))
+    }
+
     pub(crate) fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
         self.run(move |reactor| reactor.takeover_loss(disk))
     }

@@ -227,6 +227,15 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(()), |arena| arena.heard_of_owner(disk, host, epoch))
     }
 
+    /// Tells the pool that a disk was once owned under this epoch: the pool takes no grant of this epoch or a lower one, and passes none
+    /// on. Without effect if the disk neither moves here nor waits here.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn has_forgotten(&self, disk: DiskId, epoch: u64) -> Result<()> {
+        self.known_home(disk).map_or(Ok(()), |arena| arena.has_forgotten(disk, epoch))
+    }
+
     /// Puts a detached disk that was left clean on stand-by: until it is attached again, it is released to any host
     /// that asks for it. Returns false if the pool does not know the disk, or the disk was not left clean. **No other
     /// host may have taken the disk over by force.**

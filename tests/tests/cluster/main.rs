@@ -8,3 +8,4 @@ mod live;
 mod raw;
 mod rbd;
 mod spare;
+mod witness;

@@ -1,8 +1,9 @@
 //! This host in a cluster: its reports to the directory, and the decisions that it derives from the directory.
 //!
 //! Invariants
-//! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory, and does
-//!   not ask it who owns a disk: the pools' records say that (docs/ownership.md).
+//! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory, and the directory
+//!   gives no disk to a host: the pools' records say who owns one (docs/ownership.md). It can only say that another host has taken a
+//!   disk over by force ([`crate::hosts`]).
 //! - While the directory is away, everything continues except the balancer's new moves, and status answers say
 //!   how old the view is.
 
@@ -18,6 +19,7 @@ mod tenants;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,13 +49,16 @@ pub struct Cluster {
     observed: Mutex<Observed>,
     intents: Mutex<Intents>,
     proposed: Proposed,
+    /// The next report does not wait until it is time for it.
+    is_report_due: AtomicBool,
 }
 
-/// Begins to report, and to look at what others report.
+/// Connects to the directory. Called before disks are attached: it may say that another host has taken one over. Does not wait for
+/// it.
 ///
 /// # Errors
 /// The settings cannot be used, or a thread cannot be started.
-pub fn start(
+pub fn connect(
     daemon: &Arc<Daemon>,
     config: &ClusterConfig,
     migration: Option<&MigrationConfig>,
@@ -61,10 +66,7 @@ pub fn start(
     // Checked when the file was read.
     let settings = config.directory(migration).map_err(DirectoryError::Name)?;
     let directory = Directory::start(settings)?;
-    let (every, window) = (config.report_every.0, config.balance.window.0);
     let balancer = Balancer::new(config.balance.settings()).expect("the settings were checked");
-    let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
-    let mut reporter = Reporter::new(directory.name(), directory.instance(), config, link);
     let abandoned_after = config.lease.0.saturating_mul(ABANDONED_LEASES);
     let intents = Intents::new(directory.name(), directory.instance(), abandoned_after);
     daemon.set_cluster(Cluster {
@@ -72,7 +74,25 @@ pub fn start(
         observed: Mutex::new(Observed::new(balancer, Instant::now())),
         intents: Mutex::new(intents),
         proposed: Proposed::default(),
+        is_report_due: AtomicBool::new(false),
     });
+    Ok(())
+}
+
+/// Begins to report, and to look at what others report. Called when disks were attached: a report without them would remove their
+/// entries.
+///
+/// # Errors
+/// A thread cannot be started.
+pub fn start(
+    daemon: &Arc<Daemon>,
+    config: &ClusterConfig,
+    migration: Option<&MigrationConfig>,
+) -> std::result::Result<(), DirectoryError> {
+    let Some(cluster) = daemon.cluster() else { return Ok(()) };
+    let (every, window) = (config.report_every.0, config.balance.window.0);
+    let link = migration.map(|migration| migration.rate.0).filter(|rate| *rate > 0);
+    let mut reporter = Reporter::new(cluster.directory.name(), cluster.directory.instance(), config, link);
     let weak = Arc::downgrade(daemon);
     let run = move || {
         let (mut watch, mut tenants) = (Watch::default(), Tenants::default());
@@ -99,7 +119,7 @@ pub fn start(
                 guard(&mut borrowing, &mut || cluster.borrow(&daemon));
                 tenants.end_window();
             }
-            if Instant::now() >= next {
+            if cluster.is_report_due.swap(false, Ordering::Relaxed) || Instant::now() >= next {
                 next = Instant::now() + every;
                 guard(&mut dividing, &mut || tenants.look(&daemon, cluster));
                 guard(&mut reporting, &mut || {
@@ -131,6 +151,22 @@ impl Cluster {
             *free_bytes = free_bytes.saturating_add(capacity_bytes.saturating_sub(demand_bytes));
         }
         free
+    }
+
+    /// Returns the revision of this host's view of the directory.
+    pub(crate) fn revision(&self) -> i64 {
+        self.directory.view().revision
+    }
+
+    /// Returns which host had a disk according to the directory, and under which epoch.
+    pub(crate) fn owner_of(&self, id: DiskId) -> Option<(String, u64)> {
+        let view = self.directory.view();
+        view.owner_of(&id.to_string()).map(|(host, epoch)| (host.to_owned(), epoch))
+    }
+
+    /// Has this host report within a moment, without waiting for that: others must learn that it has taken a disk over.
+    pub(crate) fn report_soon(&self) {
+        self.is_report_due.store(true, Ordering::Relaxed);
     }
 
     /// Returns the owner of a disk and the host that had a complete replica of its dirty blocks, if one had.

@@ -22,12 +22,12 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The maximum number of disks that an event names, and of keys that a status names.
 const MOST_NAMED: usize = 20;
 
-/// Describes a conflict: another host has a better claim to a disk.
+/// Describes a conflict: another host has a better claim to a disk, or this host had one before the disk was made anew.
 pub fn conflict(conflict: &Conflict) -> String {
+    let Conflict { epoch, host, directory_epoch, .. } = conflict;
     format!(
-        "this host owns it under epoch {}, and the directory has it at host '{}' under epoch {}: see 'haversack migrate status' on \
-         both",
-        conflict.epoch, conflict.host, conflict.directory_epoch
+        "this host owns it under epoch {epoch}, and the directory has it at host '{host}' under epoch {directory_epoch}: see 'haversack \
+         migrate status' there; if the disk was attached as a new one since, detach it, and attach it with a higher epoch"
     )
 }
 

@@ -5,8 +5,8 @@
 //! - After a start, a disk that this host has recorded as its own is served only once the hosts that can be reached
 //!   were asked about it and have answered. The other hosts are asked once they are connected, until they answer. Until
 //!   then, the record counts: otherwise a cluster with one dead host could not start again.
-//! - Only the host that takes a disk over can confirm that it has: its take-over may have failed after others had noted
-//!   it. Until it answers, this host does not begin to serve the disk.
+//! - Only the host that takes a disk over can confirm that it has, or the cluster's directory, where it says so itself: its
+//!   take-over may have failed after others had noted it. Until that is known, this host does not begin to serve the disk.
 //! - A host that is told of a take-over remembers it, even if it does not know the disk.
 
 use std::collections::HashMap;
@@ -23,6 +23,7 @@ use super::known::after_take_over;
 use super::questions::Questions;
 use super::talk::{Answer, Question};
 use super::waits::Waits;
+use super::witness::Witness;
 use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
@@ -196,6 +197,9 @@ impl Daemon {
             return Err(DaemonError::conflict(what, "try again when that has ended"));
         }
         let is_void_under_any = is_void_under_any(&disk.info, disk.dirty_blocks);
+        if let Some((by, epoch)) = self.certain_take_over(&hosts, id, disk.info.epoch)? {
+            return self.record_overtaken(pool, id, by, epoch);
+        }
         match judge((hosts.me, disk.info.epoch, is_void_under_any), &records, self.state.taken_over(id)) {
             Heard::Nothing => self.forget_void_note(id, &records),
             Heard::TakenOver(by, epoch) => {
@@ -337,6 +341,7 @@ struct Watch {
     questions: Questions,
     owners_asked: Option<Instant>,
     waits: Waits,
+    witness: Witness,
     /// Disks that were taken over, with the host and the epoch, until that is on record.
     overtaken: Vec<(DiskId, HostId, u64)>,
 }
@@ -344,6 +349,7 @@ struct Watch {
 impl Watch {
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
         self.look_at_connections(daemon, hosts);
+        self.overtaken.extend(self.witness.look(daemon, hosts));
         let answers = self.questions.take_answers(Instant::now());
         self.questions.ask(Instant::now(), |host, disk| hosts.ask_now(&[host], disk, &Question::Record));
         self.hear(daemon, hosts, answers);

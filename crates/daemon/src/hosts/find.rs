@@ -66,6 +66,7 @@ impl Daemon {
         if why_it_stays(config, origin).is_some() {
             return Ok(None);
         }
+        self.heed_directory(&hosts, id)?;
         if self.state.is_agreed(id) || pool.backend.recorded_move(id)?.is_some_and(|moved| moved != Moved::No)
         {
             self.check_epoch(id)?;

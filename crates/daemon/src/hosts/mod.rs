@@ -28,6 +28,7 @@ mod questions;
 pub(crate) mod replicas;
 mod talk;
 mod waits;
+mod witness;
 mod workers;
 
 pub use detached::watch as watch_detached;

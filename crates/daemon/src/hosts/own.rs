@@ -29,6 +29,7 @@ use super::fence::{FenceTarget, fence};
 use super::replicas::kept;
 use super::talk::{Answer, Question};
 use super::{Hosts, bytes, unknown_name};
+use crate::cluster::Cluster;
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
@@ -282,6 +283,7 @@ impl Daemon {
         }
         self.wait_until_taken(disk, epoch)?;
         self.state.note_agreed(disk.id, true)?;
+        self.cluster().into_iter().for_each(Cluster::report_soon);
         let lost = match (takeover.lost_bytes, loss) {
             _ if uses => "nothing that was flushed is lost: the replica here was used".to_string(),
             (None, _) => "reads of data that only it had return the origin's data".to_string(),
@@ -305,6 +307,7 @@ impl Daemon {
         let (config, id) = (disk.config(), disk.id);
         let name = &config.name;
         disk.attached()?;
+        self.heed_directory(hosts, id)?;
         let backend = &self.pool(&config.pool)?.backend;
         let status = backend.migration_status(id)?.ok_or_else(|| super::movable::stays(&disk.config()))?;
         let peer = match &status.record {

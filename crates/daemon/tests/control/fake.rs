@@ -198,6 +198,9 @@ impl Backend for Fake {
     fn heard_of_owner(&self, _: DiskId, _: HostId, _: u64) -> Result<()> {
         Ok(())
     }
+    fn has_forgotten(&self, _: DiskId, _: u64) -> Result<()> {
+        Ok(())
+    }
     fn takeover_loss(&self, _: DiskId) -> Result<TakeoverLoss> {
         Ok(TakeoverLoss::Unknown)
     }

@@ -113,6 +113,13 @@ impl Reactor {
         self.look_at_serving(at);
     }
 
+    /// A disk was once owned under this epoch: no grant of this epoch or a lower one is taken or passed on.
+    pub(crate) fn has_forgotten(&mut self, id: DiskId, epoch: u64) {
+        if let Some(at) = self.moving.place(id) {
+            self.moving.movers[at].migration.has_forgotten(epoch);
+        }
+    }
+
     /// Refuses a disk that another host has taken over while dirty blocks of it are here.
     pub(super) fn check_not_overtaken(&self, id: DiskId) -> Result<()> {
         let Some((number, _)) = self.known(id) else { return Ok(()) };

@@ -1,5 +1,7 @@
 //! The directory tells hosts who has taken a disk over by force when no host that knows it answers.
 
+use std::time::Duration;
+
 use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::etcd::Etcd;
@@ -14,6 +16,8 @@ use super::daemons::{NAMES, cluster, has_event, named, status};
 const MIB: u64 = 32;
 /// What is written stays dirty until it is flushed to the origin.
 const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+/// A guest that waits asks for its disk several times in this time.
+const QUESTIONS: Duration = Duration::from_secs(5);
 
 fn fill(host: &Haversack<'_>, value: u8) -> Result<()> {
     let mut guest = Connection::open(&host.socket("nbd.sock"), "vm1")?;
@@ -141,18 +145,27 @@ fn a_host_that_the_directory_tells_of_a_take_over_takes_nothing_from_a_former_ow
         place.say("the third host starts with one");
         scene.start_again(1)?;
         let beta = &scene.daemons[1];
-        wait_until("the refusal", PATIENCE, || {
-            Ok(disk_error(beta)?.contains("this host knows that it was owned under epoch"))
+        // Either the directory was known when the disk was attached, or it was a moment later.
+        wait_until("the news", PATIENCE, || {
+            let is_refused = disk_error(beta)?.contains("this host knows that it was owned under epoch");
+            Ok(is_refused || has_event(beta, "overtaken")?)
         })?;
+        let socket = beta.socket("nbd.sock");
+        let is_there = disk_error(beta)?.is_empty();
+        let guest = is_there
+            .then(|| std::thread::spawn(move || Connection::open(&socket, "vm1")?.check_filled(0..64, 3)));
+        std::thread::sleep(QUESTIONS);
         check(state(&scene.daemons[0], "vm1")? == "here", "the former owner gave the disk away")?;
 
         place.say("the new owner is back");
         scene.daemons[2].start_again()?;
+        if let Some(guest) = guest {
+            return guest.join().expect("the guest does not panic");
+        }
         wait_until("the disk at beta", PATIENCE, || {
             drop(scene.daemons[1].attach("vm1"));
             Ok(state(&scene.daemons[1], "vm1").is_ok_and(|state| state == "waiting"))
         })?;
-        let mut guest = Connection::open(&scene.daemons[1].socket("nbd.sock"), "vm1")?;
-        guest.check_filled(0..64, 3)
+        Connection::open(&scene.daemons[1].socket("nbd.sock"), "vm1")?.check_filled(0..64, 3)
     });
 }

@@ -150,7 +150,7 @@ impl Witness {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%id, "what the directory says of it has not been noted: {error}")
+                    tracing::error!(%id, "what the directory says of it has not been noted: {error}");
                 }
             }
         }

@@ -322,6 +322,54 @@ fn a_host_that_cannot_say_what_it_has_is_not_taken_for_dead() {
     });
 }
 
+/// Beta gives up alpha's blocks, writes newer ones, and dies. What gamma has on record keeps alpha from using its old
+/// blocks, until an operator has discarded them.
+#[test]
+fn blocks_that_were_given_up_do_not_replace_newer_ones() {
+    test("a host whose blocks were given up", |place| {
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta", "gamma"])?;
+        let places = [place.host("a")?, place.host("b")?, place.host("c")?];
+        let lazy = "method = \"on-demand\"";
+        let disk = vec![Disk::new("vm1", origin.uri()).with(DIRTY).with("from = \"none\"")];
+        let mut alpha = Haversack::start(&places[0], settings(&hosts, "alpha", disk, lazy))?;
+        let mut beta = Haversack::start(&places[1], settings(&hosts, "beta", Vec::new(), lazy))?;
+        let gamma = Haversack::start(&places[2], settings(&hosts, "gamma", Vec::new(), lazy))?;
+        wait_until("the hosts", PATIENCE, || {
+            Ok(knows_all(&alpha)? && knows_all(&beta)? && knows_all(&gamma)?)
+        })?;
+        let attach = |host: &Haversack<'_>, from: &str| {
+            let (uri, pool) = (origin.uri(), host.pool());
+            host.command(&["disk", "attach", "vm1", &uri, "--pool", &pool, "--from", from])
+        };
+        let mut guest = client(&alpha)?;
+        guest.fill_durably(0..BLOCKS / 2, 1)?;
+        drop(guest);
+        attach(&beta, "alpha")?;
+        let mut guest = client(&beta)?;
+        guest.fill_durably(7..8, 2)?;
+        check(state(&beta)? == "arriving", "nothing is left at alpha")?;
+        alpha.process()?.pause()?;
+        wait_until("beta without alpha", PATIENCE, || Ok(beta.command(&OWN).is_ok()))?;
+        guest.fill_durably(0..BLOCKS / 2, 3)?;
+        drop(guest);
+        beta.command(&["disk", "flush", "vm1"])?;
+        beta.kill()?;
+        alpha.process()?.resume()?;
+        let own = [&OWN[..], &["--without-fence", "beta"]].concat();
+        let mut error = String::new();
+        wait_until("the refusal", PATIENCE, || {
+            error = alpha.refused(&own)?;
+            Ok(error.contains("'beta' may have taken over disk 'vm1'"))
+        })?;
+        check(error.contains("'gamma' has that on record"), format!("who says so: {error}"))?;
+        alpha.stop()?;
+        attach(&gamma, "beta")?;
+        gamma.command(&[&OWN[..], &["--without-fence", "alpha,beta"]].concat())?;
+        client(&gamma)?.check_filled(0..BLOCKS / 2, 3)
+    });
+}
+
 fn fence(program: &str) -> std::process::Command {
     std::process::Command::new(tools::workspace().join("packaging/fence").join(program))
 }

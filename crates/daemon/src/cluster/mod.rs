@@ -53,6 +53,9 @@ pub struct Cluster {
     is_report_due: AtomicBool,
 }
 
+/// Higher epochs are invalid. One that is taken by force is 2^24 times the time in seconds.
+const MOST_EPOCH: u64 = 1 << 60;
+
 /// Connects to the directory. Called before disks are attached: it may say that another host has taken one over. Does not wait for
 /// it.
 ///
@@ -158,10 +161,12 @@ impl Cluster {
         self.directory.view().revision
     }
 
-    /// Returns which host had a disk according to the directory, and under which epoch.
+    /// Returns which host had a disk according to the directory, and under which epoch. An epoch that no host can have reached is
+    /// ignored: hosts remember the highest one for good.
     pub(crate) fn owner_of(&self, id: DiskId) -> Option<(String, u64)> {
         let view = self.directory.view();
-        view.owner_of(&id.to_string()).map(|(host, epoch)| (host.to_owned(), epoch))
+        let owner = view.owner_of(&id.to_string()).filter(|(_, epoch)| *epoch < MOST_EPOCH);
+        owner.map(|(host, epoch)| (host.to_owned(), epoch))
     }
 
     /// Has this host report within a moment, without waiting for that: others must learn that it has taken a disk over.

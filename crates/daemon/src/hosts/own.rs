@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - A disk is taken only from hosts that are not connected. Before this host takes it, every other host has said that
-//!   it has neither the disk nor dirty blocks of it, and has durably noted the new epoch. So a grant of the dead host
+//!   it has neither the disk nor dirty blocks of it, and has durably noted the new epoch. (An owner that gives up a dead
+//!   host's blocks is not prevented by hosts with blocks of former owners, and these do not note the epoch.) So a grant of the dead host
 //!   that is still on its way to one of them has no effect.
 //! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as powered
 //!   off. A host that is not configured cannot be fenced: neither its name nor its address is known.
@@ -41,6 +42,13 @@ const WAITED_ONCE: Duration = Duration::from_secs(10);
 /// What to do about hosts that are not fenced.
 const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
                           as without_fence";
+/// What to do about dirty blocks that are obsolete.
+const VOID_HINT: &str = "connect the host that has it; or, if that is permanently dead, stop haversackd here and run 'haversack disk \
+                         own' on another host";
+/// What to do about dirty blocks that may be obsolete.
+const VOID_OR_NOT_HINT: &str = "connect the host that has it; or, if that is permanently dead, stop haversackd here and run \
+                                'haversack disk own' on another host; or, if 'haversack disk own' did not succeed on the dead host, use \
+                                'haversack disk forget' on the hosts that have noted it, and try again here";
 /// The most ranges in a list of what would be lost.
 const MOST_RANGES: usize = 10_000;
 
@@ -195,14 +203,11 @@ fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> Daem
         Some(by) => format!("host '{by}' may have taken over disk '{disk}' since this host had it"),
         None => format!("disk '{disk}' was taken over since this host had it"),
     };
-    DaemonError::conflict(
-        format!(
-            "{taken} (host '{known_to}' has that on record); the {dirty} bytes that are dirty here may be obsolete"
-        ),
-        "connect the host that has it; or, if that is permanently dead, detach the disk here, discard what is dirty with 'haversack \
-         disk forget', and attach the disk again; or, if 'haversack disk own' did not succeed there, use 'haversack disk forget' on \
-         the hosts that have noted it",
-    )
+    let what = format!(
+        "{taken} (host '{known_to}' has that on record); the {dirty} bytes that are dirty here may be obsolete"
+    );
+    // What is known for certain is not forgotten.
+    DaemonError::conflict(what, if by.is_some() { VOID_OR_NOT_HINT } else { VOID_HINT })
 }
 
 /// Returns which hosts note a take-over before it happens. A third host with blocks of a former owner does not: it hears
@@ -276,6 +281,14 @@ impl Daemon {
         let epoch = forced_epoch(plan.epoch, now_s, hosts.me);
         self.have_noted(hosts, disk, &plan.noting, epoch)?;
         let backend = &self.pool(&disk.config().pool)?.backend;
+        // While the others were noting it, this host may have heard of another take-over.
+        let is_owner = backend.migration_status(disk.id)?.is_some_and(|status| status.record.is_owner());
+        if is_owner != plan.depends {
+            return Err(DaemonError::conflict(
+                format!("the owner of disk '{name}' has just changed"),
+                "try again",
+            ));
+        }
         if uses {
             backend.take_over_with_replica(disk.attached()?, epoch)?;
         } else {
@@ -307,7 +320,13 @@ impl Daemon {
         let (config, id) = (disk.config(), disk.id);
         let name = &config.name;
         disk.attached()?;
-        self.heed_directory(hosts, id)?;
+        if let Some((by, _)) = self.heed_directory(hosts, id)? {
+            let by = hosts.name_of(by);
+            let what = format!(
+                "the directory says that host '{by}' has taken over disk '{name}' by force, and that is not yet on record here"
+            );
+            return Err(DaemonError::conflict(what, "try again in a moment"));
+        }
         let backend = &self.pool(&config.pool)?.backend;
         let status = backend.migration_status(id)?.ok_or_else(|| super::movable::stays(&disk.config()))?;
         let peer = match &status.record {

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use haversack_engine::RecordedDisk;
 use haversack_migrate::{KnownBefore, heed, is_concerned, is_news};
 use haversack_model::{DiskId, HostId};
 
@@ -17,6 +18,7 @@ use super::{Hosts, bytes};
 use crate::daemon::Daemon;
 use crate::error::Result;
 use crate::locked::Locked;
+use crate::pool::Pool;
 
 /// How often the directory is checked although it has not changed: a pool may have been opened, or a disk attached.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -43,7 +45,11 @@ impl Daemon {
     /// It cannot be made durable.
     pub(super) fn heed_directory(&self, hosts: &Hosts, id: DiskId) -> Result<Option<TakeOver>> {
         let Some((by, epoch)) = self.witnessed(hosts, id) else { return Ok(None) };
-        let recorded = self.pool_with(id).map(|(_, disk)| disk);
+        // A disk that is attached and does not move, such as a read-only one, is not taken from this host.
+        let may_leave = |pool: &Pool, disk: &RecordedDisk| {
+            !disk.info.attached || matches!(pool.backend.migration_status(id), Ok(Some(_)))
+        };
+        let recorded = self.pool_with(id).filter(|(pool, disk)| may_leave(pool, disk)).map(|(_, disk)| disk);
         let heeded = heed(epoch, self.state.known_before(id), recorded.as_ref().map(|disk| disk.info.epoch));
         let overtaken = recorded.filter(|_| heeded.is_overtaken);
         let floor = heeded.floor.unwrap_or(KnownBefore { epoch: 0, had: None });

@@ -73,6 +73,7 @@ async fn metrics() -> BTreeMap<String, Described> {
         vms: Vec::new(),
         balance: BalanceConfig::default(),
     };
+    haversack_daemon::cluster::connect(&api.daemon, &cluster, None).unwrap();
     haversack_daemon::cluster::start(&api.daemon, &cluster, None).unwrap();
     loop {
         let text = haversack_daemon::metrics::text(&api.daemon);

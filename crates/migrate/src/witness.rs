@@ -10,8 +10,6 @@
 //!
 //! [`HostRecord::news`]: crate::HostRecord::news
 
-use haversack_core::bugs::{Bug, planted};
-
 use crate::known::{KnownBefore, is_news};
 
 /// What a host must do about an entry of another host.
@@ -27,9 +25,6 @@ pub struct Heed {
 /// Returns what a host must do that reads in the directory that another host has had a disk under the epoch `taken`. `before` is what
 /// the host remembers apart from its record of the disk, and `recorded` the epoch of that record, if there is one.
 pub fn heed(taken: u64, before: Option<KnownBefore>, recorded: Option<u64>) -> Heed {
-    if planted(Bug::MissWitness) {
-        return Heed::default();
-    }
     let known = before.map_or(0, |before| before.epoch);
     let floor = is_news(false, known, taken).then_some(KnownBefore { epoch: taken, had: None });
     Heed { floor, is_overtaken: recorded.is_some_and(|recorded| is_news(false, recorded, taken)) }

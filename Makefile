@@ -70,7 +70,7 @@ test: setup
 	else echo "Not run: the known answers on real traces (make test TRACES=DIR)"; fi
 
 # Parts of `make test`, which has installed and built what they need. The names of the end-to-end tests begin with e2e;
-# the one that begins with z, the zoo, needs a feature. Three end-to-end tests run at a time, whatever the machine.
+# the one that begins with z, the zoo, needs a feature. At least three end-to-end tests run at a time, on any machine.
 test-end-to-end:
 	threads=$$(nproc); HAVERSACK_PROGRAMS="$(PROGRAMS)" RUST_TEST_THREADS=$$((threads > 3 ? threads : 3)) cargo test --workspace --release --test 'e2e*'
 

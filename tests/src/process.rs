@@ -123,7 +123,8 @@ impl Process {
         wait_until(&format!("the pause of {}", self.name), PATIENCE, || self.is_stopped())
     }
 
-    /// Returns whether no thread of it runs user code any more. One that waits for a device stops when that has answered.
+    /// Returns whether none of its threads runs user code any more. A thread that waits for a device stops when the
+    /// device has answered.
     fn is_stopped(&self) -> Result<bool> {
         let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
         for task in std::fs::read_dir(&tasks).map_err(Error::io(tasks.clone()))? {

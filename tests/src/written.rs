@@ -59,7 +59,7 @@ impl Written {
         for _ in 0..WRITES_A_FLUSH {
             let block = random.below(self.last.len() as u64);
             let value = self.last[block as usize].wrapping_add(1).max(1);
-            // Its answer may be lost.
+            // Noted before the write: its answer may be lost.
             self.last[block as usize] = value;
             guest.ask(Command::Write, block * BLOCK, BLOCK as u32, &mut [value; BLOCK as usize])?;
         }

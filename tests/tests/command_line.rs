@@ -231,7 +231,8 @@ fn ctrl_c_cancels() {
     test("Ctrl-C", |place| {
         let file = image::zeroes(place, "vm1.img", 32)?;
         let path = file.display().to_string();
-        // 1 MiB a second, so that much is left when it is cancelled; the filter lets two seconds' worth through at once.
+        // At 1 MiB a second, much is left when the command is cancelled. The filter lets two seconds' worth through at
+        // once.
         let slow = Nbdkit::start(place, "origin", &["--filter=rate", "file", &path, "rate=8M"])?;
         let daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &slow.uri())]))?;
         let source = image::pattern(place, "source.img", "vm1", 32)?;

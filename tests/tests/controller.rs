@@ -470,8 +470,7 @@ fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     let more = [&patient[..], &["--at-once", "--hold", "15s", "--wait"]].concat();
     let mut process = pair.start_command("held", source, &there, &more)?;
     wait_for_phase(source, &Phase::PreSwitchover)?;
-    // Until the daemon has said that the queues have stopped: without that the VM is not sent. The command asks it all
-    // the time.
+    // The VM is not sent before the daemon has said that the queues have stopped. The command keeps asking.
     wait_until("queues that have stopped", PATIENCE, || {
         Ok(pair.here().json(&["migrate", "status", "vm1"])?["vhost_user_queues"] == 0)
     })?;

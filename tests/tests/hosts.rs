@@ -172,7 +172,7 @@ fn a_migration_that_nobody_keeps_is_called_off() {
         let mut kept = Instant::now();
         for _ in 0..15 {
             std::thread::sleep(KEEP / 10);
-            // The time begins when the daemon hears of it, which is before curl has ended.
+            // The daemon counts from the moment at which it gets the request, which is before curl ends.
             kept = Instant::now();
             send("PUT", format!("{{{keep}}}"))?;
         }

@@ -227,7 +227,7 @@ fn disks_are_attached_before_a_domain_starts_and_detached_when_it_has_ended() {
         client.args(["-f", "raw", "-c", "sleep 1000000", &host.uri("vm2")]);
         let client = Process::start(place, "client", &client)?;
         wait_until("the client", PATIENCE, || Ok(host.json(&["disk", "show", "vm2"])?["clients"] == 1))?;
-        // For so long the hook tries.
+        // The hook gives up after 3 s.
         settings(&host, &hook, &sockets, &format!("detach_time = 3\n{rules}"))?;
         ended(&call(&hook, RELEASE, &xml)?, 0, "is in use by NBD client")?;
         wait_until("the detach of vm1", PATIENCE, || Ok(listed(&host, "vm1")? == "detached"))?;

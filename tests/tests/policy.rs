@@ -106,7 +106,7 @@ fn replay(daemon: &Haversack<'_>) -> Result<()> {
 
 #[test]
 fn a_scan_does_not_push_out_local_reads() {
-    // What is measured in a window depends on how much is read in it.
+    // The measurements of a window depend on how much is read in it, so no other test may run meanwhile.
     test_alone("a scan beside local reads", |place| {
         let daemon = daemon_with(place, RWSS)?;
         keeps_the_local_disk(place, &daemon, "rwss", 0)?;

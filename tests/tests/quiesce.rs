@@ -139,7 +139,7 @@ fn a_guest_is_thawed_whatever_becomes_of_the_command() {
         for (more, words) in [
             (&["--", "false"][..], "false: exit status: 1"),
             (&["--", "/no/such/program"], "cannot run"),
-            // The limit is for the freeze as well.
+            // The limit includes the time of the freeze.
             (&["--limit", "10s", "--", "sleep", "1000"], "the command did not finish within 10s"),
         ] {
             let arguments = [&["disk", "quiesce", "vm1", "--guest-agent", &agent], more].concat();

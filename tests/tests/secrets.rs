@@ -219,7 +219,7 @@ fn is_private(state: &Path, expected: &[&str]) -> Result<()> {
     let files = files_below(state)?;
     for file in &files {
         let metadata = match std::fs::symlink_metadata(file) {
-            // It was new, and has just replaced an older one.
+            // It was a new version of a file, and has just replaced the old one.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             found => found.map_err(Error::io(file.display().to_string()))?,
         };

@@ -200,7 +200,7 @@ pub struct Counts {
     pub replicas: u64,
     /// Disks taken over by force in a cluster.
     pub takeovers: u64,
-    /// Of these, those that have recorded a loss.
+    /// Of these take-overs, those in which a loss was recorded.
     pub losses: u64,
     /// Requests that ended with an error.
     pub errors: u64,

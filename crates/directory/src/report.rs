@@ -28,7 +28,8 @@ pub struct Report {
     pub other_disks: BTreeSet<String>,
 }
 
-/// A disk that this host owns although the directory names another owner, or this host under a higher epoch that was taken by force.
+/// A disk that this host owns although the directory names another owner, or names this host with a higher epoch that
+/// was taken by force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conflict {
     /// The disk's name here.
@@ -116,9 +117,9 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
     changes
 }
 
-/// Whether an entry with this host and epoch takes precedence over this host's entry. If this host has lost its record of a disk that
-/// was taken by force, and the disk was made anew here, the entry stays all the same: it may be all that tells a former owner of the
-/// take-over.
+/// Whether an entry with the given host and epoch takes precedence over this host's entry. This host may have taken a
+/// disk over by force, lost its record, and attached the disk as a new one. Even then, its old entry stays: it may be
+/// the only thing that tells a former owner of the take-over.
 fn is_better(host: &str, epoch: u64, mine: &DiskRecord) -> bool {
     let is_evidence = mine.epoch > 0 && epoch >= least_forced_epoch(mine.epoch);
     let is_others = host != mine.host && epoch >= mine.epoch;
@@ -131,8 +132,9 @@ enum Claim {
     Refused(Conflict),
 }
 
-/// Compares what an owner says with what the directory has. Another host's entry is replaced only by a higher epoch, and an epoch that
-/// was taken by force never by a lower one. If this host does not know the epoch of a disk for the moment, its own entry stays.
+/// Compares what an owner says with what the directory has. Another host's entry is replaced only by one with a higher
+/// epoch. An epoch that was taken by force is never replaced by a lower one. If this host does not know the epoch of a
+/// disk at the moment, its own entry stays.
 fn claim(mine: &DiskRecord, there: Option<(&str, u64)>) -> Claim {
     match there {
         Some((host, epoch)) if is_better(host, epoch, mine) => Claim::Refused(Conflict {
@@ -367,7 +369,7 @@ mod tests {
             (changes.writes.len(), changes.conflicts.len())
         };
         let forced = least_forced_epoch(3);
-        // The disk was made anew, on this host or on another one.
+        // The disk was attached as a new one, after a take-over by this host or by another one.
         assert_eq!(with(3, disk("alpha", forced)), (0, 1));
         assert_eq!(with(3, disk("beta", forced)), (0, 1));
         assert_eq!(with(forced + 1, disk("alpha", forced)), (1, 0));

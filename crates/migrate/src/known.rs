@@ -194,7 +194,7 @@ pub struct LaterTakeover {
 }
 
 /// Returns who knows of a take-over of the disk by force since host `me` had it, or released it, under the epoch `known`.
-/// What is dirty on that host would then replace newer data. What counts is as in [`newest_epoch`].
+/// Dirty blocks on host `me` would then replace newer data. Which answers count is as in [`newest_epoch`].
 pub fn later_takeover(me: HostId, known: u64, answers: &[(HostId, HostRecord)]) -> Option<LaterTakeover> {
     let counted = |answer: &&(HostId, HostRecord)| counted_epoch(me, answers, &answer.1);
     let (known_to, record) = answers.iter().max_by_key(counted)?;
@@ -268,7 +268,7 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns why the owner of a disk, under the epoch `owned`, cannot give up the blocks of a dead host if a third host
-/// answers with this record, and what to do instead. What former owners have left there does not matter.
+/// answers with this record, and what to do instead. Blocks that the third host has from former owners do not matter.
 pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static str, &'static str)> {
     if record.news(true, owned).is_some() {
         return Some(("has had it since", "see 'haversack migrate status' there"));

@@ -1,29 +1,31 @@
 //! The directory of a cluster as a witness of who had a disk.
 //!
-//! The owner of a disk publishes its epoch there when its record is durable. So an entry is certain: its host has had the disk under
-//! its epoch, however old the entry is, and whatever has happened since. An entry may be missing, or be older than what other hosts
-//! know; that proves nothing.
+//! The owner of a disk publishes its epoch there once its record is durable. So an entry is proof that its host has had
+//! the disk under its epoch, however old the entry is, and whatever has happened since. An entry that is missing, or
+//! older than what other hosts know, proves nothing.
 //!
-//! Only an epoch that was taken by force counts, as from a host that was told to forget the disk ([`HostRecord::news`]): a disk
-//! that was made anew begins with a low epoch, and the directory may still have the entry of the old one. A take-over by force is
-//! what hosts may otherwise not hear of: when a disk moves by agreement, the former owner has a record of that.
+//! Only an epoch that was taken by force counts, as for a host that was told to forget the disk ([`HostRecord::news`]):
+//! a new disk with the same identity begins with a low epoch, while the directory may still have the entry of the old
+//! disk. Only a take-over by force can go unnoticed: when a disk moves by agreement, the former owner has a record of
+//! that.
 //!
 //! [`HostRecord::news`]: crate::HostRecord::news
 
 use crate::known::{KnownBefore, is_news};
 
-/// What a host must do about an entry of another host.
+/// What a host must do when it reads another host's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heed {
-    /// Remember, durably, that the disk was owned under this epoch: the host takes no grant of this epoch or a lower one, and passes none
-    /// on.
+    /// Durably remember that the disk was owned under this epoch: the host neither takes nor passes on a grant of this
+    /// epoch or a lower one.
     pub floor: Option<KnownBefore>,
     /// Record that the disk was taken over, as if the entry's host had said so.
     pub is_overtaken: bool,
 }
 
-/// Returns what a host must do that reads in the directory that another host has had a disk under the epoch `taken`. `before` is what
-/// the host remembers apart from its record of the disk, and `recorded` the epoch of that record, if there is one.
+/// Returns what a host must do if, according to the directory, another host has had a disk under the epoch `taken`.
+/// `before` is what the host remembers apart from its record of the disk. `recorded` is the epoch of that record, if
+/// there is one.
 pub fn heed(taken: u64, before: Option<KnownBefore>, recorded: Option<u64>) -> Heed {
     let known = before.map_or(0, |before| before.epoch);
     let floor = is_news(false, known, taken).then_some(KnownBefore { epoch: taken, had: None });

@@ -12,7 +12,7 @@
 //! - A host that depends on another's dirty blocks does not release the disk.
 //! - A host that was told to forget the disk neither takes nor passes on a grant of an epoch that it knew before.
 //!   Otherwise, a delayed question could make it pass on an epoch that is long over, and two hosts could own the disk.
-//!   The same holds for an epoch under which, as it has learned otherwise, another host has had the disk.
+//!   The same holds for an epoch under which another host is known to have had the disk.
 
 use std::collections::BTreeSet;
 
@@ -97,8 +97,8 @@ pub struct Ownership {
     guest: Guest,
     /// The host that is asked for the disk, and the grant that it has, as far as this host knows.
     asking: Option<(HostId, Option<Grant>)>,
-    /// The highest epoch that this host knows of apart from its record; 0 if there is none. It knew that epoch before an
-    /// operator told it to forget the disk, or knows that another host has had the disk under it.
+    /// The highest epoch that this host knows of apart from its record; 0 if there is none. The host knew it before an
+    /// operator told it to forget the disk, or has learned that another host has had the disk under it.
     forgotten: u64,
     #[cfg(test)]
     pub(crate) flaw: Option<Flaw>,
@@ -140,9 +140,9 @@ pub(crate) enum Flaw {
     ForgetEpoch,
     /// An owner gives up the blocks of a dead host, and no other host notes that.
     GiveUpUnnoted,
-    /// A host takes a disk over with blocks of which another host has noted that they may be obsolete.
+    /// A host takes a disk over with its blocks, although another host has noted that these may be obsolete.
     RetakeVoid,
-    /// A host that reads in the directory who has had the disk does not remember that.
+    /// A host reads in the directory that another host has had the disk, and does not remember that.
     MissWitness,
 }
 

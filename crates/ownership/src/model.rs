@@ -27,7 +27,8 @@ struct World {
     /// A host drops its dirty block once the next owner has it, as hosts do. Otherwise it keeps the block, which the
     /// protocol must tolerate as well.
     drops: bool,
-    /// Owners publish their epochs in a directory. A disk may then be taken over while a third host is down, which is fenced as well.
+    /// Owners publish their epochs in a directory. Then a disk may be taken over even if a third host is down: that
+    /// host is fenced as well.
     has_directory: bool,
     flaw: Option<Flaw>,
 }
@@ -180,7 +181,7 @@ impl State {
                 if !depends {
                     return None;
                 }
-                // An owner does without this host. There is no other that could warn later.
+                // An owner does not need this host's note. But then no third host can object to a later take-over.
                 self.unnoted = true;
                 continue;
             }
@@ -197,8 +198,8 @@ impl State {
         Some(())
     }
 
-    /// Whether another host has noted that the dead one has taken the disk over since this host had it, or released it:
-    /// then what is dirty here may be obsolete.
+    /// Whether another host has noted that the dead host has taken the disk over since this host had it, or released
+    /// it. If so, the dirty block here may be obsolete.
     fn may_be_void(&self, id: HostId, dead: HostId) -> bool {
         let known = self.hosts[&id].side.record().epoch();
         let is_news = |record: &Record| matches!(record, Record::Overtaken { by, epoch } if *by == dead && *epoch > known);
@@ -206,8 +207,9 @@ impl State {
         self.hosts[&id].dirty.is_some() && others.any(|(_, other)| is_news(other.side.record()))
     }
 
-    /// A host has taken the disk over. What only the dead host had is lost. What the origin has is not, unless no host can
-    /// know that what is here is older, because no third host has noted who gave it up.
+    /// A host has taken the disk over. What only the dead host had is lost. What the origin has is not lost, with one
+    /// exception: an owner has given up the block here, and no third host has noted that, so no host can know that the
+    /// block is older than the origin.
     fn is_taken(&mut self, id: HostId, drops: bool) -> Option<()> {
         let is_at_origin = self.origin == self.acknowledged && drops && !self.unnoted;
         if !self.hosts[&id].fenced && !is_at_origin {
@@ -263,8 +265,8 @@ impl State {
         Some(())
     }
 
-    /// A host heeds an epoch that another host has taken by force, according to the directory. The operator ends its fencing when it knows
-    /// of that, even if other hosts are down.
+    /// A host reads in the directory that another host has taken an epoch by force, and acts on it. The operator ends
+    /// the host's fencing once it knows of the take-over, even if other hosts are down.
     fn read(&mut self, id: HostId) -> Option<()> {
         let (by, epoch) = self.published.filter(|(by, epoch)| *by != id && *epoch >= FORCED)?;
         let host = self.host(id);
@@ -588,7 +590,7 @@ fn forcing(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World 
     World { forces, ..world(hosts, moves, crashes, writes, 0) }
 }
 
-/// A world in which an owner gives up the block of a dead host, and that may take the disk over later.
+/// A world in which an owner gives up the block of a dead host, and the dead host may take the disk over later.
 fn giving_up(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World {
     World { drops: true, ..forcing(hosts, moves, crashes, writes, forces) }
 }

@@ -468,7 +468,7 @@ fn a_move_that_is_in_the_way_of_a_proposed_one_does_not_put_it_off_for_long() {
         check(!calls.exists(), "the program is called although another move is in the directory")?;
         raw.delete(&key)?;
         let removed = Instant::now();
-        // After a move that has failed, it would be ten minutes.
+        // If the move counted as failed, the program would be called only after ten minutes.
         wait_until("the call of the program", Duration::from_secs(120), || Ok(calls.exists()))?;
         place.say(&format!("called after {:.1} s", removed.elapsed().as_secs_f64()));
         Ok(())

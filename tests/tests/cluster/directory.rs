@@ -19,7 +19,7 @@ use super::raw::Raw;
 const LEASE: Duration = Duration::from_secs(3);
 /// A lease that does not end while a test waits for something that takes no time.
 const LONG_LEASE: Duration = Duration::from_secs(60);
-/// What never waits for etcd takes less than this, even on a busy machine. What waits takes at least 2 s.
+/// A step that never waits for etcd takes less than this, even on a busy machine. One that waits takes at least 2 s.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -279,7 +279,7 @@ fn a_paused_etcd_is_noticed_and_a_lost_lease_replaced() {
             .set_tenant("blue", Some(&TenantRecord { weight: 1.0, reservation_bytes: 0, limit_bytes: None }))
             .err();
         let refused = refused.ok_or_else(|| failed("a call was not refused"))?.to_string();
-        // It is given up after 10 s.
+        // The call is given up after 10 s.
         check(begin.elapsed() < Duration::from_secs(15), format!("a call took {:?}", begin.elapsed()))?;
         check(refused.contains(&etcd.endpoint()), format!("the endpoint is missing: {refused}"))?;
         until_away(&alpha)?;

@@ -1,4 +1,4 @@
-//! The directory tells hosts who has taken a disk over by force when no host that knows it answers.
+//! The directory tells hosts who has taken a disk over by force, even if no host that knows of it answers.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl<'a> Scene<'a> {
         Ok(Self { daemons, tables, _origin: origin })
     }
 
-    /// Takes the disk over on the last host from all others, which are dead. Waits until the directory says so, and kills that host.
+    /// Takes the disk over on the last host; all others are dead. Waits until the directory shows the take-over, and
+    /// kills the last host.
     fn take_over_and_die(&mut self) -> Result<()> {
         let last = self.daemons.len() - 1;
         let heir = &mut self.daemons[last];
@@ -74,7 +75,7 @@ impl<'a> Scene<'a> {
         heir.kill()
     }
 
-    /// Starts a daemon that was killed, whose disk cannot be attached at first.
+    /// Starts a killed daemon again, whose disk cannot be attached at first.
     fn start_again(&mut self, host: usize) -> Result<()> {
         let settings = self.daemons[host].settings();
         settings.disks = std::mem::take(&mut settings.disks).into_iter().map(Disk::unattachable).collect();
@@ -86,7 +87,7 @@ fn disk_error(host: &Haversack<'_>) -> Result<String> {
     Ok(host.json(&["disk", "show", "vm1"])?["error"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The host that has taken the disk over is down when the former owner starts: no host can tell it.
+/// The host that has taken the disk over is down when the former owner starts: no host can tell the former owner.
 #[test]
 fn a_former_owner_learns_of_a_take_over_from_the_directory() {
     test("a former owner that only the directory tells", |place| {
@@ -123,7 +124,7 @@ fn a_former_owner_learns_of_a_take_over_from_the_directory() {
     });
 }
 
-/// A host that had no part in the disk does not take it from a former owner that has not heard of the take-over.
+/// A host that never had the disk does not take it from a former owner that has not heard of the take-over.
 #[test]
 fn a_host_that_the_directory_tells_of_a_take_over_takes_nothing_from_a_former_owner() {
     test("a former owner that misleads no other host", |place| {

@@ -5,9 +5,9 @@
 //! disk by name. If every segment has a few such blocks, no other disk gets space. Other disks then work without the
 //! cache (`mirror_unavailable.rs`), except for a disk that needs dirty blocks of another host: its blocks must be
 //! durable here before they may be written to the origin. Two hosts that have handed over a disk to each other would
-//! wait for each other forever. So would a host that gives up a dead one. Therefore the dirty blocks of one segment are
-//! staged again, and committed to other segments of their disk. Then the segment is given up. That needs a disk with
-//! two segments on the device.
+//! wait for each other forever. A host that gives up a dead host would wait forever, too. Therefore the dirty blocks of
+//! one segment are staged again, and committed to other segments of their disk. Then the segment is given up. That
+//! needs a disk with two segments on the device.
 //!
 //! Blocks of a disk that was taken over are moved, not dropped, although no host asks for them any more: every host
 //! with the disk has a higher epoch on record. The blocks may be the only copies of data that the new owner had to give

@@ -196,7 +196,7 @@ impl Slots {
     }
 
     /// Sets the usual high bits of a segment whose slots are all blank to those of a slot that it will contain. Without
-    /// this, filling a segment under other high bits than 0 would record each of its first slots apart.
+    /// this, filling a segment when the high bits are not 0 would put each of its first slots in the additional table.
     pub fn expect(&mut self, segment: SegmentNo, slot: &Slot) {
         debug_assert!(self.others[segment.0 as usize].is_none() && slot.status() != Status::Blank);
         self.usual_highs[segment.0 as usize] = slot.parts().seq_high;
@@ -353,7 +353,7 @@ mod tests {
         assert!((blank_bytes + 3 * 253..most_bytes).contains(&slots.bytes()), "and two for the high bits");
     }
 
-    /// A segment that is filled when it is known which high bits are usual records no slot apart.
+    /// If a segment's usual high bits are known before it is filled, none of its slots is in the additional table.
     #[test]
     fn a_segment_takes_the_high_bits_that_are_expected() {
         let mut slots = Slots::new(2);

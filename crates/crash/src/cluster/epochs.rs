@@ -1,5 +1,5 @@
 //! What hosts ask each other apart from the protocol between them: what they have on record of disks, so that a host that was cut
-//! off, or was down, learns that a disk was taken over from it. It learns that from the directory, too.
+//! off, or was down, learns that a disk was taken over from it. It can learn that from the directory, too.
 //!
 //! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same code.
 
@@ -92,7 +92,7 @@ pub struct Watch {
     /// Hosts to ask about disks: another host has answered that they have the disk, or had it later than that host.
     leads: BTreeSet<(usize, usize)>,
     next_ask: Micros,
-    /// The revision of the directory that it has looked at.
+    /// The revision of the directory that it looked at last.
     seen: i64,
 }
 

@@ -1,8 +1,8 @@
-//! Take-overs in which a loss is recorded instead of accepted: what only the dead host had reads as errors until it is
-//! written again.
+//! Take-overs in which a loss is recorded instead of accepted: reads of sectors that only the dead host had fail until
+//! the sectors are written again.
 //!
-//! The host forgets most of that when it is started again: its record says that blocks of the disk are lost, and it
-//! attaches the disk only when an operator accepts that.
+//! After a restart, the host no longer knows most of the lost sectors: its record only says that blocks of the disk are
+//! lost, and it attaches the disk only when an operator accepts the loss.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ use crate::world::{Flow, violation};
 const LOSSES_ACCEPTED: u64 = 4;
 /// One host in this many dies as soon as it has recorded a loss.
 const HOSTS_THAT_DIE: u64 = 3;
-/// The operator accepts a loss after this many looks, on average.
+/// The operator checks a disk this many times, on average, before accepting its loss.
 const LOOKS_BEFORE_ACCEPTING: u64 = 4;
-/// The most sectors that a guest writes at a time when it writes again what is lost.
+/// The most sectors that a guest writes at a time when it rewrites lost sectors.
 const MOST_REWRITTEN: u64 = 64;
 
 impl Cluster {
@@ -70,7 +70,7 @@ impl Cluster {
         self.machines.guests[own.of].lost.suspect(&only_there);
     }
 
-    /// Accepts the losses of disks that are not attached before somebody does.
+    /// Sometimes accepts the loss of a disk that is not attached until its loss is accepted.
     pub(super) fn accept_losses(&mut self) -> Flow {
         for (at, of) in (0..HOSTS).flat_map(|at| (0..DISKS).map(move |of| (at, of))) {
             if !self.machines.hosts[at].is_damaged(of) || !self.operator.losses.one_in(LOOKS_BEFORE_ACCEPTING)
@@ -90,7 +90,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Hears from hosts that have been started again what is lost there.
+    /// Learns from owners that have attached their disks again which sectors are lost.
     pub(super) fn hear_of_losses(&mut self) -> Flow {
         for of in 0..DISKS {
             if self.machines.guests[of].lost.is_empty() || self.operator.is_busy_with(of) {
@@ -108,7 +108,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has a guest that is served write again what is lost, if anything is.
+    /// Makes a guest that is served rewrite lost sectors, if there are any.
     pub(super) fn rewrite_lost(&mut self, of: usize) -> Flow {
         let Some(lost) = self.machines.guests[of].lost.first() else { return Ok(()) };
         let config = &self.machines.shared.plan.disks[of];

@@ -6,9 +6,9 @@
 //! connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs (`manager`). A judge
 //! (`judge`) knows what must never happen.
 //!
-//! In half of the runs, hosts are off for long or for ever, and an operator (`operator`) lets other hosts take their
-//! disks over (`own`), and has the losses recorded or accepts them (`losses`). What hosts ask each other about that
-//! (`epochs`) leads to the daemon's conclusions.
+//! In half of the runs, hosts are off for long or for ever. An operator (`operator`) then lets other hosts take their
+//! disks over (`own`), and either has the losses recorded or accepts them (`losses`). Hosts ask each other about that
+//! (`epochs`), and draw the same conclusions as the daemon.
 //!
 //! In some runs, hosts hold replicas of other hosts' dirty blocks (`replicas`), which are used when the owners are
 //! gone.

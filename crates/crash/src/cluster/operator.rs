@@ -436,7 +436,8 @@ impl Cluster {
     }
 
     /// Whether a host that may come back still has on record that it owns a disk that was taken from it. It would pass
-    /// the disk on to a host that does not know of the take-over. Host `at` knows of it if the directory shows it there.
+    /// the disk on to a host that does not know of the take-over. This does not matter if host `at`, according to its
+    /// view of the directory, knows of the take-over.
     fn has_stale_owner(&self, at: usize, of: usize) -> bool {
         let daemon = self.daemons[at].as_ref().filter(|daemon| daemon.access.is_connected);
         let entry = daemon.and_then(|daemon| witnessed(&daemon.access.view, at, of));
@@ -486,8 +487,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Another host may have had a disk since this host had it, or released it. The operator knows whether that is so: if
-    /// it is, the blocks here are discarded, otherwise the notes on the other hosts.
+    /// Another host may have had a disk since host `at` had it, or released it. The operator knows whether that is so.
+    /// If it is, discards the blocks on host `at`. Otherwise, discards the notes on the other hosts.
     pub(super) fn discard_void(&mut self, at: usize, of: usize) -> Flow {
         let is_void = |record: &Record| least_forced_epoch(record.epoch()) <= self.judge.newest_epoch(of);
         let hosts = match self.machines.hosts[at].record(of).is_some_and(is_void) {

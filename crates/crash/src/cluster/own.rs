@@ -7,8 +7,8 @@
 //!
 //! If the host already owns the disk and needs blocks of a dead one, nothing is fenced.
 //!
-//! If another host may have had the disk since, the attempt ends. The operator knows whether it has, and discards what is void: the
-//! blocks of the host that was to take the disk, or the notes of a take-over that came to nothing.
+//! If another host may have had the disk since, the attempt ends. The operator knows whether it has, and discards what
+//! is void: the blocks of the host that was to take the disk, or the notes of a take-over that failed.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub(super) struct Plan {
     epoch: u64,
     /// The highest epoch under which a host may have had the disk.
     newest: u64,
-    /// Without a decision of the operator.
+    /// Whether a loss is recorded or accepted if the operator does not decide that.
     pub(super) loss: PeerLoss,
     /// The replica that this host has is used.
     uses_replica: bool,
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 enum Objection {
     /// Another host may have had the disk since.
     MayBeVoid,
-    /// Something else. The named host may be the right one.
+    /// Something else. The named host, if any, may be the right one for the take-over.
     Other(Option<usize>),
 }
 

@@ -22,7 +22,8 @@ struct Pending {
     sectors: u32,
     version: Version,
     start: Tick,
-    /// Some of its sectors were perhaps lost when it was submitted, or others of the blocks that it writes in part.
+    /// When it was submitted, some of its sectors may have been lost, or other sectors of the blocks that it writes in
+    /// part.
     may_fail: bool,
 }
 
@@ -44,7 +45,7 @@ pub struct Guest {
     pending: Vec<Pending>,
     /// Requests from before the guest was powered off that are still in flight, each with its host.
     orphans: Vec<(usize, RequestTag)>,
-    /// Sectors whose only copy was on a host that is dead, unless that was accepted.
+    /// Sectors whose only copy was on a dead host, unless their loss was accepted.
     pub lost: Lost,
     /// The oracle.
     pub oracle: Oracle,

@@ -121,7 +121,7 @@ pub struct Host {
     remains: Vec<Remains>,
     /// By disk, the epochs of its records before it was forgotten or taken over. They survive crashes.
     before: Vec<KnownBefore>,
-    /// Until then it refuses to have replicas that it does not have yet.
+    /// Until this time, it refuses new replicas.
     pub refuses_until: Micros,
     /// By disk, the host that should hold its replica while this host owns the disk.
     pub replica_at: Vec<Option<usize>>,

@@ -13,22 +13,22 @@ use crate::oracle::Tick;
 enum State {
     /// It is lost.
     Lost,
-    /// The host has started again since. It may have forgotten the loss, as was then accepted.
+    /// The host has been restarted since. It may have forgotten the loss: the operator has accepted that.
     Unknown,
-    /// A write of it has begun, and may not have ended well.
+    /// A write of it has begun, and may have failed.
     Rewritten,
-    /// A write of it was acknowledged then.
+    /// A write of it was acknowledged at this time.
     Written(Tick),
 }
 
 /// How a read may end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Readable {
-    /// Only well.
+    /// It succeeds.
     Yes,
-    /// Well, or with the error that data are lost.
+    /// It succeeds, or fails with the error that data is lost.
     Perhaps,
-    /// Only with that error.
+    /// It fails with that error.
     No,
 }
 
@@ -39,12 +39,12 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// These sectors are lost.
+    /// Notes that sectors are lost.
     pub fn add(&mut self, sectors: &BTreeSet<u64>) {
         self.sectors.extend(sectors.iter().map(|sector| (*sector, State::Lost)));
     }
 
-    /// These sectors may be lost, as the host knows.
+    /// Notes that sectors may be lost. The host knows whether they are.
     pub fn suspect(&mut self, sectors: &BTreeSet<u64>) {
         self.sectors.extend(sectors.iter().map(|sector| (*sector, State::Unknown)));
     }
@@ -54,7 +54,7 @@ impl Lost {
         self.sectors.clear();
     }
 
-    /// Whether nothing was lost that a power cut could bring back.
+    /// Whether no sector is lost, and no power cut can make a sector lost again.
     pub fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }

@@ -1,9 +1,9 @@
 //! This host in a cluster: its reports to the directory, and the decisions that it derives from the directory.
 //!
 //! Invariants
-//! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory, and the directory
-//!   gives no disk to a host: the pools' records say who owns one (docs/ownership.md). It can only say that another host has taken a
-//!   disk over by force ([`crate::hosts`]).
+//! - Code that serves guests, attaches disks or moves them on a guest's behalf never waits for the directory. The
+//!   directory never gives a disk to a host: the pools' records say who owns a disk (docs/ownership.md). It can only
+//!   say that another host has taken a disk over by force ([`crate::hosts`]).
 //! - While the directory is away, everything continues except the balancer's new moves, and status answers say
 //!   how old the view is.
 
@@ -49,15 +49,15 @@ pub struct Cluster {
     observed: Mutex<Observed>,
     intents: Mutex<Intents>,
     proposed: Proposed,
-    /// The next report does not wait until it is time for it.
+    /// Whether the next report is due before its regular time.
     is_report_due: AtomicBool,
 }
 
-/// Higher epochs are invalid. One that is taken by force is 2^24 times the time in seconds.
+/// Epochs from this one on are invalid. An epoch that is taken by force is about 2^24 times the time in seconds.
 const MOST_EPOCH: u64 = 1 << 60;
 
-/// Connects to the directory. Called before disks are attached: it may say that another host has taken one over. Does not wait for
-/// it.
+/// Starts to connect to the directory, without waiting for it. Called before disks are attached, because the directory
+/// may say that another host has taken one of them over.
 ///
 /// # Errors
 /// The settings cannot be used, or a thread cannot be started.
@@ -82,8 +82,8 @@ pub fn connect(
     Ok(())
 }
 
-/// Begins to report, and to look at what others report. Called when disks were attached: a report without them would remove their
-/// entries.
+/// Begins to report, and to look at what others report. Called after disks were attached: a report without them would
+/// remove their entries.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -161,15 +161,15 @@ impl Cluster {
         self.directory.view().revision
     }
 
-    /// Returns which host had a disk according to the directory, and under which epoch. An epoch that no host can have reached is
-    /// ignored: hosts remember the highest one for good.
+    /// Returns which host had a disk according to the directory, and under which epoch. Ignores an epoch that no host
+    /// can have reached: hosts would remember it for ever.
     pub(crate) fn owner_of(&self, id: DiskId) -> Option<(String, u64)> {
         let view = self.directory.view();
         let owner = view.owner_of(&id.to_string()).filter(|(_, epoch)| *epoch < MOST_EPOCH);
         owner.map(|(host, epoch)| (host.to_owned(), epoch))
     }
 
-    /// Has this host report within a moment, without waiting for that: others must learn that it has taken a disk over.
+    /// Makes this host report soon, without waiting for that, so that others learn that it has taken a disk over.
     pub(crate) fn report_soon(&self) {
         self.is_report_due.store(true, Ordering::Relaxed);
     }

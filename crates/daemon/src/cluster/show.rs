@@ -22,7 +22,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The maximum number of disks that an event names, and of keys that a status names.
 const MOST_NAMED: usize = 20;
 
-/// Describes a conflict: another host has a better claim to a disk, or this host had one before the disk was made anew.
+/// Describes a conflict: another host has a better claim to a disk, or this host had a better claim before the disk was
+/// attached as a new one.
 pub fn conflict(conflict: &Conflict) -> String {
     let Conflict { epoch, host, directory_epoch, .. } = conflict;
     format!(

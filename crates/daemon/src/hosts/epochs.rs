@@ -5,8 +5,9 @@
 //! - After a start, a disk that this host has recorded as its own is served only once the hosts that can be reached
 //!   were asked about it and have answered. The other hosts are asked once they are connected, until they answer. Until
 //!   then, the record counts: otherwise a cluster with one dead host could not start again.
-//! - Only the host that takes a disk over can confirm that it has, or the cluster's directory, where it says so itself: its
-//!   take-over may have failed after others had noted it. Until that is known, this host does not begin to serve the disk.
+//! - Only the host that takes a disk over can confirm that it has done so, by its answer or by its entry in the
+//!   cluster's directory: the take-over may have failed after others had noted it. Until that is known, this host does
+//!   not begin to serve the disk.
 //! - A host that is told of a take-over remembers it, even if it does not know the disk.
 
 use std::collections::HashMap;

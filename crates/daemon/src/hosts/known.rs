@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! - The remembered epochs of a disk never decrease. They are durable before the record is gone.
-//! - The epoch of another host's take-over is remembered only if that host has confirmed the take-over, to this host or in the
-//!   cluster's directory. A take-over that failed must not keep the disk from coming here.
+//! - The epoch of another host's take-over is remembered only if that host has confirmed the take-over, to this host or
+//!   in the cluster's directory. A take-over that failed must not keep the disk from coming here.
 
 use haversack_engine::RecordedDisk;
 use haversack_migrate::{KnownBefore, KnownOwner};
@@ -83,15 +83,15 @@ impl Daemon {
                         "host '{host}' owns the disk under epoch {epoch}, but this host knows that it was owned under epoch {known}"
                     ),
                     "if it was attached as a new disk on that host, detach it there, and attach it with that epoch or a higher one; if it was \
-                     taken over from that host, attach it here when that host has learned of that",
+                     taken over from that host, attach it here once that host has learned of the take-over",
                 ));
             }
         }
         Ok(known)
     }
 
-    /// Returns the highest epoch that this host, a connected host or the directory has ever known of a disk that none of them has
-    /// now.
+    /// Returns the highest epoch of a disk that this host, a connected host or the directory has ever known. None of
+    /// these hosts has the disk now.
     pub(super) fn highest_known(&self, hosts: &Hosts, id: DiskId) -> Result<u64> {
         let mine = self.state.known_before(id).map_or(0, |before| before.epoch).max(self.directory_epoch(id));
         let records = hosts.records_now(&hosts.others(), id)?;

@@ -1,15 +1,15 @@
 //! `haversack disk own`: taking a disk over from a permanently dead host.
 //!
 //! Invariants
-//! - A disk is taken only from hosts that are not connected. Before this host takes it, every other host has said that
-//!   it has neither the disk nor dirty blocks of it, and has durably noted the new epoch. (An owner that gives up a dead
-//!   host's blocks is not prevented by hosts with blocks of former owners, and these do not note the epoch.) So a grant of the dead host
-//!   that is still on its way to one of them has no effect.
+//! - A disk is taken only from hosts that are not connected. Before this host takes it, every connected host has said
+//!   that it has neither the disk nor dirty blocks of it, and has durably noted the new epoch. So a grant of the dead
+//!   host that is still on its way to one of them has no effect. There is an exception if an owner gives up a dead
+//!   host's blocks: hosts with blocks of former owners do not prevent that, and do not note the epoch.
 //! - Every host that may own the disk and is not connected was fenced before, or the operator has named it as powered
 //!   off. A host that is not configured cannot be fenced: neither its name nor its address is known.
-//! - An owner that gives up the blocks of a dead host has the other hosts note its new epoch as well. Should it die, and
-//!   the dead host come back, `disk own` is refused there as long as one of them answers: the blocks that were given up
-//!   would replace what the owner has written since.
+//! - If an owner gives up the blocks of a dead host, the other hosts note its new epoch as well. If the owner then dies
+//!   and the dead host comes back, `disk own` is refused there as long as a host that has noted the epoch answers: the
+//!   blocks that were given up would replace what the owner has written since.
 //! - A disk is taken over by one job at a time.
 
 use std::collections::BTreeMap;
@@ -197,7 +197,7 @@ fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, S
     ))
 }
 
-/// Returns the error of a take-over with `dirty` bytes that another host may have replaced since.
+/// Returns the error that refuses a take-over because another host may have replaced the `dirty` bytes here since.
 fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> DaemonError {
     let taken = match by {
         Some(by) => format!("host '{by}' may have taken over disk '{disk}' since this host had it"),
@@ -206,12 +206,12 @@ fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> Daem
     let what = format!(
         "{taken} (host '{known_to}' has that on record); the {dirty} bytes that are dirty here may be obsolete"
     );
-    // What is known for certain is not forgotten.
+    // If the take-over is certain, the hosts that know of it must not be made to forget it.
     DaemonError::conflict(what, if by.is_some() { VOID_OR_NOT_HINT } else { VOID_HINT })
 }
 
-/// Returns which hosts note a take-over before it happens. A third host with blocks of a former owner does not: it hears
-/// of the new epoch from the host that takes the disk.
+/// Returns which hosts note a take-over before it happens. A third host with blocks of a former owner does not note it:
+/// it later learns of the new epoch from the host that takes the disk.
 fn noting(answers: &[(HostId, HostRecord)]) -> Vec<HostId> {
     answers.iter().filter(|(_, record)| objection(record).is_none()).map(|(host, _)| *host).collect()
 }
@@ -369,8 +369,8 @@ impl Daemon {
         Ok(Plan { dead, has_nothing, depends, suspects, noting, epoch, loss, replica })
     }
 
-    /// Refuses to take a disk over if what this host has of it, under the epoch `mine`, may be void, because another host
-    /// may have had the disk since.
+    /// Refuses to take a disk over if the dirty blocks that this host has of it, under the epoch `mine`, may be
+    /// obsolete because another host may have had the disk since.
     fn check_not_void(
         &self,
         hosts: &Hosts,

@@ -1,10 +1,11 @@
-//! What this host's view of the cluster's directory says of disks that other hosts have taken over by force. What follows from
-//! it is decided by [`haversack_migrate::heed`].
+//! Finds out from the cluster's directory which disks other hosts have taken over by force. [`haversack_migrate::heed`]
+//! decides what follows from that.
 //!
 //! Invariants
 //! - Nothing waits for the directory. Without a view, everything is as if there were none.
 //! - An entry counts only if its host is in a `[[host]]` table of this host: two clusters may use one etcd by mistake.
-//! - What an entry says is durable here before a pool is told. It counts after a restart, too, even if etcd is away.
+//! - What an entry says is stored durably here before a pool is told. So it still counts after a restart, even if etcd
+//!   is away.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -33,7 +34,8 @@ impl Daemon {
         Some((hosts.find(&host)?, epoch))
     }
 
-    /// Returns the epoch under which a disk was owned last, this host included, according to the directory; 0 if that is not known.
+    /// Returns the epoch under which any host, this one included, last owned a disk according to the directory; 0 if
+    /// that is not known.
     pub(super) fn directory_epoch(&self, id: DiskId) -> u64 {
         let entry = self.cluster().and_then(|cluster| cluster.owner_of(id));
         entry.map_or(0, |(_, epoch)| epoch)
@@ -90,8 +92,8 @@ impl Daemon {
         self.events.add("directory-overtaken", &name, message);
     }
 
-    /// Returns who has taken over, for certain, a disk that this host has on record under the epoch `recorded`: by the directory, or by
-    /// what this host has noted.
+    /// Returns which host has certainly taken over a disk that this host has on record under the epoch `recorded`,
+    /// according to the directory or to what this host has noted.
     ///
     /// # Errors
     /// It cannot be made durable.
@@ -104,7 +106,7 @@ impl Daemon {
         if let Some(taken) = self.heed_directory(hosts, id)? {
             return Ok(Some(taken));
         }
-        // A note may be of a take-over that has failed. It is certain if the disk is known to have been owned under its epoch.
+        // The noted take-over may have failed. It is certain if the disk is known to have been owned under that epoch.
         let known = self.state.known_before(id).map_or(0, |before| before.epoch);
         let noted = self.state.taken_over(id).filter(|(by, epoch)| *by != hosts.me && known >= *epoch);
         Ok(noted.filter(|(_, epoch)| is_news(false, recorded, *epoch)))
@@ -125,12 +127,12 @@ impl Daemon {
 pub(super) struct Witness {
     /// The revision that was looked at last, and when.
     looked: Option<(i64, Instant)>,
-    /// The epochs that were heeded, by disk.
+    /// By disk, the epochs that were already acted on.
     heeded: HashMap<DiskId, u64>,
 }
 
 impl Witness {
-    /// Heeds what is new in the directory. Returns the take-overs that the pools must record.
+    /// Acts on what is new in the directory. Returns the take-overs that the pools must record.
     pub(super) fn look(&mut self, daemon: &Daemon, hosts: &Hosts) -> Vec<(DiskId, HostId, u64)> {
         let Some(revision) = daemon.cluster().map(|cluster| cluster.revision()) else { return Vec::new() };
         let now = Instant::now();

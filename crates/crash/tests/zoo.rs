@@ -71,7 +71,7 @@ fn hunts() -> Vec<(Bug, Run)> {
         Bug::Core(_) => plain,
         Bug::Migration(_) => twin::run_seed_with_replicas,
         // Found sooner where the blocks may be those of a replica.
-        Bug::Takeover(Core::TakeFromHolder) | Bug::Place(_) => cluster::run_seed_with_replicas,
+        Bug::Place(_) => cluster::run_seed_with_replicas,
         Bug::Cluster(_) | Bug::Takeover(_) => cluster::run_seed,
     };
     let all = all().map(|bug| (bug, run(bug)));

@@ -256,7 +256,7 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
         KnownOwner::Me { .. } => Some(("has it", "move it from there with 'haversack migrate'")),
         // What is dirty there is obsolete.
         KnownOwner::Overtaken { .. } => None,
-        _ if record.dirty_blocks == 0 || planted(Bug::TakeFromHolder) => None,
+        _ if record.dirty_blocks == 0 => None,
         _ => match record.has_complete_replica {
             // The replica was not finished, and cannot be used.
             Some(false) => None,

@@ -12,7 +12,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: u64 = 3000;
 const CACHE_MIB: u64 = 64;
 /// Disables automatic cleaning.
-const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }";
+const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"10000h\", idle = \"10000h\" }";
 
 /// What is done to the file.
 #[derive(Clone, Copy, Debug)]

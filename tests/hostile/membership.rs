@@ -15,7 +15,7 @@ pub(crate) const BLOCKS: u64 = 2000;
 pub(crate) fn start<'a>(place: &'a Place, devices: &[&str], redundancy: bool) -> Result<Haversack<'a>> {
     let origin = image::zeroes(place, "vm1.img", 64)?.display().to_string();
     // Disable automatic cleaning, so that a loss is visible.
-    let disk = Disk::new("vm1", origin).with("cleaner = { idle = \"1h\", age = \"1h\" }");
+    let disk = Disk::new("vm1", origin).with("cleaner = { idle = \"10000h\", age = \"10000h\" }");
     let mut settings = Settings::new(64, vec![disk]);
     settings.devices = devices.iter().map(ToString::to_string).collect();
     settings.redundancy = redundancy;

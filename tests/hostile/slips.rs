@@ -11,7 +11,7 @@ use haversack_e2e::tools::{self, PATIENCE};
 use haversack_e2e::{Error, Guest, MIB, Place, Result, clients, image, test};
 
 /// Disables automatic cleaning.
-const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }";
+const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"10000h\", idle = \"10000h\" }";
 
 fn disk(place: &Place, name: &str) -> Result<Disk> {
     let file = image::zeroes(place, &format!("{name}.img"), 64)?;

@@ -69,11 +69,12 @@ impl Second<'_> {
         format!("\n[[pool]]\nname = \"{name}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n")
     }
 
-    /// Disables automatic cleaning.
+    /// Disables automatic cleaning. After a restart of the daemon, blocks count as dirty since the machine was started,
+    /// so the times must be longer than any uptime.
     fn disk(&self, pool: &str) -> String {
         format!(
             "\n[[disk]]\nname = \"vm2\"\npool = \"{pool}\"\norigin = {:?}\nmode = \"wb\"\n\
-             cleaner = {{ idle = \"1h\", age = \"1h\" }}\n",
+             cleaner = {{ idle = \"10000h\", age = \"10000h\" }}\n",
             self.image
         )
     }

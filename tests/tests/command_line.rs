@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// A disk of which nothing is written back until somebody asks.
 fn lazy(name: &str, origin: &str) -> Disk {
-    Disk::new(name, origin).with("cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }")
+    Disk::new(name, origin).with("cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"10000h\", idle = \"10000h\" }")
 }
 
 fn run(daemon: &Haversack<'_>, arguments: &[&str]) -> Result<Output> {

@@ -136,7 +136,7 @@ fn a_disk_is_detached_when_its_blocks_have_come_from_where_it_was() {
         let hosts = Hosts::new(place, &["alpha", "beta"])?;
         let places = [place.host("a")?, place.host("b")?];
         let [mut alpha, beta] = start(&hosts, &places, "method = \"on-demand\"")?;
-        let lazy = Disk::new("vm1", origin.uri()).with("cleaner = { age = \"1h\", idle = \"1h\" }");
+        let lazy = Disk::new("vm1", origin.uri()).with("cleaner = { age = \"10000h\", idle = \"10000h\" }");
         alpha.settings().disks = vec![lazy.with("from = \"none\"")];
         alpha.reload(&alpha.configuration())?;
         wait_until("the disk", PATIENCE, || Ok(state(&alpha, "vm1").is_ok_and(|state| state == "here")))?;

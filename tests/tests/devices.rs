@@ -135,7 +135,7 @@ fn accept_loss(place: &Place, daemon: &mut Haversack<'_>) -> Result<()> {
 fn without_redundancy_a_lost_device_takes_only_what_was_on_it() {
     test("one copy", |place| {
         let (disk, file) = disk(place, "vm1", "wb")?;
-        let disk = Disk { more: "cleaner = { age = \"1h\", idle = \"1h\" }\n".to_owned(), ..disk };
+        let disk = Disk { more: "cleaner = { age = \"10000h\", idle = \"10000h\" }\n".to_owned(), ..disk };
         let mut settings = Settings::new(128, vec![disk]);
         settings.devices = vec!["faulty:a.img".to_owned(), "faulty:b.img".to_owned()];
         let mut daemon = Haversack::start(place, settings)?;

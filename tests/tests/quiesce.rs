@@ -20,7 +20,7 @@ fn started<'a>(place: &'a Place, mode: &str) -> Result<Haversack<'a>> {
     let mut disk = Disk::new("vm1", image::zeroes(place, "vm1.img", 256)?.display().to_string());
     mode.clone_into(&mut disk.mode);
     // Dirty blocks stay in the cache for as long as a test takes.
-    let settings = Settings::new(256, vec![disk.with("cleaner = { idle = \"1h\", age = \"1h\" }")]);
+    let settings = Settings::new(256, vec![disk.with("cleaner = { idle = \"10000h\", age = \"10000h\" }")]);
     Haversack::start(place, settings)
 }
 

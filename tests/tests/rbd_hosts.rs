@@ -19,7 +19,7 @@ const BLOCKS: u64 = 256;
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// What is written stays dirty until it is flushed.
-const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+const DIRTY: &str = "cleaner = { age = \"10000h\", idle = \"10000h\" }";
 
 fn client(host: &Haversack<'_>) -> Result<Connection> {
     Connection::open(&host.socket("nbd.sock"), "vm1")

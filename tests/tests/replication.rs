@@ -19,7 +19,7 @@ const BLOCK: u64 = 4096;
 /// The blocks that the load uses.
 const BLOCKS: u64 = 1024;
 /// What is written stays dirty.
-const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+const DIRTY: &str = "cleaner = { age = \"10000h\", idle = \"10000h\" }";
 const MBITS: u32 = 1000;
 /// How long a flush may wait for a replica that is lost: the lease, an eighth more, and what this machine takes.
 const MOST_WAIT: Duration = Duration::from_secs(30);

@@ -20,7 +20,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = (MIB << 20) / BLOCK;
 
 /// What is written stays dirty until it is flushed.
-const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+const DIRTY: &str = "cleaner = { age = \"10000h\", idle = \"10000h\" }";
 /// Takes the disk over, whatever is lost.
 const OWN: [&str; 7] = ["disk", "own", "vm1", "--confirm", "vm1", "--accept-loss", "vm1"];
 

@@ -187,6 +187,8 @@ pub enum Bug {
     UseUncertain,
     /// A host that returns ignores that its disks were taken over.
     MissTakeover,
+    /// A disk is taken over although a reachable host has dirty blocks of it.
+    TakeFromHolder,
     /// When a disk is passed on, the blocks that are kept for its next owner become void.
     VoidKept,
     /// A disk is taken over although a host that answers has a complete replica of it.
@@ -295,7 +297,7 @@ pub const OF_MIGRATION: &[Bug] = &[
 ];
 
 /// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
-pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::VoidKept];
+pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
 
 /// Mistakes of replicas among many hosts, that the simulator of a cluster with replicas must catch.
 pub const OF_PLACES: &[Bug] = &[Bug::YieldReplica, Bug::LeaveReplica, Bug::StayOnDrained];

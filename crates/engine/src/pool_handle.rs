@@ -227,7 +227,7 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(()), |arena| arena.heard_of_owner(disk, host, epoch))
     }
 
-    /// Tells the pool that a disk was once owned under this epoch: the pool neither takes nor passes on a grant of this
+    /// Remembers an epoch under which a disk was owned: the pool neither takes nor passes on a grant of this
     /// epoch or a lower one. Has no effect if the disk neither moves nor waits here.
     ///
     /// # Errors

@@ -73,7 +73,7 @@ impl HostRecord {
     }
 
     /// Returns that epoch if a host that knows the epoch `known` must record it, as [`is_news`] says. If the host was told
-    /// to forget the disk, only an epoch that it took by force counts: the disk may have been made anew since.
+    /// to forget the disk, only an epoch that it took by force counts: a new disk may have the same identity.
     pub fn news(&self, is_void_under_any: bool, known: u64) -> Option<u64> {
         let has = self.owner.held_under().filter(|taken| is_news(is_void_under_any, known, *taken));
         let had = self.before.and_then(|before| before.had).filter(|taken| is_news(false, known, *taken));
@@ -256,7 +256,7 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
         KnownOwner::Me { .. } => Some(("has it", "move it from there with 'haversack migrate'")),
         // What is dirty there is obsolete.
         KnownOwner::Overtaken { .. } => None,
-        _ if record.dirty_blocks == 0 => None,
+        _ if record.dirty_blocks == 0 || planted(Bug::TakeFromHolder) => None,
         _ => match record.has_complete_replica {
             // The replica was not finished, and cannot be used.
             Some(false) => None,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_made_anew_is_not_taken_away_by_a_host_that_has_forgotten_an_old_one() {
+    fn a_recreated_disk_is_not_taken_away_by_a_host_that_has_forgotten_the_old_one() {
         let forgotten = |had| {
             let before = Some(KnownBefore { epoch: had, had: Some(had) });
             let owner = KnownOwner::Unknown;

@@ -583,7 +583,7 @@ impl Migration {
         }
     }
 
-    /// Tells another host to drop a replica that this host has given up without telling it. The replica is kept if it
+    /// Asks another host to drop a replica that this host has given up without notice. The replica is kept if it
     /// may have blocks that are lost here. It is dropped even if the disk has moved on: the disk leaves a host only
     /// when that host's current replica has ended.
     fn end_left_replica<M: Memory>(&mut self, call: &Call<'_, M>, from: HostId, state: &ReplicaState) {

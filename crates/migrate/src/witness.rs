@@ -45,7 +45,7 @@ mod tests {
         let floor = Some(KnownBefore { epoch: forced, had: None });
         assert_eq!(heed(forced, None, Some(7)), Heed { floor, is_overtaken: true });
         assert_eq!(heed(forced, None, None), Heed { floor, is_overtaken: false }, "nothing is on record");
-        assert_eq!(heed(8, None, Some(7)), Heed::default(), "the disk may have been made anew here");
+        assert_eq!(heed(8, None, Some(7)), Heed::default(), "the disk may have been created again here");
         assert_eq!(heed(8, None, None), Heed::default());
         let made_anew = Some(1);
         assert!(heed(least_forced_epoch(1), None, made_anew).is_overtaken);

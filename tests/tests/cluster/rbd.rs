@@ -21,7 +21,7 @@ const MIB: u64 = 16;
 /// The blocks that the client uses.
 const BLOCKS: u64 = 512;
 /// What is written stays dirty while the disk has a replica.
-const DISK: &str = "cleaner = { age = \"1h\", idle = \"1h\" }\nreplicate = \"auto\"";
+const DISK: &str = "cleaner = { age = \"10000h\", idle = \"10000h\" }\nreplicate = \"auto\"";
 
 struct Scene<'a> {
     place: &'a Place,

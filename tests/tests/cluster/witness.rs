@@ -15,7 +15,7 @@ use super::daemons::{NAMES, cluster, has_event, named, status};
 
 const MIB: u64 = 32;
 /// What is written stays dirty until it is flushed to the origin.
-const DIRTY: &str = "cleaner = { age = \"1h\", idle = \"1h\" }";
+const DIRTY: &str = "cleaner = { age = \"10000h\", idle = \"10000h\" }";
 /// A guest that waits asks for its disk several times in this time.
 const QUESTIONS: Duration = Duration::from_secs(5);
 
@@ -87,6 +87,11 @@ fn disk_error(host: &Haversack<'_>) -> Result<String> {
     Ok(host.json(&["disk", "show", "vm1"])?["error"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Waits until a former owner refuses to attach the disk because it was taken over.
+fn until_refused(host: &Haversack<'_>) -> Result<()> {
+    wait_until("the refusal", PATIENCE, || Ok(disk_error(host)?.contains("taken over by another host")))
+}
+
 /// The host that has taken the disk over is down when the former owner starts: no host can tell the former owner.
 #[test]
 fn a_former_owner_learns_of_a_take_over_from_the_directory() {
@@ -99,11 +104,7 @@ fn a_former_owner_learns_of_a_take_over_from_the_directory() {
         scene.take_over_and_die()?;
         scene.start_again(0)?;
         let alpha = &scene.daemons[0];
-        wait_until(
-            "the refusal",
-            PATIENCE,
-            || Ok(disk_error(alpha)?.contains("taken over by another host")),
-        )?;
+        until_refused(alpha)?;
         check(has_event(alpha, "directory-overtaken")?, "no event says why")?;
 
         place.say("the directory is gone as well");
@@ -111,11 +112,7 @@ fn a_former_owner_learns_of_a_take_over_from_the_directory() {
         drop(etcd);
         scene.daemons[0].start_again()?;
         let alpha = &scene.daemons[0];
-        wait_until(
-            "the refusal",
-            PATIENCE,
-            || Ok(disk_error(alpha)?.contains("taken over by another host")),
-        )?;
+        until_refused(alpha)?;
 
         place.say("the new owner is back");
         scene.daemons[1].start_again()?;

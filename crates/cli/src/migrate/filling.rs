@@ -112,7 +112,7 @@ impl<'a> Filling<'a> {
         Ok(jobs.iter().any(|job| job.kind == JobKind::Migrate && job.subject == disk && is_running(job)))
     }
 
-    /// Tells the daemon to keep sending the disks, if it is time to repeat that. For use within [`Client::block_on`].
+    /// Renews the request to send the disks, if that is due. For use within [`Client::block_on`].
     pub async fn keep(&mut self) {
         if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
             self.kept = Some(Instant::now());

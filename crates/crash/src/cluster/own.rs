@@ -378,7 +378,7 @@ impl Cluster {
         lost
     }
 
-    /// Tells the oracle which sectors have lost their only copy: they now have the origin's version or a newer one.
+    /// Updates the oracle for sectors whose only copy is lost: they now have the origin's version or a newer one.
     pub(super) fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
         self.operator.sectors_lost += lost.len() as u64;
         for sector in lost {

@@ -77,7 +77,7 @@ impl Waits {
         asked
     }
 
-    /// Tells the operator if no connected host can provide the disk for which a guest waits here.
+    /// Reports a disk for which a guest waits here and which no connected host can provide.
     fn tell_if_stranded(&mut self, daemon: &Daemon, hosts: &Hosts, disk: &Waiting) {
         let wait = self.waits.entry(disk.id).or_insert_with(|| Wait {
             since: Instant::now(),

@@ -27,9 +27,10 @@ impl Core {
         self.disks.get_mut(disk)?.moving.as_mut()?.late.as_mut()
     }
 
-    /// Returns how many listed late copies have not arrived yet; `None` if no more are expected.
+    /// Returns how many listed late copies have not arrived yet, with those that are being read; `None` if no more are
+    /// expected.
     pub fn late_copies(&self, disk: DiskNo) -> Option<usize> {
-        self.late(disk).map(LateCopies::len)
+        self.late(disk).map(LateCopies::missing)
     }
 }
 

@@ -96,6 +96,7 @@ fn a_write_waits_for_the_late_copy_of_its_block_and_is_newer() {
     let (mut rig, disk) = claimed(LateSource::Owner, &[0]);
     open_window(&mut rig, disk);
     rig.run_without(is_peer_read);
+    assert_eq!(left(&rig, disk), Some(1), "it is being read");
     let tag = rig.start_write(disk, 0, 4, 3);
     rig.run_without(is_peer_read);
     assert!(!rig.is_answered(tag));

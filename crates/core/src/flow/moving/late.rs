@@ -77,8 +77,9 @@ impl LateCopies {
         self.changed.is_none() && self.blocks.is_empty() && self.reading == 0
     }
 
-    pub fn len(&self) -> usize {
-        self.blocks.len()
+    /// How many listed copies have not arrived: those that are being read, too.
+    pub fn missing(&self) -> usize {
+        self.blocks.len() + self.reading as usize
     }
 
     /// Called when this host is about to change a block, or has changed it.

@@ -73,6 +73,8 @@ pub struct Status {
     pub needed_blocks: u64,
     /// Clean blocks that are still to follow the disk here, of those known so far.
     pub following_blocks: u64,
+    /// Clean blocks may still follow the disk here, known ones or others.
+    pub is_followed: bool,
     /// Dirty blocks that the method requires at the origin before the disk leaves.
     pub dirty_blocks: u64,
     /// The new owner still needs blocks from this host.
@@ -330,11 +332,13 @@ impl Migration {
     pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> Status {
         let needed = self.disk.and_then(|disk| call.dependence(disk)).map_or(0, |(_, blocks)| blocks);
         let info = self.disk.and_then(|disk| call.disk_info(disk));
+        let following = self.disk.and_then(|disk| call.late_copies(disk));
         Status {
             copies: self.copies,
             copies_left: self.copies_left() as u64,
             needed_blocks: needed as u64,
-            following_blocks: self.disk.and_then(|disk| call.late_copies(disk)).unwrap_or(0) as u64,
+            following_blocks: following.unwrap_or(0) as u64,
+            is_followed: following.is_some(),
             dirty_blocks: self.blocks_to_clean(call),
             is_peer: info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. })),
             is_serving: self.may_serve(call),

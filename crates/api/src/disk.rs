@@ -405,7 +405,7 @@ pub struct DiskConfig {
     /// Number of connections to an NBD origin, if its server supports several.
     #[serde(default = "connections")]
     pub connections: u8,
-    /// Refuse writes of clients.
+    /// Refuse writes from clients.
     #[serde(default)]
     pub read_only: bool,
     /// Read-only disk of the image that this disk was made from. Blocks that are unchanged since then are read from

@@ -426,7 +426,7 @@ pub struct Attach {
     /// First sector of the guest's partition, modulo 8.
     #[arg(long, help_heading = IDENTITY)]
     pub phase: Option<u8>,
-    /// Refuse writes of clients.
+    /// Refuse writes from clients.
     #[arg(long, help_heading = CLIENTS)]
     pub read_only: bool,
     /// Read-only disk of the image that the disk was made from, whose cached blocks it shares.
@@ -439,8 +439,8 @@ pub struct Attach {
     /// were lost, all dirty blocks are discarded.
     #[arg(long, value_name = "NAME", help_heading = IDENTITY)]
     pub accept_loss: Option<String>,
-    /// Repeat the disk's name to attach it with another origin than before, for example after the image was moved or
-    /// restored. The cached blocks are kept, and dirty blocks are written to the new origin.
+    /// Repeat the disk's name to attach it with a different origin than before, for example after the image was moved
+    /// or restored. The cached blocks are kept, and dirty blocks are written to the new origin.
     #[arg(long, value_name = "NAME", help_heading = ORIGIN)]
     pub accept_origin_change: Option<String>,
     #[command(flatten)]

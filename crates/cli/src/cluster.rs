@@ -59,10 +59,10 @@ pub struct SetTenant {
     /// Weight against other tenants, above 0.
     #[arg(long, default_value_t = 1.0)]
     weight: f64,
-    /// What its disks get on all hosts together before others get more than their reservations.
+    /// What its disks on all hosts get together before others get more than their reservations.
     #[arg(long, default_value = "0")]
     reservation: Size,
-    /// The most that its disks get on all hosts together [default: no limit].
+    /// The most that its disks on all hosts get together [default: no limit].
     #[arg(long)]
     limit: Option<Size>,
 }

@@ -41,7 +41,7 @@ pub struct Compare {
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, auto, or own (the system's). [default: wb,auto]
     #[arg(long, value_delimiter = ',')]
     pub write_modes: Vec<String>,
-    /// What replaces blocks: core (the production cache), or lru or arc as in the papers.
+    /// Replacement algorithm: core (the production cache), or lru or arc as in the papers.
     #[arg(long, default_value = "core")]
     pub replacement: Replacement,
     /// Lengths of the control loop's windows. The subject keeps its own. [default: the mix's]

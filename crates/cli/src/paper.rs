@@ -32,7 +32,7 @@ pub struct RunPaper {
     /// volumes like them. [default: generated loads only]
     #[arg(long, value_name = "DIR")]
     msr: Option<PathBuf>,
-    /// Number of seeds with which generated loads are played. A claim then holds only if it does with each.
+    /// Number of seeds for generated loads. A claim holds only if it holds with every seed.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
     /// Directory for the pages.

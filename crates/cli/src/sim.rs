@@ -42,8 +42,8 @@ pub struct Sim {
     /// The pool to simulate, if the mix has several.
     #[arg(long, requires = "mix")]
     pub pool: Option<String>,
-    /// What replaces blocks in the pool of policy core: core (the production cache), or lru or arc as in the
-    /// papers, with the same targets, admission and write modes.
+    /// Replacement algorithm for policy core: core (the production cache), or lru or arc as in the papers, with the
+    /// same targets, admission and write modes.
     #[arg(long, default_value = "core")]
     pub replacement: Replacement,
     /// Add the speed of the simulation to the table.
@@ -111,7 +111,7 @@ pub struct Common {
     /// Number of samples over the trace, for the time series in the JSON output and on the page.
     #[arg(long, default_value_t = 0)]
     pub samples: u32,
-    /// Seed of all random numbers, also of the loads of a mix, which with seed 1 are its own.
+    /// Seed of all random numbers, including those of a mix's loads. Seed 1 gives the mix's own loads.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Number of caches simulated in parallel; 0 for the number of processors.
@@ -161,10 +161,11 @@ pub struct PoolArguments {
     /// Staging memory [default: 64MiB, but at most 1/64 of the cache].
     #[arg(long)]
     pub staging: Option<Size>,
-    /// Keep disks with targets within them, even if no other disk needs the space.
+    /// Keep disks that have targets within their targets, even if no other disk needs the space.
     #[arg(long)]
     pub no_spare: bool,
-    /// Target of a disk; the others share one pool. May be repeated. With a mix: of allocator static, or in a migration.
+    /// Target of a disk; the others share one pool. May be repeated. With a mix, only for allocator static or in a
+    /// migration.
     #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
     pub target: Vec<(String, Size)>,
     /// Blocks that survive a restart. [default: all, or the mix's]
@@ -187,7 +188,7 @@ pub struct PoolArguments {
     /// Budget of flash writes, in drive writes per day such as "1 DWPD" or bytes per day such as "500 GB/day".
     #[arg(long)]
     pub endurance: Option<Endurance>,
-    /// What a burst may use of this budget, as time in which it accrues.
+    /// How much of this budget a burst may use, as the time in which that much accrues.
     #[arg(long, default_value = "24h", requires = "endurance")]
     pub burst: Span,
     /// Sequential runs longer than this bypass the cache; 0 for never. [default: 0, or the mix's]

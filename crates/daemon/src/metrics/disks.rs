@@ -77,7 +77,7 @@ pub fn disks(out: &mut Text, seen: &[Seen]) {
         (
             "haversack_disk_corrupt_blocks_total",
             "counter",
-            "Blocks that failed their checksum, without clean ones from before a crash (see crash_dropped_blocks).",
+            "Blocks that failed their checksum, except clean ones from before a crash (see crash_dropped_blocks).",
             |d| d.stats.corrupt_blocks,
         ),
         (

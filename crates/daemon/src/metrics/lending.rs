@@ -23,7 +23,7 @@ fn lent(out: &mut Text, all: &[(String, LendingStatus)]) {
     }
     let metrics: [Metric<LendingStatus>; 8] = [
         ("haversack_lent_loans", "gauge", "Loans that other hosts have.", |s| s.lent.loans),
-        ("haversack_lent_bytes", "gauge", "Data that other hosts have stored in them.", |s| {
+        ("haversack_lent_bytes", "gauge", "Data that other hosts have stored in their loans.", |s| {
             s.lent.blocks * BLOCK
         }),
         ("haversack_lent_stored_bytes_total", "counter", "Data that other hosts have sent.", |s| {
@@ -111,7 +111,7 @@ fn borrowed(out: &mut Text, all: &[(String, LendingStatus)]) {
     let times: [Time; 2] = [
         (
             "haversack_borrowed_lender_seconds",
-            "Mean time of the latest reads from the fastest lender; a late one with the origin's time.",
+            "Mean time of the latest reads from the fastest lender; a late one includes the origin's time.",
             |f| f.lender_us,
         ),
         ("haversack_borrowed_origin_seconds", "Mean time of the latest reads of the origin.", |f| {

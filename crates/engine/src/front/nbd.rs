@@ -5,8 +5,9 @@
 //!
 //! Invariants
 //! - A connection has at most [`SLOTS`] requests in flight, with as much payload as the pool's [`Budget`]
-//!   grants. While a request waits for the budget, or [`MOST_UNSENT`] bytes of replies are unsent, nothing is
-//!   received and no request is started.
+//!   grants. While a request waits for the budget, or [`MOST_UNSENT`] bytes or [`MOST_REPLIES`] of the replies are
+//!   unsent, nothing is received and no request is started. So a client that does not read its replies takes no more
+//!   memory, even if all its requests are refused.
 //! - Memory for a long payload is allocated as the data arrives, not when the header does.
 //! - A slot is free again when its reply has been sent.
 //! - When the peer of a Unix socket has closed a connection, no request of it starts any more. Those that have started
@@ -38,6 +39,8 @@ use crate::ring::{Completion, Owner};
 const SLOTS: usize = 256;
 /// Bytes of unsent replies beyond which no request is started.
 const MOST_UNSENT: usize = 4 << 20;
+/// The same as a number of replies. Requests in flight have at most [`SLOTS`]; refused ones take no slot.
+const MOST_REPLIES: usize = 2 * SLOTS;
 const INPUT_BYTES: usize = 64 << 10;
 /// The most replies in one send.
 const REPLIES_AT_A_TIME: usize = 128;
@@ -218,7 +221,8 @@ impl NbdConnection {
 
     fn has_room(&self) -> bool {
         let busy = self.slots.len() - self.free.len();
-        self.filling.is_some() || busy < SLOTS && self.waiting.is_none() && self.unsent_bytes < MOST_UNSENT
+        let may_reply = self.unsent_bytes < MOST_UNSENT && self.replies.len() < MOST_REPLIES;
+        self.filling.is_some() || busy < SLOTS && self.waiting.is_none() && may_reply
     }
 
     fn received(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {

@@ -104,6 +104,8 @@ pub(crate) struct Reactor {
     batch: Vec<Request>,
     /// The disks of the requests in a batch.
     of_disks: Vec<DiskHandle>,
+    /// Questions about what is cached. One is answered in a turn, because it takes as long as many requests.
+    questions: VecDeque<Question>,
     runs: Vec<(u64, u32)>,
     /// Decides which requests may go to the core.
     pub(crate) turns: Turns,
@@ -198,6 +200,7 @@ impl Reactor {
             asked: Vec::new(),
             batch: Vec::new(),
             of_disks: Vec::new(),
+            questions: VecDeque::new(),
             runs: Vec::new(),
             turns: Turns::default(),
             parts: HashMap::new(),
@@ -292,6 +295,7 @@ impl Reactor {
         }
         worked |= self.polled(|client, context| client.poll(context));
         worked |= self.take_turns();
+        worked |= self.answer_question();
         worked |= self.pass_time();
         self.carry_out() | worked
     }
@@ -358,8 +362,8 @@ impl Reactor {
             match wish {
                 Wish::Request(asked) if is_attached && self.holds(client, asked) => {}
                 Wish::Request(asked) if is_attached => self.ask(client, asked, &mut batch),
-                Wish::Status { slot, sector, sectors, .. } if is_attached => {
-                    self.tell_status(client, slot, disk.number(), sector, sectors);
+                Wish::Status { slot, sector, sectors } if is_attached => {
+                    self.questions.push_back(Question { client, slot, sector, sectors });
                 }
                 Wish::Request(Asked { slot, .. }) | Wish::Status { slot, .. } => {
                     self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
@@ -421,7 +425,21 @@ impl Reactor {
         any || self.turns.is_due(self.now)
     }
 
-    fn tell_status(&mut self, client: u32, slot: u32, disk: DiskNo, sector: SectorNo, sectors: u64) {
+    /// Answers the next question about what is cached. Returns false if there is none.
+    fn answer_question(&mut self) -> bool {
+        let Some(question) = self.questions.pop_front() else { return false };
+        let Question { client, slot, .. } = question;
+        let disk = self.memory.payloads.get_mut(client).map(|client| client.disk());
+        match disk.filter(|disk| self.disks.get(*disk).is_some()) {
+            Some(disk) => self.tell_status(disk.number(), question),
+            // It was detached in the meantime.
+            None => self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached)),
+        }
+        true
+    }
+
+    fn tell_status(&mut self, disk: DiskNo, question: Question) {
+        let Question { client, slot, sector, sectors } = question;
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
         self.core.cache_runs(disk, sector, sectors, MOST_RUNS, |sectors, state| {
@@ -655,7 +673,7 @@ impl Reactor {
     /// Makes clients ring from now on. Returns false if one has sent a request in the meantime.
     fn fall_asleep(&mut self) -> bool {
         let asked = self.polled(|client, context| client.fall_asleep(context));
-        !self.carry_out() && !asked
+        !self.carry_out() && !asked && self.questions.is_empty()
     }
 
     fn time_to_sleep(&self) -> Option<Duration> {
@@ -676,6 +694,15 @@ impl Reactor {
         let due = due.max(self.timers_us);
         Some(Duration::from_micros(due.saturating_sub(self.clock.now_us()).max(1)).min(LONGEST_SLEEP))
     }
+}
+
+/// A client's question which sectors of its disk are cached.
+#[derive(Clone, Copy)]
+struct Question {
+    client: u32,
+    slot: u32,
+    sector: SectorNo,
+    sectors: u64,
 }
 
 /// Stores a value at an index of a table that grows as needed.

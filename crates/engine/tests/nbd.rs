@@ -10,7 +10,9 @@ use std::time::Duration;
 use common::*;
 use haversack_engine::{NbdClient, OpenPool, OriginSpec};
 use haversack_model::DiskHandle;
-use haversack_nbd::{Command, CommandFlags, Negotiated, REQUEST_BYTES, Request};
+use haversack_nbd::{
+    ClientSession, Command, CommandFlags, Connected, Event, MetaContexts, Negotiated, REQUEST_BYTES, Request,
+};
 
 const SIZE_BYTES: u64 = 64 * MIB;
 
@@ -60,4 +62,48 @@ fn a_client_that_reads_no_replies_is_not_read_from_and_gets_all_of_them_later() 
     let reply_bytes = head.len() + u32::from_be_bytes(head[16..].try_into().unwrap()) as usize;
     let mut rest = vec![0; sent_bytes / REQUEST_BYTES * reply_bytes - head.len()];
     socket.read_exact(&mut rest).expect("every request has its reply");
+}
+
+/// Returns how many bytes the answer to a question about the whole disk covers, in all contexts.
+fn covered_bytes(open: &OpenPool, disk: DiskHandle, meta_contexts: MetaContexts, context_id: u32) -> u64 {
+    let negotiated = Negotiated { meta_contexts, ..negotiated(SIZE_BYTES) };
+    let connected = Connected {
+        size_bytes: SIZE_BYTES,
+        flags: negotiated.flags,
+        block_size: negotiated.export.block_size,
+        structured_replies: true,
+        context_id: Some(context_id),
+        tls: false,
+    };
+    let mut session = ClientSession::new(&connected, 1);
+    let mut socket = connect(open, disk, negotiated);
+    let asked = session.start(Command::BlockStatus, CommandFlags::NONE, 0, SIZE_BYTES as u32);
+    socket.write_all(&asked.unwrap().1).unwrap();
+    let (mut covered, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        let bytes = socket.read(&mut buffer).unwrap();
+        assert!(bytes > 0, "the server closed the connection");
+        let mut input = &buffer[..bytes];
+        while let Some(event) = session.receive(&mut input).unwrap() {
+            match event {
+                Event::Extent { length, .. } => covered += u64::from(length),
+                Event::Done { result, .. } => {
+                    result.unwrap();
+                    return covered;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// The reactor looks up each block, and serves no other disk meanwhile.
+#[test]
+fn one_answer_about_what_is_cached_covers_a_part_of_a_large_range() {
+    let place = Place::new("status");
+    let (open, disk) = start_with_disk(&place);
+    let cache = MetaContexts { cache: true, ..MetaContexts::default() };
+    assert_eq!(covered_bytes(&open, disk, cache, 2), 16 * MIB);
+    let allocation = MetaContexts { allocation: true, ..MetaContexts::default() };
+    assert_eq!(covered_bytes(&open, disk, allocation, 1), SIZE_BYTES, "nothing is looked up for it");
 }

@@ -52,6 +52,9 @@ const LEAST_SENT: usize = 16 << 10;
 const MOST_KEPT_BYTES: usize = 4 << 20;
 /// Bytes of a block status reply of one context.
 const STATUS_BYTES: usize = 16 << 10;
+/// The most sectors of which one reply says whether they are cached: 16 MiB. The reactor looks up each block, and
+/// serves nobody else meanwhile. The client asks again for the rest.
+const STATUS_SECTORS: u64 = 32 << 10;
 
 const RECEIVE: u8 = 0;
 const SEND: u8 = 1;
@@ -390,10 +393,12 @@ impl NbdConnection {
 
     fn ask_status(&mut self, context: &mut ClientContext<'_>, number: u32) -> bool {
         let slot = &self.slots[number as usize];
+        // Without this context, nothing needs to be looked up.
+        let most_sectors = if self.contexts.cache { STATUS_SECTORS } else { 0 };
         context.asked.push(Wish::Status {
             slot: number,
             sector: SectorNo(slot.next_sector),
-            sectors: slot.left_sectors,
+            sectors: slot.left_sectors.min(most_sectors),
         });
         self.in_core += 1;
         true

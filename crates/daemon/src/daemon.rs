@@ -55,6 +55,8 @@ pub struct Daemon {
     pub(crate) learned_writing: Mutex<()>,
     /// Whose turn it is to attach a disk, to give it up or to forget it.
     pub(crate) disk_turns: Turns,
+    /// Whose turn it is to change a disk's settings.
+    pub(crate) change_turns: Turns,
     /// Management jobs.
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
@@ -173,6 +175,7 @@ impl Daemon {
             history: History::default(),
             learned_writing: Mutex::default(),
             disk_turns: Turns::default(),
+            change_turns: Turns::default(),
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),

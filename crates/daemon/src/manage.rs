@@ -109,13 +109,26 @@ impl Daemon {
         }
     }
 
-    /// Changes settings. For a configured disk they last until the next start, when the file applies again.
+    /// Changes settings. For a configured disk they last until the next start, when the file applies again. Changes of
+    /// a disk are carried out one after the other, and a later one keeps what an earlier one has changed.
     ///
     /// # Errors
     /// There is no such disk, it is not attached, or a setting is malformed.
     pub fn change(self: &Arc<Self>, name: &str, change: &DiskChange) -> Result<Job> {
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
+        self.changed(&disk, change)?;
+        let (daemon, change) = (self.clone(), change.clone());
+        self.jobs.start(JobKind::Change, name, move |control| {
+            let _turn = daemon.change_turns.take(disk.id);
+            // An earlier change may have ended only now.
+            let (old, new) = daemon.changed(&disk, &change)?;
+            daemon.apply(control, &disk, handle, &old, new)
+        })
+    }
+
+    /// Returns a disk's settings, and what a change makes of them.
+    fn changed(&self, disk: &Disk, change: &DiskChange) -> Result<(DiskConfig, DiskConfig)> {
         let old = disk.config();
         let new = change.applied_to(&old);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
@@ -130,8 +143,7 @@ impl Daemon {
             haversack_control::settings::check_weights(&new.pool, others.chain([&new]))
                 .map_err(DaemonError::Bad)?;
         }
-        let daemon = self.clone();
-        self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, handle, &old, new))
+        Ok((old, new))
     }
 
     fn apply(
@@ -165,6 +177,8 @@ impl Daemon {
         tracing::info!(disk = new.name, "settings changed");
         let divided = is_divided_otherwise(old, &new);
         disk.with(|inner| {
+            // The disk may have been resized in the meantime.
+            let new = DiskConfig { size: inner.config.size, ..new };
             if divided {
                 self.policy.post(&new.pool, &new.name, News::Changed(Box::new(new.clone())));
             }

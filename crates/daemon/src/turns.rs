@@ -1,4 +1,4 @@
-//! Serializes attaching a disk, giving it up and forgetting it.
+//! Serializes attaching a disk, giving it up and forgetting it; and, separately, changes of its settings.
 //!
 //! Invariant
 //! - One operation at a time per disk: an attach holds its turn from before the store is locked and its use recorded
@@ -12,7 +12,7 @@ use haversack_model::DiskId;
 
 use crate::locked::Locked;
 
-/// The disks that are being attached, given up or forgotten.
+/// The disks that are being attached, given up or forgotten, or those whose settings are being changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Arc<(Mutex<HashSet<DiskId>>, Condvar)>);
 

@@ -2,11 +2,12 @@
 //! remembered.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::Request;
 use haversack_admission::StagingKind;
-use haversack_api::{DiskConfig, DiskState};
+use haversack_api::{DiskConfig, DiskState, Size};
 use haversack_core::{AdmissionConfig, Target};
 use haversack_daemon::control::router;
 use haversack_daemon::daemon::Disk;
@@ -37,10 +38,33 @@ async fn a_disk_lives() {
     assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 404);
 }
 
+/// A change of the write mode takes as long as cleaning does.
+#[tokio::test]
+async fn changes_at_the_same_time_are_all_kept() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    api.fake.holds_modes.store(true, Ordering::Relaxed);
+    let (_, first) = api.call("PATCH", "/v1/disks/vm1", json!({"mode": "wt"})).await;
+    for _ in 0..POLLS {
+        if !api.fake.modes.lock().unwrap().is_empty() {
+            break;
+        }
+        tokio::time::sleep(POLL_EVERY).await;
+    }
+    let (_, second) = api.call("PATCH", "/v1/disks/vm1", json!({"priority": 2.0})).await;
+    assert_eq!(api.work("POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})).await["state"], "done");
+    api.fake.holds_modes.store(false, Ordering::Relaxed);
+    for job in [first, second] {
+        assert_eq!(api.ended(&job).await["state"], "done");
+    }
+    let DiskConfig { mode, priority, size, .. } = api.daemon.state.disks()["vm1"].config.clone();
+    assert_eq!((mode.to_string().as_str(), priority, size), ("wt", 2.0, Some(Size(2 << 30))));
+}
+
 #[tokio::test]
 async fn an_attach_waits_for_what_is_still_ending_of_its_disk() {
     let api = Api::new();
-    api.fake.busy.store(5, std::sync::atomic::Ordering::Relaxed);
+    api.fake.busy.store(5, Ordering::Relaxed);
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
 }
 

@@ -44,6 +44,8 @@ pub struct Fake {
     /// Attempts to attach that find the disk busy.
     pub busy: AtomicU16,
     pub modes: Mutex<Vec<WriteMode>>,
+    /// Changes of modes do not end while this is set.
+    pub holds_modes: Arc<AtomicBool>,
     pub attached: Mutex<Vec<DiskSnapshot>>,
     pub targets: Mutex<BTreeMap<u16, Target>>,
     pub monitored: Mutex<Vec<DiskHandle>>,
@@ -97,6 +99,8 @@ fn device() -> DeviceSnapshot {
 
 struct FakeJob {
     ends: bool,
+    /// It does not end while this is set.
+    is_held: Arc<AtomicBool>,
     cancelled: AtomicBool,
 }
 
@@ -105,10 +109,11 @@ impl BackendJob for FakeJob {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(JobError::Cancelled.into());
         }
-        if !self.ends {
+        let ends = self.ends && !self.is_held.load(Ordering::Relaxed);
+        if !ends {
             std::thread::sleep(time.min(Duration::from_millis(1)));
         }
-        Ok(self.ends.then_some(()))
+        Ok(ends.then_some(()))
     }
 
     fn progress(&self) -> Option<Progress> {
@@ -122,7 +127,7 @@ impl BackendJob for FakeJob {
 }
 
 fn job(ends: bool) -> Result<StartedJob> {
-    Ok(Box::new(FakeJob { ends, cancelled: AtomicBool::new(false) }))
+    Ok(Box::new(FakeJob { ends, is_held: Arc::default(), cancelled: AtomicBool::new(false) }))
 }
 
 impl Backend for Fake {
@@ -257,7 +262,8 @@ impl Backend for Fake {
     }
     fn set_mode(&self, _: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
         self.modes.lock().unwrap().push(mode);
-        job(true)
+        let (is_held, cancelled) = (self.holds_modes.clone(), AtomicBool::new(false));
+        Ok(Box::new(FakeJob { ends: true, is_held, cancelled }))
     }
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
         self.targets.lock().unwrap().insert(disk.number().0, target);

@@ -396,6 +396,8 @@ impl NbdOrigin {
     fn take_arrivals(&mut self, context: &mut OriginContext<'_>) {
         while let Ok(arrival) = self.arrived.try_recv() {
             match arrival {
+                // The disk is detached: nothing would end the connection any more.
+                _ if self.closing => {}
                 Ok(connection) => {
                     let mut link = Link::new(connection);
                     let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
@@ -521,8 +523,10 @@ impl Origin for NbdOrigin {
     }
 
     fn next_wakeup(&self) -> Option<Micros> {
-        let live = |job: &&Job| job.failed.is_none();
-        self.jobs.iter().flatten().filter(live).map(|job| self.deadline_us(&job.request)).min()
+        // If a part has failed, the others still have to be answered in time. What was given up waits only for the end of
+        // its connection.
+        let waits = |job: &&Job| !matches!(job.failed, Some(IoFailure::Gone));
+        self.jobs.iter().flatten().filter(waits).map(|job| self.deadline_us(&job.request)).min()
     }
 
     fn is_up(&self) -> bool {
@@ -541,5 +545,89 @@ impl Origin for NbdOrigin {
 
     fn is_closed(&self) -> bool {
         self.links.iter().all(Option::is_none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::channel;
+
+    use haversack_core::IoId;
+    use haversack_model::{ArenaNo, DiskId, DiskNo};
+    use haversack_nbd::{BlockSize, Connected};
+
+    use super::*;
+    use crate::ring::Ring;
+
+    const WAIT_US: Micros = 1000;
+
+    type Arrivals = Sender<std::result::Result<Connection, String>>;
+
+    /// Returns an origin that is not connected, and where its connections come from.
+    fn away() -> (NbdOrigin, Arrivals) {
+        let (arrivals, arrived) = channel();
+        let origin = NbdOrigin {
+            uri: "nbd://host/disk".into(),
+            needed_bytes: Arc::default(),
+            links: Vec::new(),
+            jobs: Vec::new(),
+            waiting: VecDeque::new(),
+            wait_us: WAIT_US,
+            wanted: channel().0,
+            arrived,
+            told_away: false,
+            of_cleaner: Durability::default(),
+            of_guest: Durability::default(),
+            closing: false,
+        };
+        (origin, arrivals)
+    }
+
+    fn tick(origin: &mut NbdOrigin, ring: &mut Ring, now: Micros) {
+        let (mut answers, mut events) = (Vec::new(), Vec::new());
+        let (disk, id) = (DiskHandle::new(ArenaNo(0), DiskNo(0), 1), DiskId([1; 16]));
+        origin.tick(&mut OriginContext { ring, disk, id, now, answers: &mut answers, events: &mut events });
+        assert!(answers.is_empty());
+    }
+
+    #[test]
+    fn a_connection_that_comes_after_the_detach_is_not_used() {
+        let (mut origin, arrivals) = away();
+        let (socket, mut theirs) = UnixStream::pair().unwrap();
+        let connected = Connected {
+            size_bytes: 1 << 20,
+            flags: TransmissionFlags::HAS_FLAGS,
+            block_size: BlockSize::CLIENT_DEFAULT,
+            structured_replies: false,
+            context_id: None,
+            tls: false,
+        };
+        arrivals.send(Ok(Connection { socket: socket.into(), connected })).unwrap();
+        origin.closing = true;
+        tick(&mut origin, &mut Ring::new().unwrap(), 0);
+        assert!(origin.is_closed(), "nothing ends it, so the disk can never be attached again");
+        assert_eq!(std::io::Read::read(&mut theirs, &mut [0]).unwrap(), 0, "it is closed");
+    }
+
+    #[test]
+    fn a_request_of_which_a_part_has_failed_is_given_up_in_time() {
+        let (mut origin, _arrivals) = away();
+        let request = OriginRequest {
+            io: IoId(1),
+            op: OriginOp::Read,
+            writer: Writer::Guest,
+            durable: false,
+            offset_bytes: 0,
+            len_bytes: 2 * MOST_PART_BYTES,
+            iovecs: Vec::new(),
+            started_us: 0,
+        };
+        let number = origin.take_job(request);
+        let job = origin.job(number);
+        (job.next_bytes, job.outstanding, job.failed) = (2 * MOST_PART_BYTES, 1, Some(IoFailure::Error));
+        assert_eq!(origin.next_wakeup(), Some(WAIT_US), "the other part is not answered yet");
+        tick(&mut origin, &mut Ring::new().unwrap(), WAIT_US);
+        assert_eq!(origin.next_wakeup(), None, "it waits for the end of its connection");
     }
 }

@@ -5,7 +5,7 @@
 //! - Nothing is read while earlier data cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
 //!   own buffers in each direction.
 //! - When one side ends, what it sent is still passed on; then both sides are closed. The connection is closed
-//!   anyway if the peer has not read the rest after `LAST_TIME`.
+//!   anyway if the peer has not read the rest after `LAST_TIME`, even if it sends all the time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -32,23 +32,7 @@ static MESSAGES: LazyLock<MessageLimit> = LazyLock::new(|| MessageLimit::new("TL
 /// The socket pair or the thread cannot be created.
 pub fn start(tls: Connection, encrypted: OwnedFd, held: impl Send + 'static) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // `TcpStream` is only a wrapper for a stream socket here: reads, writes and shutdown work on Unix sockets
-    // as well.
-    let encrypted = TcpStream::from(encrypted);
-    encrypted.set_nonblocking(true)?;
-    ours.set_nonblocking(true)?;
-    let mut pump = Pump {
-        tls,
-        encrypted,
-        plain: ours,
-        inward: Vec::new(),
-        passed: 0,
-        copy: vec![0; COPY_BYTES],
-        peer_ended: false,
-        owner_ended: false,
-        ends: None,
-    };
-    pump.tls.set_buffer_limit(None);
+    let mut pump = Pump::new(tls, encrypted, ours)?;
     let run = move || {
         if let Err(error) = pump.run() {
             MESSAGES.tell(|| tracing::info!(%error, "a TLS connection ended"));
@@ -92,6 +76,26 @@ fn unless_it_would_block(result: io::Result<usize>) -> io::Result<Option<usize>>
 }
 
 impl Pump {
+    fn new(mut tls: Connection, encrypted: OwnedFd, plain: UnixStream) -> io::Result<Pump> {
+        // `TcpStream` is only a wrapper for a stream socket here: reads, writes and shutdown work on Unix sockets
+        // as well.
+        let encrypted = TcpStream::from(encrypted);
+        encrypted.set_nonblocking(true)?;
+        plain.set_nonblocking(true)?;
+        tls.set_buffer_limit(None);
+        Ok(Pump {
+            tls,
+            encrypted,
+            plain,
+            inward: Vec::new(),
+            passed: 0,
+            copy: vec![0; COPY_BYTES],
+            peer_ended: false,
+            owner_ended: false,
+            ends: None,
+        })
+    }
+
     fn run(&mut self) -> io::Result<()> {
         // rustls may hold data that arrived with the end of the handshake.
         self.decrypt()?;
@@ -115,6 +119,12 @@ impl Pump {
 
     /// Waits until something can be done.
     fn wait(&self) -> io::Result<Ready> {
+        let late = || io::Error::new(ErrorKind::TimedOut, "the peer does not read the remaining data");
+        let left = self.ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        // A peer that keeps sending always makes poll report something.
+        if left == Some(Duration::ZERO) {
+            return Err(late());
+        }
         let sending = self.tls.wants_write();
         let passing = !self.inward.is_empty();
         let entry = |fd, reads, writes| {
@@ -127,12 +137,11 @@ impl Pump {
             entry(self.encrypted.as_raw_fd(), !self.peer_ended && !passing, sending),
             entry(self.plain.as_raw_fd(), !self.owner_ended && !sending, passing),
         ];
-        let left = self.ends.map(|ends| ends.saturating_duration_since(Instant::now()));
         let time_ms = left.map_or(-1, |left| left.as_millis() as i32);
         // SAFETY: the array lives through the call.
         let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time_ms) };
         if count == 0 {
-            return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not read the remaining data"));
+            return Err(late());
         }
         if count < 0 {
             let error = io::Error::last_os_error();
@@ -213,6 +222,7 @@ impl Pump {
 mod tests {
     use std::sync::Arc;
 
+    use rustls::crypto::CryptoProvider;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
     use rustls::{
         ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
@@ -220,18 +230,25 @@ mod tests {
 
     use super::*;
 
+    fn provider() -> Arc<CryptoProvider> {
+        Arc::new(rustls::crypto::ring::default_provider())
+    }
+
+    fn client(roots: RootCertStore) -> ClientConnection {
+        let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+        ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
+    }
+
     /// Returns a client after its handshake, and the plain end of the pump behind the server that it talks to.
     fn connected() -> (StreamOwned<ClientConnection, UnixStream>, UnixStream) {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
         let certificate = certified.cert.der().clone();
         let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
-        let provider = || Arc::new(rustls::crypto::ring::default_provider());
         let server = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let server = server.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key);
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
-        let client = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let serve = std::thread::spawn(move || {
             let mut tls = ServerConnection::new(Arc::new(server.unwrap())).unwrap();
@@ -240,8 +257,7 @@ mod tests {
             }
             UnixStream::from(start(tls.into(), theirs.into(), ()).unwrap())
         });
-        let name = ServerName::try_from("localhost").unwrap();
-        let mut client = StreamOwned::new(ClientConnection::new(Arc::new(client), name).unwrap(), ours);
+        let mut client = StreamOwned::new(client(roots), ours);
         client.conn.complete_io(&mut client.sock).unwrap();
         (client, serve.join().unwrap())
     }
@@ -266,6 +282,18 @@ mod tests {
         }
         drop(client);
         assert_eq!(back.join().unwrap().unwrap(), MUCH as u64);
+    }
+
+    #[test]
+    fn a_peer_that_only_sends_is_not_waited_for_either() {
+        let (mut peer, encrypted) = UnixStream::pair().unwrap();
+        let (plain, _owner) = UnixStream::pair().unwrap();
+        let mut pump = Pump::new(client(RootCertStore::empty()).into(), encrypted.into(), plain).unwrap();
+        peer.write_all(&[0; 100]).unwrap();
+        pump.ends = Some(Instant::now() + Duration::from_secs(60));
+        assert!(pump.wait().unwrap().encrypted);
+        pump.ends = Some(Instant::now());
+        assert_eq!(pump.wait().err().unwrap().kind(), ErrorKind::TimedOut);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Invariants
 //! - A job that has ended stays in the list until `KEPT` later ones have ended.
 //! - A cancel request is passed on to the data path, which decides whether the job can still be stopped.
+//! - A job whose work panics has failed: nobody waits for it for ever.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use haversack_core::Progress;
 use crate::backend::StartedJob;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
+use crate::part;
 
 /// The number of ended jobs kept.
 const KEPT: usize = 256;
@@ -107,6 +110,10 @@ fn eta_s(progress: Progress, elapsed_s: f64) -> Option<f64> {
     (progress.done_blocks > 0).then(|| elapsed_s * left as f64 / progress.done_blocks as f64)
 }
 
+fn internal(what: &str) -> DaemonError {
+    DaemonError::conflict(format!("an internal error: {what}"), "see the daemon's log, and report it")
+}
+
 /// All jobs.
 #[derive(Default)]
 pub struct Jobs {
@@ -133,7 +140,8 @@ impl Jobs {
         let entry = self.add(kind, subject);
         let control = JobControl { entry: entry.clone() };
         let run = move || {
-            let error = work(&control).err();
+            let end = catch_unwind(AssertUnwindSafe(|| work(&control)));
+            let error = end.unwrap_or_else(|panic| Err(internal(&part::text_of(&*panic)))).err();
             let entry = &control.entry;
             if let Some(error) = &error {
                 tracing::warn!(job = entry.id, kind = ?entry.kind, subject = entry.subject, "job ended: {error}");
@@ -265,5 +273,17 @@ mod tests {
         assert_eq!(ended(works.id).state, JobState::Done);
         assert_eq!(jobs.list().len(), 2);
         assert!(jobs.get(99).unwrap_err().to_string().contains("99"));
+    }
+
+    #[test]
+    fn a_job_that_panics_has_failed() {
+        let jobs = Jobs::default();
+        let panics = jobs.start(JobKind::Flush, "vm1", |_| panic!("broken")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while jobs.is_running(JobKind::Flush, "vm1") {
+            assert!(Instant::now() < deadline, "the job never ends");
+            std::thread::yield_now();
+        }
+        assert!(jobs.wait(panics.id).unwrap_err().to_string().contains("broken"));
     }
 }

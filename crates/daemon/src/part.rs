@@ -31,9 +31,14 @@ impl Part {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
+/// Returns the message of a panic.
+pub fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+fn panicked(panic: &(dyn Any + Send), what: &str) -> String {
+    let text = text_of(panic);
     tracing::error!("{what} has failed: {text}");
     format!("an internal error in {what}: {text}. It is tried again in {} s", AFTER_PANIC.as_secs())
 }

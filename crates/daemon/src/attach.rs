@@ -112,16 +112,20 @@ impl Daemon {
         let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
         self.insert_disk(&name, disk.clone())?;
-        let daemon = self.clone();
-        self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
+        let (daemon, name_too, before_too) = (self.clone(), name.clone(), before.clone());
+        let started = self.jobs.start(JobKind::Attach, &name, move |_| {
             // Remember the disk first: if that fails, the disk must not be attached.
             let end =
                 daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
             if end.is_err() {
-                daemon.undo_attach(&name, before);
+                daemon.undo_attach(&name_too, before_too);
             }
             end
-        })
+        });
+        if started.is_err() {
+            self.undo_attach(&name, before);
+        }
+        started
     }
 
     /// Restores the list entry and the remembered state that a disk had before a failed attach.

@@ -59,7 +59,33 @@ impl Commands {
         self.receiver.try_recv().ok()
     }
 
+    /// Drops the commands that have not been taken, and all that are posted from now on: the reactor has ended.
+    pub fn close(&mut self) {
+        self.receiver = mpsc::channel().1;
+    }
+
     pub fn doorbell(&self) -> RawFd {
         self.doorbell.fd.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_end_nobody_waits_for_a_command() {
+        let (mailbox, mut commands) = Mailbox::new().unwrap();
+        let post = || {
+            let (sender, answer) = mpsc::channel::<()>();
+            mailbox.post(Box::new(move |_| drop(sender)));
+            answer
+        };
+        let before = post();
+        assert_eq!(before.try_recv(), Err(mpsc::TryRecvError::Empty));
+        commands.close();
+        for answer in [before, post()] {
+            assert_eq!(answer.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+        }
     }
 }

@@ -254,6 +254,7 @@ impl Reactor {
         }
         if !self.ring.quiesce() {
             tracing::error!("a device does not complete its I/O; leaking its memory");
+            self.release_waiters();
             std::mem::forget(self);
             return;
         }
@@ -266,6 +267,14 @@ impl Reactor {
         if let Some(path) = self.checkpoint {
             checkpoint::save(self.core, &path, self.on_saving);
         }
+    }
+
+    /// Lets go of all that other threads wait for, as if the reactor were dropped.
+    fn release_waiters(&mut self) {
+        self.commands.close();
+        self.jobs.clear();
+        self.subscribers.clear();
+        self.memory.payloads.abandon_stops();
     }
 
     /// Whether the thread is to end.

@@ -251,6 +251,12 @@ impl Front {
         self.clients.iter().flatten().filter(counts).count()
     }
 
+    /// Lets go of those who wait for a queue to stop: its requests will not end.
+    pub fn abandon_stops(&mut self) {
+        let queues = self.clients.iter_mut().flatten().filter_map(|seat| seat.client.as_queue());
+        queues.for_each(vhost_user::QueueClient::abandon_stop);
+    }
+
     /// Returns the polled client at an index.
     pub fn polled(&self, at: usize) -> Option<u32> {
         self.polled.get(at).copied()

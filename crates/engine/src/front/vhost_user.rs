@@ -307,6 +307,11 @@ impl QueueClient {
         self.give_back();
     }
 
+    /// Lets go of the one who waits for the queue, if anyone does.
+    pub(crate) fn abandon_stop(&mut self) {
+        self.stopping = None;
+    }
+
     /// Hands the queue back if that was requested and nothing is in flight.
     fn give_back(&mut self) {
         if self.stopping.is_none() || self.listening || self.queue.as_ref().is_none_or(|q| q.in_flight() > 0)

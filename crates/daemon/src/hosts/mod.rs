@@ -97,7 +97,7 @@ pub struct Hosts {
     /// How fast disks are being sent.
     paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
-    answering: AtomicUsize,
+    answering: Arc<AtomicUsize>,
     /// Threads that answer questions about records, however many other questions are being answered.
     records: Workers,
     /// Threads that ask what admission has learned on other hosts.
@@ -179,7 +179,7 @@ impl Hosts {
             given_up: Mutex::default(),
             kept: Mutex::default(),
             paces: Mutex::default(),
-            answering: AtomicUsize::new(0),
+            answering: Arc::default(),
             records: Workers::start("records", RECORD_THREADS, MOST_RECORD_QUESTIONS),
             learners: Workers::start("learned", LEARNED_THREADS, MOST_LEARNED),
             seeking: Mutex::default(),

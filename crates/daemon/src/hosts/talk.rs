@@ -1,7 +1,7 @@
 //! What daemons ask each other about a disk: JSON in a frame of the connection between their hosts.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -203,18 +203,15 @@ impl Hosts {
                     }
                     return;
                 }
-                if self.answering.fetch_add(1, Ordering::Relaxed) >= MOST_ANSWERS {
-                    self.answering.fetch_sub(1, Ordering::Relaxed);
-                    return busy();
-                }
+                let Some(place) = Answering::begin(&self.answering) else { return busy() };
                 // Attaching takes as long as the origin does.
                 let answer = move || {
+                    let _place = place;
                     let answer = daemon.answer_host(from, disk, question);
                     hosts.note(from, disk, &Note::Answer { number, answer });
-                    hosts.answering.fetch_sub(1, Ordering::Relaxed);
                 };
                 if std::thread::Builder::new().name("answer".into()).spawn(answer).is_err() {
-                    self.answering.fetch_sub(1, Ordering::Relaxed);
+                    busy();
                 }
             }
         }
@@ -246,5 +243,46 @@ impl Daemon {
     }
 }
 
+/// One of the [`MOST_ANSWERS`] questions that are being answered. Its place is free again when this is dropped, also
+/// if answering it panics.
+struct Answering(Arc<AtomicUsize>);
+
+impl Answering {
+    /// Takes a place, if one is free.
+    fn begin(count: &Arc<AtomicUsize>) -> Option<Answering> {
+        let taken = Answering(count.clone());
+        (count.fetch_add(1, Ordering::Relaxed) < MOST_ANSWERS).then_some(taken)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Returns the waiting table's type for [`Hosts`].
 pub(super) type WaitingTable = Mutex<Waiting>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_panics_gives_its_place_back() {
+        let count = Arc::default();
+        for _ in 0..2 * MOST_ANSWERS {
+            let place = Answering::begin(&count).expect("no answer is being given");
+            let answer = move || {
+                let _place = place;
+                panic!("as an answer may");
+            };
+            std::thread::spawn(answer).join().unwrap_err();
+        }
+        let places: Vec<Answering> = (0..MOST_ANSWERS).map_while(|_| Answering::begin(&count)).collect();
+        assert_eq!(places.len(), MOST_ANSWERS);
+        assert!(Answering::begin(&count).is_none());
+        drop(places);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+    }
+}

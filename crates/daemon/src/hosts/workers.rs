@@ -1,5 +1,6 @@
-//! A few threads that carry out tasks in the order of their arrival.
+//! A few threads that carry out tasks in the order of their arrival. A task that panics ends alone.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,8 @@ impl Workers {
             let tasks: Arc<Mutex<Receiver<Task>>> = tasks.clone();
             let run = move || {
                 while let Some(task) = next(&tasks) {
-                    task();
+                    // The panic itself is on standard error already.
+                    let _ = catch_unwind(AssertUnwindSafe(task));
                 }
             };
             if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
@@ -71,5 +73,14 @@ mod tests {
         assert!(!workers.give(begin(3)), "that is one too many");
         drop(blocker);
         assert_eq!(results.recv(), Ok(2));
+    }
+
+    #[test]
+    fn a_task_that_panics_leaves_its_thread_to_the_next() {
+        let workers = Workers::start("test", 1, 2);
+        let (done, results) = channel();
+        assert!(workers.give(|| panic!("as a task may")));
+        assert!(workers.give(move || done.send(1).unwrap()));
+        assert_eq!(results.recv(), Ok(1));
     }
 }

@@ -54,18 +54,22 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Changes the owner and group of a file created by root to those of its directory. Only the owner can open the file, and the
 /// daemon may run as another user than root.
 fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let owner = std::fs::metadata(directory)?;
+    let owner = std::fs::metadata(directory_of(path))?;
     fchown(file, Some(owner.uid()), Some(owner.gid()))
 }
 
-/// Creates a file with all of its space allocated.
+/// Creates a file with all of its space allocated. Its name is durable as well: a power failure must not take away the
+/// cache with all that its guests have flushed.
 fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("create", path))?;
@@ -73,13 +77,23 @@ fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
         // Not every file system supports ownership. A process that cannot open the file later gets an error.
         tracing::warn!(path = %path.display(), "cannot give the file to the owner of the directory: {error}");
     }
+    let made = allocate(&file, path, size_bytes).and_then(|()| {
+        let directory = directory_of(path);
+        File::open(directory).and_then(|it| it.sync_all()).map_err(at("make durable", directory))
+    });
+    if made.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn allocate(file: &File, path: &Path, size_bytes: u64) -> Result<()> {
     // SAFETY: the descriptor is open.
     let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size_bytes as libc::off_t) };
-    if failed != 0 {
-        let _ = std::fs::remove_file(path);
-        return Err(at("allocate all of", path)(io::Error::from_raw_os_error(failed)));
+    match failed {
+        0 => Ok(()),
+        failed => Err(at("allocate all of", path)(io::Error::from_raw_os_error(failed))),
     }
-    Ok(())
 }
 
 impl CacheDevice {

@@ -523,8 +523,8 @@ impl Origin for NbdOrigin {
     }
 
     fn next_wakeup(&self) -> Option<Micros> {
-        // If a part has failed, the others still have to be answered in time. What was given up waits only for the end of
-        // its connection.
+        // If a part has failed, the others still have to be answered in time. What was given up waits only for the end
+        // of its connection.
         let waits = |job: &&Job| !matches!(job.failed, Some(IoFailure::Gone));
         self.jobs.iter().flatten().filter(waits).map(|job| self.deadline_us(&job.request)).min()
     }

@@ -47,6 +47,7 @@ mod retry;
 mod ring;
 mod siblings;
 mod signature;
+mod slice;
 mod slow;
 pub mod snapshot;
 mod staging_size;

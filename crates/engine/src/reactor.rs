@@ -229,6 +229,9 @@ impl Reactor {
 
     /// Runs until stopped.
     pub fn run(mut self) {
+        if let Err(error) = crate::slice::shorten() {
+            tracing::debug!(%error, "the reactor keeps the usual time slice");
+        }
         while !self.is_over() {
             self.now = self.clock.now_us();
             self.turn_times.next(self.now);

@@ -181,6 +181,16 @@ pub enum ManageError {
         /// Its dirty blocks here.
         dirty_blocks: u64,
     },
+    /// Another host has the disk, and needs dirty blocks that only this host has.
+    #[error(
+        "another host has disk {disk}, and still needs the {dirty_blocks} dirty blocks that are here: wait until it has them or, if it is permanently dead, take the disk over here"
+    )]
+    KeptForOwner {
+        /// The disk.
+        disk: DiskId,
+        /// Its dirty blocks here.
+        dirty_blocks: u64,
+    },
     /// The epoch is older than the one on record.
     #[error("ownership epoch {given} is older than the recorded epoch {recorded}")]
     OldEpoch {

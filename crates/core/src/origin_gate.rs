@@ -14,7 +14,8 @@
 //! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if the
 //!   disk owns no segment, so that no page lists an older one, and only if its region is marked: this is a
 //!   write past the cache.
-//! - Nothing is written to blocks that the disk's earlier owner may still list as dirty.
+//! - Nothing is written to blocks that the disk's earlier owner may still list as dirty; `flow/takeover.rs` has the only
+//!   exception.
 //! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was
 //!   already durable when it was answered.
 
@@ -80,7 +81,7 @@ impl Core {
         from: CleaningFrom,
     ) -> Option<Permit> {
         let shown = self.may_write_origin(disk)
-            && !self.is_at_peer(disk, block)
+            && !self.is_kept_from_cleaner(disk, block)
             && match from {
                 CleaningFrom::Flash { seq } => self.is_cleanable(seq),
                 CleaningFrom::Staging => {

@@ -310,6 +310,10 @@ const CLUSTER: &[(u64, &str)] = &[
         750000311,
         "an owner gives up a dead host and dies, and that host's old blocks replace what it had written",
     ),
+    (
+        930001406,
+        "an owner dies while it gives up a dead host, which comes back, and the disk is never attached again",
+    ),
 ];
 
 /// Seeds of the same with replicas.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, LostData, LostRange, Size};
+use haversack_core::Moved;
+use haversack_engine::RecordedDisk;
 use haversack_engine::error::EngineError;
 use haversack_engine::pool::Formatting;
-use haversack_model::{DeviceNo, DiskHandle, DiskId, SECTOR_BYTES, SectorNo};
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskHandle, DiskId, SECTOR_BYTES, SectorNo};
 
 use crate::attach::close_if_unused;
 use crate::backend::StartedJob;
@@ -17,7 +19,7 @@ use crate::exclusive::Store;
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::policy::News;
-use crate::pool::KnownDisk;
+use crate::pool::{KnownDisk, Pool};
 use crate::settings;
 use crate::state::RememberedDisk;
 
@@ -25,6 +27,9 @@ use crate::state::RememberedDisk;
 const MOST_RANGES: usize = 10_000;
 /// How long to wait for an attempt to attach a disk that is to be forgotten.
 const TURN_TIME: Duration = Duration::from_secs(20);
+/// What to do about a disk of which another host needs blocks.
+const KEPT_FOR_OWNER: &str = "keep both hosts up until that host has them ('haversack migrate status'); if it is permanently dead, attach \
+     the disk here and take it over with 'haversack disk own', then detach it, and forget it";
 
 impl Daemon {
     /// Writes all blocks that are dirty now back to the origin.
@@ -227,7 +232,7 @@ impl Daemon {
     /// Forgets a detached disk. Its dirty data is destroyed only if its name is repeated.
     ///
     /// # Errors
-    /// No pool knows it, it is attached, or it is dirty and its name was not repeated.
+    /// No pool knows it, it is attached, it is dirty and its name was not repeated, or another host needs its blocks.
     pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
         let (pool_name, id, _) = match self.find_known(name) {
             Err(DaemonError::NoSuch { .. } | DaemonError::NoPool) if self.noted(name).is_some() => {
@@ -242,6 +247,7 @@ impl Daemon {
         // It may be attached now.
         let (_, _, known) = self.find_known(name)?;
         let pool = self.pool(&pool_name)?;
+        self.check_not_needed(name, id, pool)?;
         if destroy_dirty.is_some_and(|repeated| repeated != name) {
             return Err(DaemonError::Bad(format!("destroy_dirty must repeat the disk's name, '{name}'")));
         }
@@ -268,6 +274,20 @@ impl Daemon {
             daemon.state.forget_taken_over(id)?;
             Ok(daemon.state.forget(&name_too)?)
         })
+    }
+
+    /// Returns an error if another host has the disk, and still needs dirty blocks that only this host has.
+    fn check_not_needed(&self, name: &str, id: DiskId, pool: &Pool) -> Result<()> {
+        let Some(RecordedDisk { info, dirty_blocks }) = pool.backend.recorded_disk(id)? else {
+            return Ok(());
+        };
+        let Moved::Peer { to } = info.moved else { return Ok(()) };
+        let what = format!(
+            "host '{}' has disk '{name}', and still needs {} dirty bytes that only this host has: they would be lost",
+            self.host_name(to),
+            dirty_blocks * BLOCK_BYTES as u64
+        );
+        Err(DaemonError::conflict(what, KEPT_FOR_OWNER))
     }
 
     /// Forgets a disk of which this host has only a note that another host has taken it over.

@@ -183,7 +183,7 @@ pub struct Migration {
     pub(crate) replica: Option<ReplicaPolicy>,
     pub(crate) replicating: Option<Replicating>,
     pub(crate) hindrance: Hindrance,
-    /// The operator has accepted that dirty blocks are lost here.
+    /// The operator has accepted that dirty blocks are lost here, until the disk is attached.
     pub(crate) accepts_loss: bool,
     /// The replica of another host's blocks that this host has, and what is being recorded about it.
     pub(crate) keeping: Option<Keeping>,

@@ -293,7 +293,7 @@ impl Migration {
         (self.task, self.inherited) = (Task::Idle, method);
         self.limit = Limit::new(self.timing.fetched_a_period.filter(|_| method.plan().is_limited));
         if !listing.claims {
-            return self.attach(call, now, listing.epoch, false);
+            return self.attach(call, now, listing.epoch, self.accepts_loss);
         }
         self.borrow(call, now, listing.holder, listing.epoch);
         if self.claim(call, now, listing.epoch).is_err() {

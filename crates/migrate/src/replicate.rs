@@ -228,7 +228,8 @@ impl Migration {
         self.hindrance.of(self.replica?.at).filter(|_| is_missing)
     }
 
-    /// The operator accepts that dirty blocks are lost here, and does not want the replica that may have them.
+    /// The operator accepts that dirty blocks are lost here, and does not want the replica that may have them. What another
+    /// host still has for this one is not lost. It holds until the disk is attached.
     pub fn accept_loss(&mut self) {
         self.accepts_loss = true;
     }

@@ -320,12 +320,17 @@ impl Ownership {
         match message {
             Message::Ask { granted } => self.asked(from, granted),
             Message::Granted(grant) => self.granted(grant),
-            Message::GoTo { to, grant } => {
-                if asks && grant.epoch > self.known_epoch() {
+            Message::GoTo { to, grant } if asks => {
+                if grant.epoch > self.known_epoch() {
                     self.asking = Some((to, Some(grant)));
+                } else if grant.epoch == self.known_epoch() && grant.epoch > self.record.epoch() {
+                    // That host may have the disk under the very epoch that this host knows of apart from its record.
+                    // Such a grant must not be passed on, and without a grant the question passes nothing on.
+                    self.asking = Some((to, None));
                 }
                 None
             }
+            Message::GoTo { .. } => None,
             Message::NotYet => None,
         }
     }
@@ -417,5 +422,53 @@ impl Ownership {
         let holds = peers.remove(&self.me);
         let drops_dirty = !holds && !self.has(Flaw::KeepObsolete) || self.has(Flaw::DropNeeded);
         self.write(Record::Owner { epoch: grant.epoch, peers }, drops_dirty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMER: HostId = HostId(1);
+    const OWNER: HostId = HostId(2);
+    const ME: HostId = HostId(3);
+
+    fn goes_to_owner(epoch: u64) -> Message {
+        Message::GoTo { to: OWNER, grant: Grant { epoch, holders: BTreeSet::from([FORMER]) } }
+    }
+
+    /// The directory, for example, has named the owner and its epoch.
+    #[test]
+    fn a_host_follows_to_an_owner_whose_epoch_it_knows_already() {
+        let mut side = Ownership::new(ME, Record::Unknown);
+        side.has_forgotten(7);
+        let ask = |to| Some(Step::Send(to, Message::Ask { granted: None }));
+        assert_eq!(side.guest_runs(FORMER), ask(FORMER));
+        side.message(FORMER, goes_to_owner(6));
+        assert_eq!(side.guest_runs(FORMER), ask(FORMER), "that is long over");
+        side.message(OWNER, goes_to_owner(7));
+        assert_eq!(side.guest_runs(FORMER), ask(FORMER), "that host was not asked");
+        side.message(FORMER, goes_to_owner(7));
+        assert_eq!(side.guest_runs(FORMER), ask(OWNER), "without the grant, which must not be passed on");
+
+        let mut owner = Ownership::new(OWNER, Record::Owner { epoch: 7, peers: BTreeSet::new() });
+        assert!(matches!(
+            owner.message(ME, Message::Ask { granted: None }),
+            Some(Step::Write { record: Record::Released { to: ME, .. }, .. })
+        ));
+        let Some(Step::Send(ME, granted)) = owner.recorded() else { panic!("the release is recorded") };
+        side.message(OWNER, granted);
+        side.recorded();
+        assert_eq!((side.may_serve(), side.record().epoch()), (true, 8));
+    }
+
+    #[test]
+    fn a_host_follows_no_grant_that_is_on_its_record() {
+        let grant = Grant { epoch: 7, holders: BTreeSet::new() };
+        let mut side = Ownership::new(ME, Record::Released { to: FORMER, grant: grant.clone() });
+        let ask = Some(Step::Send(FORMER, Message::Ask { granted: Some(grant) }));
+        assert_eq!(side.guest_runs(FORMER), ask);
+        side.message(FORMER, goes_to_owner(7));
+        assert_eq!(side.guest_runs(FORMER), ask);
     }
 }

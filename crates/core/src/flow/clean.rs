@@ -126,6 +126,7 @@ impl<M: Memory> Call<'_, M> {
             self.pick(disk);
         }
         if self.disk(disk).cleaner.blocks.is_empty() {
+            self.make_room_for_given_up(disk);
             return;
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
@@ -244,7 +245,7 @@ impl<M: Memory> Call<'_, M> {
     pub(super) fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
         let versions = self.resolve(disk, block);
         let Some((number, slot)) = versions.flash else { return false };
-        let is_in_use = self.locks.get(disk, block).is_some() || self.is_at_peer(disk, block);
+        let is_in_use = self.locks.get(disk, block).is_some() || self.is_kept_from_cleaner(disk, block);
         if !self.needs_cleaning(disk, slot) || is_in_use {
             return false;
         }
@@ -284,7 +285,7 @@ impl<M: Memory> Call<'_, M> {
                 self.unstage(staging_frame);
                 continue;
             }
-            if self.is_at_peer(disk, staged.block) {
+            if self.is_kept_from_cleaner(disk, staged.block) {
                 continue;
             }
             if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {

@@ -47,7 +47,17 @@ impl Core {
     /// Whether a peer may still list a block, so that the origin must not be written there.
     #[inline]
     pub(crate) fn is_at_peer(&self, disk: DiskNo, block: BlockNo) -> bool {
-        self.peer(disk).is_some_and(|peer| peer.get(block).is_some()) && !planted(Bug::CleanUndrained)
+        self.peer(disk).is_some_and(|peer| peer.may_have(block)) && !planted(Bug::CleanUndrained)
+    }
+
+    /// Whether the cleaner must not write a block because a peer may still list it.
+    pub(crate) fn is_kept_from_cleaner(&self, disk: DiskNo, block: BlockNo) -> bool {
+        self.peer(disk).is_some_and(|peer| peer.bars_cleaning(block)) && !planted(Bug::CleanUndrained)
+    }
+
+    /// Whether the peer is given up, and the record does not say that yet.
+    pub(crate) fn is_giving_up(&self, disk: DiskNo) -> bool {
+        self.peer(disk).is_some_and(|peer| peer.given_up().is_some())
     }
 
     /// Requests a block of the peer before others, since something waits until the peer has forgotten it.
@@ -143,16 +153,11 @@ impl<M: Memory> Call<'_, M> {
 
     pub(crate) fn drive_fetch(&mut self, disk: DiskNo) {
         let Some(peer) = self.peer_blocks(disk) else { return };
-        let before = peer.len();
         if peer.waits_for_commits() {
             self.settle_fetched(disk);
         }
         if self.peer(disk).is_some_and(PeerBlocks::waits_for_commits) {
             self.gather_for(disk);
-        }
-        if self.peer(disk).is_some_and(|peer| peer.len() < before) {
-            // The peer is given up. Only then do blocks leave the list here.
-            self.wake_around(disk);
         }
         let now = self.now;
         if !self.disk(disk).life.writes_origin() {
@@ -179,10 +184,13 @@ impl<M: Memory> Call<'_, M> {
         let mut peer = self.peer_blocks(disk).map(|peer| std::mem::replace(peer, PeerBlocks::new(peer.host)));
         if let Some(peer) = &mut peer {
             let mut unflushed = false;
-            peer.settle(|block, listed| {
+            peer.settle(|block, mask| {
                 let Versions { flash, lost, .. } = self.resolve(disk, block);
+                if mask == 0 {
+                    return true;
+                }
                 let Some((_, slot)) = flash.filter(|(_, slot)| slot.dirty()) else { return lost != 0 };
-                let is_all = slot.poisoned() || slot.mask() & listed == listed;
+                let is_all = slot.poisoned() || slot.mask() & mask == mask;
                 let is_durable = self.durability.is_durable(slot.seq()) || planted(Bug::ConfirmUnflushed);
                 unflushed |= is_all && !is_durable;
                 is_all && is_durable
@@ -203,16 +211,17 @@ impl<M: Memory> Call<'_, M> {
         if self.locks.get(disk, block).is_some() {
             return Err(Park::Lock(block));
         }
-        let is_given_up = self.give_up_missing(disk, block);
+        let is_given_up = self.is_giving_up(disk);
         let versions = self.resolve(disk, block);
-        let dirty = self.cached_and_dirty(disk, block).1;
+        let (cached, dirty) = self.cached_and_dirty(disk, block);
         let Some(peer) = self.peer_blocks(disk).filter(|peer| peer.get(block).is_some()) else {
             return Ok(());
         };
         peer.has_newer(block, dirty);
-        let needed = peer.needed(block);
+        let needed = if is_given_up { peer.needed(block) & cached } else { peer.needed(block) };
         if needed == 0 {
             peer.settles(block);
+            self.queue(disk);
             return Ok(());
         }
         let frame = if self.staging.free() > 1 { self.staging.allocate() } else { None };

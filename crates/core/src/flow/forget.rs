@@ -29,7 +29,7 @@ impl<M: Memory> Call<'_, M> {
     /// Forgets a detached disk and frees its space. Dirty blocks are destroyed only if the disk is named.
     ///
     /// # Errors
-    /// The disk is attached, has a job, or has dirty blocks and was not named.
+    /// The disk is attached, has a job, has dirty blocks and was not named, or another host still needs its blocks.
     pub fn forget(
         &mut self,
         now: Micros,
@@ -39,10 +39,16 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.idle(disk)?;
         let d = self.known(disk)?;
-        if !d.life.allows(Event::Forget) {
-            return Err(ManageError::Attached(d.id));
-        }
         let (id, dirty_blocks) = (d.id, self.dirty_blocks(disk));
+        if !d.life.allows(Event::Forget) {
+            return Err(if d.life.is_peer() {
+                ManageError::KeptForOwner { disk: id, dirty_blocks }
+            } else if d.life.is_incoming() {
+                ManageError::Migrating(id)
+            } else {
+                ManageError::Attached(id)
+            });
+        }
         if dirty_blocks > 0 && destroy_dirty != Some(id) {
             return Err(ManageError::Dirty { disk: id, dirty_blocks });
         }

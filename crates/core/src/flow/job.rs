@@ -133,7 +133,7 @@ impl<M: Memory> Call<'_, M> {
             JobKind::Freeze => self.drive_freeze(disk),
             JobKind::HandOver if recorded || planted(Bug::HandOverUnrecorded) => self.end_hand_over(disk),
             JobKind::Claim { epoch } => self.drive_claim(disk, epoch),
-            JobKind::GiveUpPeer { epoch } => self.drive_give_up(disk, epoch),
+            JobKind::GiveUpPeer { epoch } => self.drive_give_up(disk, epoch, version),
             JobKind::Retake { epoch } => self.drive_retake(disk, epoch),
             JobKind::Record if recorded => self.end_job(disk, Ok(())),
             JobKind::Attach

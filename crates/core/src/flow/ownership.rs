@@ -80,7 +80,12 @@ impl<M: Memory> Call<'_, M> {
             self.void_cache(disk);
         }
         match self.disk(disk).moved {
-            Moved::Depends { .. } => {}
+            Moved::Depends { .. } => {
+                let peer = self.disk_mut(disk).moving.as_mut().and_then(|moving| moving.peer.as_mut());
+                if let Some(peer) = peer.filter(|_| void) {
+                    peer.needs_all();
+                }
+            }
             // What the replica has is older than what is acknowledged here, until the owner has made sure that it is not
             // used.
             Moved::Replicates { .. } => self.disk_mut(disk).moving = Some(Box::new(Moving::replicating())),

@@ -103,8 +103,9 @@ impl<M: Memory> Call<'_, M> {
             return Step::Parked(Park::Lock(block));
         }
         if sources.peer != 0 {
-            if self.give_up_missing(disk, block) {
-                return self.read_block(number, block, mask, first_try, run);
+            if self.is_giving_up(disk) {
+                // They are lost when the record says so.
+                return Step::Parked(Park::Around);
             }
             return Step::Parked(self.obtain(disk, block).err().unwrap_or(Park::Lock(block)));
         }

@@ -4,8 +4,10 @@
 //! - This host's blocks that the origin may lack are kept. Clean blocks are kept only if no other host can
 //!   have written to the origin since.
 //! - Sectors that only the dead host had are read from the origin, which has older ones, only if that was
-//!   accepted. Otherwise they count as lost, and the record says so before it says that this host needs no
-//!   other host.
+//!   accepted. Otherwise they count as lost, and the record says so as soon as it says that this host needs no other
+//!   host, and not before: if this host dies half-way, and the dead host comes back, nothing is lost.
+//! - Blocks that the dead host may have are not written to the origin before the record says that this host needs no
+//!   other host. The exception is a disk that has no other space (`make_room_for_given_up`).
 //! - A disk is served only when a power loss can no longer undo its state: staged blocks of a replica are made durable
 //!   before the disk is served.
 //! - A disk that was taken over by another host is never served or cleaned here again, and its dirty blocks stay
@@ -17,7 +19,9 @@ use crate::action::{JobError, JobId};
 use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::{Call, Core};
+use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
+use crate::flow::moving::peer::PeerBlocks;
 use crate::format::record::Moved;
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -93,41 +97,57 @@ impl<M: Memory> Call<'_, M> {
         Ok(self.start_job(disk, JobKind::GiveUpPeer { epoch }, None))
     }
 
-    pub(crate) fn drive_give_up(&mut self, disk: DiskNo, epoch: u64) {
+    /// `version` is set once the record is being written that says that this host does not need the peer.
+    pub(crate) fn drive_give_up(&mut self, disk: DiskNo, epoch: u64, version: Option<RecordVersion>) {
+        match version {
+            Some(version) if self.durability.is_recorded(version) => self.end_give_up(disk),
+            Some(_) => {}
+            None => self.record_give_up(disk, epoch),
+        }
+    }
+
+    /// Makes the record say that this host does not need the peer, once everything that it can have is durable here. What
+    /// only the peer had is lost from that record on. Not earlier: if this host dies first, and the peer comes back,
+    /// nothing is lost.
+    fn record_give_up(&mut self, disk: DiskNo, epoch: u64) {
         let peer = self.disk(disk).moving.as_ref().and_then(|moving| moving.peer.as_ref());
-        if peer.is_some_and(|peer| !peer.is_empty()) && !planted(Bug::GiveUpUnsettled) {
+        let loss = peer.and_then(PeerBlocks::given_up);
+        if peer.is_some_and(|peer| !peer.is_settled()) && !planted(Bug::GiveUpUnsettled) {
             return;
+        }
+        if loss == Some(PeerLoss::Recorded) && !planted(Bug::LoseSilently) {
+            for (block, missing) in self.only_at_peer(disk) {
+                self.lose(disk, block, missing);
+            }
         }
         let d = self.disk_mut(disk);
         d.life.renew(epoch);
-        if let Some(moving) = &mut d.moving {
-            moving.peer = None;
-        }
         d.moved = Moved::No;
         self.await_record(disk);
-        if let Some(job) = self.disk_mut(disk).job.as_mut() {
-            job.kind = JobKind::Record;
-        }
-        self.wake_around(disk);
         self.queue(disk);
     }
 
-    /// If the peer is given up, gives up the sectors of a block that only it had. Returns false if it is not.
-    pub(crate) fn give_up_missing(&mut self, disk: DiskNo, block: BlockNo) -> bool {
-        let cached = self.cached_and_dirty(disk, block).0;
+    /// The record is durable: from now on, blocks that the peer had may be written to the origin.
+    fn end_give_up(&mut self, disk: DiskNo) {
+        if let Some(moving) = &mut self.disk_mut(disk).moving {
+            moving.peer = None;
+        }
+        self.wake_around(disk);
+        self.end_job(disk, Ok(()));
+        self.queue(disk);
+    }
+
+    /// Lets blocks that are durable here be cleaned while the peer is being given up, if other blocks wait for space that
+    /// nothing else could give up. If this host dies before the record is durable, and the peer comes back, the peer's
+    /// versions of these blocks count again.
+    pub(crate) fn make_room_for_given_up(&mut self, disk: DiskNo) {
+        if !self.disk(disk).cleaner.space_needed || self.space_comes(disk) {
+            return;
+        }
         let peer = self.disk_mut(disk).moving.as_mut().and_then(|moving| moving.peer.as_mut());
-        let Some((peer, loss)) = peer.and_then(|peer| peer.given_up().map(|loss| (peer, loss))) else {
-            return false;
-        };
-        let missing = peer.needed(block) & !cached;
-        peer.give_up_sectors(block, missing);
-        if loss == PeerLoss::Recorded && missing != 0 && !planted(Bug::LoseSilently) {
-            self.lose(disk, block, missing);
+        if peer.is_some_and(PeerBlocks::runs_short) {
+            self.queue(disk);
         }
-        if missing != 0 {
-            self.wake_around(disk);
-        }
-        true
     }
 
     /// Uses this host's blocks of a disk in place of the dead host's list: if the disk is not attached and
@@ -153,7 +173,12 @@ impl<M: Memory> Call<'_, M> {
         if planted(Bug::AssumeNothing) {
             blocks.clear();
         }
-        self.list_peer_blocks(now, disk, on, &blocks, true)
+        self.list_peer_blocks(now, disk, on, &blocks, true)?;
+        let moving = self.disk_mut(disk).moving.as_mut();
+        if let Some(peer) = moving.and_then(|moving| moving.peer.as_mut()) {
+            peer.assume();
+        }
+        Ok(())
     }
 
     /// Takes a disk back under a higher epoch from a host that owned it and is dead. The dirty blocks that

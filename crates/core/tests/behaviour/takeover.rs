@@ -1,14 +1,15 @@
 //! A disk is taken over from a permanently dead host, and the dead host comes back.
 
 use haversack_core::{
-    Copied, CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,
-    RequestTag,
+    Copied, CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, OpenOptions, PeerLoss, Rejected,
+    RequestError, RequestTag,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
 
 use crate::common::*;
 
 const SECTORS: u64 = 4096;
+const SLOTS_OF_A_SEGMENT: u32 = 253;
 const THERE: HostId = HostId(9);
 /// The epoch that is taken by force.
 const FORCED: u64 = 1_000;
@@ -24,8 +25,12 @@ fn lazy() -> DiskConfig {
 /// A disk that has moved here. Its previous owner, which is dead, has dirty blocks 0, 1 and 2. This host has a copy of
 /// block 1 and has written half of block 2.
 fn dependent() -> (Rig, DiskNo) {
-    let mut rig = Rig::new(&[4], false, config());
-    let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
+    dependent_with(&[4], &lazy())
+}
+
+fn dependent_with(segments: &[u32], disk_config: &DiskConfig) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(segments, false, config());
+    let disk = rig.core().expect_disk(0, disk_config).expect("the disk is not known");
     rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
     let tag = RequestTag(1 << 32);
     rig.give_buffer(tag, vec![3; BLOCK_BYTES]);
@@ -123,6 +128,103 @@ fn copies_are_kept_although_nobody_lists_them() {
     assert_eq!([0, 8, 20, 80].map(|sector| origin[sector * 512]), [OF_ORIGIN, 3, 4, 5]);
 }
 
+/// Lists again what the previous owner has, and attaches the disk that depends on it.
+fn attach_with_peer(rig: &mut Rig, disk: DiskNo, held: [u8; 3], accept_loss: bool) {
+    rig.peer = held.into_iter().enumerate().map(|(block, value)| (BlockNo(block as u64), value)).collect();
+    let listed = [0, 1, 2].map(|block| (BlockNo(block), 255));
+    let now = rig.now;
+    rig.core().list_peer_blocks(now, disk, THERE, &listed, true).expect("the disk depends on a host");
+    let (_, job) = rig.core().attach(now, &lazy(), 2, accept_loss).expect("the peer has listed its blocks");
+    rig.finish(job);
+}
+
+/// Until the record says that the previous owner is given up, its blocks may count again. What was written here since must
+/// then be dirty: the origin's version would count as older than that of the previous owner.
+#[test]
+fn a_peer_that_is_back_before_it_was_given_up_replaces_nothing_that_was_written_since() {
+    for loss in [PeerLoss::Recorded, PeerLoss::Accepted] {
+        let (mut rig, disk) = dependent_with(&[4], &DiskConfig::new(disk_id(0), SECTORS));
+        rig.write(disk, 8, 8, 9);
+        rig.flush(disk);
+        give_up(&mut rig, disk, loss);
+        rig.wait_with(60_000_000, |asked| if is_record(asked) { Fate::Hold } else { Fate::Done });
+        let origin = &rig.origins[&disk].bytes;
+        assert_eq!([0, 8, 20].map(|sector| origin[sector * 512]), [OF_ORIGIN; 3], "{loss:?}");
+        let reads = [0, 16].map(|sector| rig.start_read(disk, sector, 1));
+        rig.wait_with(1_000_000, |asked| if is_record(asked) { Fate::Hold } else { Fate::Done });
+        assert!(reads.iter().all(|read| !rig.is_answered(*read)), "nothing is lost yet");
+        let mut rig = rig.after_power_cut(config());
+        let info = rig.running().disk_info(disk).unwrap();
+        assert_eq!((info.moved, info.damage, info.epoch), (Moved::Depends { on: THERE }, Damage::None, 2));
+        attach_with_peer(&mut rig, disk, [1, 2, 3], false);
+        let expected = [[1; 8], [9; 8], [3, 3, 3, 3, 4, 4, 4, 4]].concat();
+        assert_eq!(rig.read(disk, 0, 24)[..], expected, "{loss:?}");
+    }
+}
+
+/// The record may be written for another reason while the previous owner is being given up.
+#[test]
+fn nothing_is_on_record_as_lost_before_the_peer_is_given_up() {
+    let (mut rig, disk) = dependent();
+    give_up(&mut rig, disk, PeerLoss::Recorded);
+    // The copy of block 1 is being made dirty.
+    let hold_reads = |asked: &Requested| if is_device_read(asked) { Fate::Hold } else { Fate::Done };
+    rig.run_with(hold_reads);
+    let now = rig.now;
+    rig.core().attach(now, &DiskConfig::new(disk_id(1), SECTORS), 1, false).expect("it is a new disk");
+    rig.wait_with(1_000_000, hold_reads);
+    let mut rig = rig.after_power_cut(config());
+    let ids: Vec<_> = rig.running().disk_numbers().collect();
+    assert_eq!(ids.len(), 2, "the record was written");
+    let info = rig.running().disk_info(disk).unwrap();
+    assert_eq!((info.moved, info.damage), (Moved::Depends { on: THERE }, Damage::None));
+    attach_with_peer(&mut rig, disk, [1, 2, 3], false);
+    let expected = [[1; 8], [2; 8], [3, 3, 3, 3, 4, 4, 4, 4]].concat();
+    assert_eq!(rig.read(disk, 0, 24)[..], expected);
+}
+
+/// A device is missing, so everything here is void. What the previous owner still has is then the newest, even where this
+/// host had something newer.
+#[test]
+fn blocks_of_the_peer_count_again_when_all_is_void_here() {
+    let (mut rig, disk) = dependent_with(&[4, 4], &lazy());
+    let origins = std::mem::take(&mut rig.origins);
+    let mut shelf = rig.power_cut();
+    shelf.take(1);
+    let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+    let mut rig = Rig::open_with(shelf, memory(), config(), options);
+    rig.origins = origins;
+    let info = rig.running().disk_info(disk).unwrap();
+    assert_eq!((info.moved, info.damage), (Moved::Depends { on: THERE }, Damage::Uncertain));
+    attach_with_peer(&mut rig, disk, [1, 2, 3], true);
+    assert_eq!(rig.read(disk, 0, 24)[..], [[1; 8], [2; 8], [3; 8]].concat());
+}
+
+/// Nothing can be cleaned while the previous owner is given up. If its blocks fill the cache, that would never end.
+#[test]
+fn a_peer_is_given_up_although_its_blocks_fill_the_cache() {
+    let mut rig = Rig::new(&[2], false, config());
+    let blocks = 2 * u64::from(SLOTS_OF_A_SEGMENT);
+    let config = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), 8 * 2 * blocks) };
+    let disk = rig.core().expect_disk(0, &config).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; config.sectors as usize * 512]));
+    let listed: Vec<_> = (0..blocks).map(|block| (BlockNo(block), 255)).collect();
+    rig.core().list_peer_blocks(0, disk, THERE, &listed, true).expect("the disk is expected");
+    let job = rig.core().claim(0, disk, 2).expect("the disk is expected");
+    rig.finish(job);
+    for block in 0..blocks - 32 {
+        rig.write(disk, 8 * block, 8, (block % 200) as u8 + 10);
+    }
+    let job = give_up(&mut rig, disk, PeerLoss::Recorded);
+    // These find no space until other blocks are clean.
+    let writes: Vec<_> = (blocks - 32..blocks).map(|block| rig.start_write(disk, 8 * block, 8, 1)).collect();
+    rig.finish(job);
+    writes.into_iter().for_each(|write| rig.answered(write));
+    assert_eq!(rig.read(disk, 8, 1), [11]);
+    assert_eq!(rig.running().lost_runs(disk), []);
+    rig.clean(disk);
+}
+
 #[test]
 fn only_a_dependent_disk_can_do_without_its_peer() {
     let (mut rig, disk) = dependent();
@@ -198,6 +300,26 @@ fn a_disk_that_was_overtaken_is_neither_served_nor_cleaned_and_keeps_its_dirty_b
     let job = rig.core().forget(now, disk, Some(disk_id(0))).expect("it is named");
     rig.finish(job);
     rig.core().expect_disk(now, &lazy()).expect("nothing is left");
+}
+
+/// No name confirms that: the owner would wait for them for ever.
+#[test]
+fn blocks_that_the_owner_needs_are_not_forgotten() {
+    let (mut rig, disk) = handed_over();
+    let id = disk_id(0);
+    for _ in 0..2 {
+        let now = rig.now;
+        for named in [None, Some(id)] {
+            let refused = rig.core().forget(now, disk, named);
+            assert_eq!(refused, Err(ManageError::KeptForOwner { disk: id, dirty_blocks: 1 }));
+        }
+        rig = rig.after_power_cut(config());
+    }
+    let now = rig.now;
+    rig.core().forget_held(now, disk, &[BlockNo(1)]).expect("the owner has it");
+    rig.run();
+    let job = rig.core().forget(now, disk, None).expect("no host needs it");
+    rig.finish(job);
 }
 
 /// The owner has continued without the blocks that are held for it here.

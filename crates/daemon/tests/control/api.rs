@@ -8,10 +8,11 @@ use axum::body::Body;
 use axum::http::Request;
 use haversack_admission::StagingKind;
 use haversack_api::{DiskConfig, DiskState, Size};
-use haversack_core::{AdmissionConfig, Target};
+use haversack_core::{AdmissionConfig, Damage, DiskInfo, Moved, Target};
 use haversack_daemon::control::router;
 use haversack_daemon::daemon::Disk;
-use haversack_model::{DiskId, HostId, SectorNo};
+use haversack_engine::RecordedDisk;
+use haversack_model::{DiskId, HostId, SectorNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -85,6 +86,40 @@ async fn a_take_over_that_was_noted_can_be_forgotten() {
     assert_eq!(api.work("DELETE", "/v1/disks/vm1", Value::Null).await["state"], "done");
     assert_eq!(api.work("POST", &path("vm1"), json!({})).await["state"], "done");
     assert_eq!(state.taken_over(disk), None);
+}
+
+#[tokio::test]
+async fn blocks_that_another_host_needs_are_not_forgotten_by_any_name() {
+    let api = Api::new();
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    let id = api.daemon.disk("vm1").unwrap().id;
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1", Value::Null).await["state"], "done");
+    let info = DiskInfo {
+        id,
+        sectors: 1 << 21,
+        phase: 0,
+        mode: WriteMode::WriteBack,
+        writes_through: false,
+        attached: false,
+        owned: false,
+        epoch: 2,
+        damage: Damage::None,
+        moved: Moved::Peer { to: HostId(0xbe7a) },
+        busy: false,
+        left_clean: false,
+    };
+    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 3 });
+    for body in [json!({}), json!({"destroy_dirty": "vm1"})] {
+        let (status, refusal) = api.call("POST", "/v1/disks/vm1/forget", body).await;
+        assert_eq!((status, &refusal["code"]), (409, &json!("conflict")), "{refusal}");
+        let said = refusal["error"].as_str().unwrap();
+        assert!(said.contains("be7a") && said.contains("12288 dirty bytes"), "{said}");
+        assert!(refusal["hint"].as_str().unwrap().contains("haversack disk own"), "{refusal}");
+    }
+    // That host has them now.
+    let info = DiskInfo { moved: Moved::Away { to: HostId(0xbe7a), holder: None }, ..info };
+    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 0 });
+    assert_eq!(api.work("POST", "/v1/disks/vm1/forget", json!({})).await["state"], "done");
 }
 
 #[tokio::test]

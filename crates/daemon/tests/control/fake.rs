@@ -56,6 +56,8 @@ pub struct Fake {
     pub written_bytes: AtomicU64,
     /// The share of fills that was set last.
     pub fill_share: Mutex<Option<f64>>,
+    /// What the pool has on record of any disk.
+    pub recorded: Mutex<Option<RecordedDisk>>,
     /// Blocks that guests read until records are taken next.
     pub reads: Mutex<Vec<u64>>,
 }
@@ -210,7 +212,7 @@ impl Backend for Fake {
         Ok(TakeoverLoss::Unknown)
     }
     fn recorded_disk(&self, _: DiskId) -> Result<Option<RecordedDisk>> {
-        Ok(None)
+        Ok(*self.recorded.lock().unwrap())
     }
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())

@@ -209,12 +209,12 @@ impl Reactor {
             return Err(ManageError::Busy.into());
         }
         self.check_not_overtaken(config.id)?;
-        // A disk that may still have a replica is attached when the replica has ended.
-        let is_left = info.is_some_and(|info| {
-            !info.owned || matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. })
-        });
-        let is_replicated = info.is_some_and(|info| matches!(info.moved, Moved::Replicates { .. }));
-        let accepts_loss = spec.accept_loss && is_replicated;
+        // A disk that may still have a replica is attached when the replica has ended, and one that needs blocks of another
+        // host when that host has listed them.
+        let is_attached_later =
+            info.is_some_and(|info| matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. }));
+        let is_left = info.is_some_and(|info| !info.owned) || is_attached_later;
+        let accepts_loss = spec.accept_loss && is_attached_later;
         let (disk, job) = match (info, moves.from) {
             (Some(info), _) if info.owned && info.moved == Moved::No => {
                 let epoch = info.epoch.max(spec.epoch);

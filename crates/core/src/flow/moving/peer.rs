@@ -2,8 +2,9 @@
 //! there, and the progress of each block.
 //!
 //! Invariants
-//! - A block stays in this table until the peer has durably forgotten it. Until then the origin must not be
-//!   written there: after a crash the peer's version would be taken for the newest.
+//! - A block stays in this table until the peer has durably forgotten it or, if the peer is given up, until the record
+//!   says that this host does not need the peer. Until then the origin must not be written there: after a crash the
+//!   peer's version would be taken for the newest.
 //! - `needed` are the sectors of which the peer has the newest version, unless this host has a clean copy. Local
 //!   dirty sectors are never among them.
 //! - A block is ready to be forgotten only when all sectors that the peer has of it are in a dirty version that
@@ -14,6 +15,7 @@ use std::hash::BuildHasherDefault;
 
 use haversack_model::{BlockNo, HostId, Micros};
 
+use crate::bugs::{Bug, planted};
 use crate::flow::takeover::PeerLoss;
 use crate::hasher::NumberHasher;
 
@@ -31,7 +33,7 @@ pub(crate) enum Stage {
     Fetching,
     /// All of it is dirty here, and not durable yet.
     Settling,
-    /// It is durable here: the peer may forget it.
+    /// It is durable here: the peer may forget it. If the peer is given up, sectors that only the peer had are lost.
     Ready,
 }
 
@@ -57,6 +59,13 @@ pub(crate) struct PeerBlocks {
     pub retry_us: Micros,
     /// The peer is permanently dead.
     given_up: Option<PeerLoss>,
+    /// The list is made of what this host has cached: the peer may have any other block as well.
+    is_assumed: bool,
+    /// The peer is given up, and blocks that are durable here may be cleaned although the record does not say that yet:
+    /// without their space, the others never become durable.
+    is_short_of_space: bool,
+    /// How many blocks are not ready.
+    unready: usize,
     blocks: HashMap<u64, PeerBlock, BuildHasherDefault<NumberHasher>>,
     background: VecDeque<BlockNo>,
     urgent: VecDeque<BlockNo>,
@@ -72,6 +81,9 @@ impl PeerBlocks {
             window: 0,
             retry_us: 0,
             given_up: None,
+            is_assumed: false,
+            is_short_of_space: false,
+            unready: 0,
             blocks: HashMap::default(),
             background: VecDeque::new(),
             urgent: VecDeque::new(),
@@ -83,9 +95,21 @@ impl PeerBlocks {
     /// Adds a block, unless it is known.
     pub fn list(&mut self, block: BlockNo, listed: u8, needed: u8) {
         let entry = PeerBlock { listed, needed, stage: Stage::Listed };
-        if self.blocks.insert(block.0, entry).is_none() {
+        let before = self.blocks.insert(block.0, entry);
+        self.unready += usize::from(before.is_none_or(|before| before.stage == Stage::Ready));
+        if before.is_none() {
             self.background.push_back(block);
         }
+    }
+
+    /// The list was made of what this host has cached, since the peer is dead.
+    pub fn assume(&mut self) {
+        self.is_assumed = true;
+    }
+
+    /// Called when this host has dropped everything that it had cached.
+    pub fn needs_all(&mut self) {
+        self.blocks.values_mut().for_each(|entry| entry.needed = entry.listed);
     }
 
     pub fn len(&self) -> usize {
@@ -99,6 +123,19 @@ impl PeerBlocks {
     #[inline]
     pub fn get(&self, block: BlockNo) -> Option<PeerBlock> {
         self.blocks.get(&block.0).copied()
+    }
+
+    /// Whether the peer may still have a version of a block that would count after a crash.
+    #[inline]
+    pub fn may_have(&self, block: BlockNo) -> bool {
+        let counts = self.given_up.is_none() || !planted(Bug::GiveUpEarly);
+        counts && (self.is_assumed || self.blocks.contains_key(&block.0))
+    }
+
+    /// Whether the cleaner must leave a block alone.
+    pub fn bars_cleaning(&self, block: BlockNo) -> bool {
+        let is_ready = || self.get(block).is_none_or(|entry| entry.stage == Stage::Ready);
+        self.may_have(block) && !(self.is_short_of_space && is_ready())
     }
 
     /// Returns the sectors of a block of which the peer has the newest version.
@@ -174,6 +211,8 @@ impl PeerBlocks {
 
     fn set(&mut self, block: BlockNo, stage: Stage) {
         if let Some(entry) = self.blocks.get_mut(&block.0) {
+            self.unready += usize::from(stage != Stage::Ready);
+            self.unready -= usize::from(entry.stage != Stage::Ready);
             entry.stage = stage;
         }
     }
@@ -182,20 +221,23 @@ impl PeerBlocks {
         !self.settling.is_empty()
     }
 
-    /// Marks the settling blocks for which `is_durable` holds as ready to be forgotten. If the peer is given
-    /// up, they are removed from the list.
+    /// Marks the settling blocks for which `is_durable` holds as ready to be forgotten. It gets the sectors that must be
+    /// durable: all that the peer has, except those that only the peer has and that are being given up.
     pub fn settle(&mut self, mut is_durable: impl FnMut(BlockNo, u8) -> bool) {
         for _ in 0..self.settling.len() {
             let block = self.settling.pop_front().expect("counted");
-            let Some(PeerBlock { listed, .. }) = self.get(block) else { continue };
-            if !is_durable(block, listed) {
-                self.settling.push_back(block);
-            } else if self.given_up.is_some() {
-                self.blocks.remove(&block.0);
-            } else {
+            let Some(PeerBlock { listed, needed, .. }) = self.get(block) else { continue };
+            if is_durable(block, listed & !needed) {
                 self.set(block, Stage::Ready);
+            } else {
+                self.settling.push_back(block);
             }
         }
+    }
+
+    /// Whether everything that this host can have of the blocks is durable here.
+    pub fn is_settled(&self) -> bool {
+        self.unready == 0
     }
 
     /// Returns blocks that the peer may forget.
@@ -211,21 +253,17 @@ impl PeerBlocks {
     pub fn give_up(&mut self, loss: PeerLoss) {
         (self.given_up, self.retry_us) = (Some(loss), 0);
         self.window = self.window.max(URGENT_WINDOW);
-        self.blocks.retain(|_, entry| entry.stage != Stage::Ready);
+    }
+
+    /// Called when blocks wait for space that only blocks of this list could give up. Returns whether that changes
+    /// anything.
+    pub fn runs_short(&mut self) -> bool {
+        self.given_up.is_some() && !std::mem::replace(&mut self.is_short_of_space, true)
     }
 
     /// Returns how sectors that only the peer had are handled, if the peer is given up.
     pub fn given_up(&self) -> Option<PeerLoss> {
         self.given_up
-    }
-
-    /// Gives up sectors of a block that only the peer had.
-    pub fn give_up_sectors(&mut self, block: BlockNo, mask: u8) {
-        let Some(entry) = self.blocks.get_mut(&block.0) else { return };
-        (entry.listed, entry.needed) = (entry.listed & !mask, entry.needed & !mask);
-        if entry.listed == 0 {
-            self.blocks.remove(&block.0);
-        }
     }
 
     /// Returns the blocks of which the peer has the newest version, unless there is a clean copy here.

@@ -178,8 +178,8 @@ fn nothing_is_on_record_as_lost_before_the_peer_is_given_up() {
     assert_eq!(ids.len(), 2, "the record was written");
     let info = rig.running().disk_info(disk).unwrap();
     assert_eq!((info.moved, info.damage), (Moved::Depends { on: THERE }, Damage::None));
-    attach_with_peer(&mut rig, disk, [1, 2, 3], false);
-    let expected = [[1; 8], [2; 8], [3, 3, 3, 3, 4, 4, 4, 4]].concat();
+    attach_with_peer(&mut rig, disk, [1, 3, 6], false);
+    let expected = [[1; 8], [3; 8], [6, 6, 6, 6, 4, 4, 4, 4]].concat();
     assert_eq!(rig.read(disk, 0, 24)[..], expected);
 }
 

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use haversack_core::{IoFailure, Media, PageRead};
+use haversack_core::{IoFailure, Media, PageRead, Task};
+use haversack_engine::ask_for_large_pages;
 use haversack_model::BLOCK_BYTES;
 
 /// Bytes of a word of a page.
@@ -19,12 +22,14 @@ type Packed = Box<[(u16, [u8; WORD])]>;
 pub struct SparseMedia {
     capacity_bytes: u64,
     pages: HashMap<u64, Packed>,
+    /// On how many threads the tasks of an opening run.
+    pub threads: usize,
 }
 
 impl SparseMedia {
     /// A device of zeroes.
     pub fn new(capacity_bytes: u64) -> Self {
-        SparseMedia { capacity_bytes, pages: HashMap::new() }
+        SparseMedia { capacity_bytes, pages: HashMap::new(), threads: 1 }
     }
 }
 
@@ -67,6 +72,23 @@ impl Media for SparseMedia {
             *read.page = self.pages.get(&read.offset_bytes).map_or([0; BLOCK_BYTES], |words| unpacked(words));
             read.result = Ok(());
         }
+    }
+
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], tasks: Vec<Task<'_>>) {
+        let threads = self.threads.min(tasks.len());
+        let tasks = Mutex::new(tasks.into_iter());
+        let next = || std::iter::from_fn(|| tasks.lock().unwrap_or_else(PoisonError::into_inner).next());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| next().for_each(|task| task()));
+            }
+            self.read_batch(reads);
+            next().for_each(|task| task());
+        });
+    }
+
+    fn will_fill(&mut self, tables: &[Range<usize>]) {
+        tables.iter().for_each(ask_for_large_pages);
     }
 
     fn write(&mut self, _: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure> {

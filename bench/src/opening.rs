@@ -34,6 +34,8 @@ pub fn run(places: &[PathBuf]) {
     let entries = u64::from(SEGMENTS * SLOTS_PER_SEGMENT);
     let metadata_bytes = u64::from(SEGMENTS) * 2 * BLOCK_BYTES as u64;
     let (mut seconds, mut processor, mut peak_bytes, mut kept_bytes) = (Vec::new(), Vec::new(), 0, 0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut threaded = on_threads(&mut media, threads, entries);
     for _ in 0..ROUNDS {
         let mut memory = NullMemory::new(FRAMES, FRAMES);
         let before = alloc::live_bytes();
@@ -46,9 +48,11 @@ pub fn run(places: &[PathBuf]) {
         (peak_bytes, kept_bytes) = (alloc::peak_bytes() - before, alloc::live_bytes() - before);
     }
     seconds.sort_by(f64::total_cmp);
+    threaded.sort_by(f64::total_cmp);
     processor.sort_by(f64::total_cmp);
     let (median, median_processor) = (seconds[ROUNDS / 2], processor[ROUNDS / 2]);
     let each = |bytes: usize| format!("{:.2}", bytes as f64 / entries as f64);
+    let threads_row = format!("metadata, MB a second on {threads} threads");
     let rows = [
         row(["", "measured"]),
         row(["seconds, median", &format!("{median:.2}")]),
@@ -64,6 +68,7 @@ pub fn run(places: &[PathBuf]) {
             &format!("{:.1}", median_processor * 1e9 / entries as f64),
         ]),
         row(["the best", &format!("{:.1}", processor[0] * 1e9 / entries as f64)]),
+        row([threads_row.as_str(), &format!("{:.0}", metadata_bytes as f64 / 1e6 / threaded[ROUNDS / 2])]),
         row(["bytes allocated for an entry, open", &each(kept_bytes)]),
         row(["the most while it opens", &each(peak_bytes)]),
     ];
@@ -71,6 +76,21 @@ pub fn run(places: &[PathBuf]) {
     table::print(&title, &rows);
     opening_device::run(&media, places, metadata_bytes, entries);
     from_checkpoint(&mut media, entries);
+}
+
+/// Returns how many seconds it takes if the tasks of the opening run on threads.
+fn on_threads(media: &mut SparseMedia, threads: usize, entries: u64) -> Vec<f64> {
+    media.threads = threads;
+    let measure = |_| {
+        let start = Instant::now();
+        let (core, _) = open(media, &mut NullMemory::new(FRAMES, FRAMES));
+        let seconds = start.elapsed().as_secs_f64();
+        assert_eq!(core.pool_stats().usage_blocks, entries, "every entry is cached");
+        seconds
+    };
+    let seconds = (0..ROUNDS).map(measure).collect();
+    media.threads = 1;
+    seconds
 }
 
 /// Returns the processor time that this thread has used.

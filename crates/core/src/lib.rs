@@ -72,7 +72,7 @@ pub use flow::takeover::PeerLoss;
 pub use format::checkpoint::{CheckpointSource, MemoryCheckpoint};
 pub use format::record::{Damage, Moved};
 pub use io::IoPurpose;
-pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress};
+pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress, Task};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use monitor::{MonitorConfig, Records};
 pub use query::{CacheState, DiskInfo, Writer};

@@ -5,6 +5,7 @@
 //! crash simulator for its simulated ones, where it can stop at any I/O.
 
 use std::fmt;
+use std::ops::Range;
 
 use haversack_model::BLOCK_BYTES;
 
@@ -48,6 +49,9 @@ pub struct PageRead<'a> {
     pub result: Result<(), IoFailure>,
 }
 
+/// Work that may be done on any thread.
+pub type Task<'a> = Box<dyn FnOnce() + Send + 'a>;
+
 /// The progress of reading a pool's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadProgress {
@@ -67,17 +71,10 @@ pub trait Media {
     fn capacity_bytes(&self, device: usize) -> u64;
     /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
-    /// Like [`Media::read_batch`], but also runs `meanwhile` and `beside` once each. If possible, they run while the
-    /// pages are being read, each on its own thread. They share no data, so the result does not depend on when they
-    /// run.
-    fn read_batch_while(
-        &mut self,
-        reads: &mut [PageRead<'_>],
-        meanwhile: &mut dyn FnMut(),
-        beside: &mut (dyn FnMut() + Send),
-    ) {
-        meanwhile();
-        beside();
+    /// Like [`Media::read_batch`], but also runs all tasks. If possible, they run while the pages are being read, on several
+    /// threads. They share no data, so the result does not depend on when and where they run.
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], tasks: Vec<Task<'_>>) {
+        tasks.into_iter().for_each(|task| task());
         self.read_batch(reads);
     }
 
@@ -91,6 +88,10 @@ pub trait Media {
     /// # Errors
     /// The device's failure.
     fn flush(&mut self, device: usize) -> Result<(), IoFailure>;
+
+    /// Receives the addresses of memory of tables that are blank, and about to be filled for the most part. A driver may ask
+    /// the system for large pages there.
+    fn will_fill(&mut self, _tables: &[Range<usize>]) {}
 
     /// Receives the progress of reading the pool's metadata from time to time.
     fn progress(&mut self, _progress: ReadProgress) {}

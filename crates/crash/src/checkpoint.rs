@@ -118,8 +118,7 @@ impl World {
     /// Copies the devices, so that they can be opened from their pages as well.
     pub(crate) fn copies(&self) -> Option<Vec<Device>> {
         let is_sound = !self.plan.faults.of_devices() && self.losses.is_none() && self.damages.is_none();
-        let copy = |d: &Device| Device { store: d.store.clone(), id: d.id, no: d.no, plugged: d.plugged };
-        is_sound.then(|| self.devices.iter().map(copy).collect())
+        is_sound.then(|| self.devices.iter().map(Device::copy).collect())
     }
 
     /// Compares a core that was opened from a checkpoint with what the pages of the same devices say.

@@ -12,7 +12,7 @@ use crate::loans::Loans;
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
 use crate::run::tell;
-use crate::world::{CrashKind, Flow, Life, Stop, What, World, violation};
+use crate::world::{CrashKind, Device, Flow, Life, Stop, What, World, violation};
 use haversack_model::random::Random;
 
 impl World {
@@ -202,6 +202,31 @@ impl World {
         }
     }
 
+    /// Opens copies of the devices, with the tasks of the opening in order and in the reverse order, and compares the tables.
+    /// Some openings are enough.
+    fn compare_orders(&self, order: &[usize], options: &OpenOptions) -> Flow {
+        if !Random::scrambled(self.now).one_in(16) {
+            return Ok(());
+        }
+        let open = |is_reversed| {
+            let mut devices = self.devices.iter().map(Device::copy).collect();
+            let (rng, unit) = (Random::scrambled(0), self.plan.tear_unit);
+            let mut media = FakeMedia::new(&mut devices, order.to_vec(), None, rng, unit);
+            media.is_reversed = is_reversed;
+            Core::open(&mut media, &mut self.fresh_memory(), self.plan.core, options, self.now)
+        };
+        match (open(false), open(true)) {
+            (Ok((core, report)), Ok((reversed, reversed_report))) => {
+                if report != reversed_report || !core.has_tables_of(&reversed) {
+                    return violation!("what was recovered depends on the order of tasks: {report:?}");
+                }
+            }
+            (Err(error), Err(reversed)) if error.to_string() == reversed.to_string() => {}
+            _ => return violation!("whether the pool opens depends on the order of tasks"),
+        }
+        Ok(())
+    }
+
     fn open(&mut self, mut memory: SimMemory, mut nested: u64) -> Flow {
         let mut options = OpenOptions { contents_void: self.contents_void, ..OpenOptions::default() };
         loop {
@@ -219,6 +244,7 @@ impl World {
             if in_store {
                 memory.arm(self.rng.skewed(200) - 1);
             }
+            self.compare_orders(&order, &options)?;
             let fork = self.rng.fork();
             let (config, now, unit) = (self.plan.core, self.now, self.plan.tear_unit);
             let mut found = self.checkpoints.as_mut().and_then(Checkpoints::found);

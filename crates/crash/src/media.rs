@@ -1,6 +1,6 @@
 //! The cache devices as seen by the core's start-up; they fail after a number of I/Os.
 
-use haversack_core::{IoFailure, Media, PageRead};
+use haversack_core::{IoFailure, Media, PageRead, Task};
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::device::{Payload, Tear, page_of};
@@ -14,6 +14,8 @@ pub struct FakeMedia<'a> {
     budget: Option<u64>,
     rng: Random,
     unit: u64,
+    /// The tasks of an opening run in the reverse order.
+    pub is_reversed: bool,
     /// The budget is used up: the host is dead.
     pub dead: bool,
 }
@@ -27,7 +29,7 @@ impl<'a> FakeMedia<'a> {
         rng: Random,
         unit: u64,
     ) -> Self {
-        FakeMedia { devices, order, budget, rng, unit, dead: false }
+        FakeMedia { devices, order, budget, rng, unit, is_reversed: true, dead: false }
     }
 
     /// Returns which device is at an index of the list.
@@ -69,6 +71,14 @@ impl Media for FakeMedia<'_> {
                 store.read(read.offset_bytes / SECTOR_BYTES as u64, &mut read.page[..]);
             }
         }
+    }
+
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], mut tasks: Vec<Task<'_>>) {
+        if self.is_reversed {
+            tasks.reverse();
+        }
+        tasks.into_iter().for_each(|task| task());
+        self.read_batch(reads);
     }
 
     fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure> {

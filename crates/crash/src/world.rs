@@ -61,6 +61,13 @@ pub struct Device {
     pub plugged: bool,
 }
 
+impl Device {
+    /// Returns a copy.
+    pub(crate) fn copy(&self) -> Device {
+        Device { store: self.store.clone(), id: self.id, no: self.no, plugged: self.plugged }
+    }
+}
+
 /// A disk's state on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {

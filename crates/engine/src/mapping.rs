@@ -6,9 +6,28 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// The bytes of a large page.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Asks the system to back memory with large pages, as far as there are whole ones in it. They are filled with one page fault
+/// each, and the processor finds them faster. If the system has none, nothing changes.
+pub fn ask_for_large_pages(addresses: &Range<usize>) {
+    let start = addresses.start.next_multiple_of(LARGE_PAGE_BYTES);
+    let end = addresses.end - addresses.end % LARGE_PAGE_BYTES;
+    if start < end {
+        let memory = std::ptr::without_provenance_mut(start);
+        // SAFETY: the advice does not change what memory contains, and there is an error if nothing is mapped there.
+        let failed = unsafe { madvise(memory, end - start, Advice::LinuxHugepage) };
+        if let Err(error) = failed {
+            tracing::debug!(%error, "no large pages");
+        }
+    }
+}
 
 /// Bytes that are mapped readable and writable.
 pub(crate) struct Mapping {
@@ -94,5 +113,40 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped with this length, and no longer borrowed. That cannot fail.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the memory at an address has the advice, according to the system. `None` if the system does not say.
+    fn has_advice(address: usize) -> Option<bool> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let mut is_here = false;
+        for line in maps.lines() {
+            let (first, rest) = line.split_once([' ', ':'])?;
+            if let Some((start, end)) = first.split_once('-') {
+                let number = |text| usize::from_str_radix(text, 16).ok();
+                is_here = (number(start)?..number(end)?).contains(&address);
+            } else if is_here && first == "VmFlags" {
+                return Some(rest.split_whitespace().any(|flag| flag == "hg"));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn only_whole_large_pages_are_asked_for() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let mapping = Mapping::anonymous(4 * LARGE_PAGE_BYTES).expect("memory");
+        let start = mapping.address(0).addr();
+        ask_for_large_pages(&(start..start + LARGE_PAGE_BYTES - 1));
+        assert_eq!(has_advice(start), Some(false));
+        ask_for_large_pages(&(start + 1..start + 3 * LARGE_PAGE_BYTES));
+        assert_eq!(has_advice(start), Some(false));
+        assert_eq!(has_advice((start + 1).next_multiple_of(LARGE_PAGE_BYTES)), Some(true));
     }
 }

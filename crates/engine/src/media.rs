@@ -1,17 +1,19 @@
 //! Cache devices as the core's start-up and offline work sees them: plain reads and writes, done as direct I/O
-//! to and from aligned memory. A batch of reads has many of them in flight, one on each of some threads.
+//! to and from aligned memory. A batch of reads has many of them in flight, one on each of some threads. What the core
+//! does with the pages before is spread over the processors meanwhile.
 
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use haversack_core::{IoFailure, Media, PageRead, ReadProgress};
+use haversack_core::{IoFailure, Media, PageRead, ReadProgress, Task};
 use haversack_model::BLOCK_BYTES;
 
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, ask_for_large_pages};
 use crate::pool::Formatting;
 
 /// Size of the buffer: long writes use all of it at once.
@@ -32,6 +34,8 @@ pub(crate) struct Devices {
     /// Receives the progress of reading a pool's metadata, not more often than every [`TELL_EVERY`].
     pub on_progress: OnProgress,
     told: Instant,
+    /// On how many threads the tasks of the core run.
+    pub workers: usize,
 }
 
 /// Receives the progress of reading a pool's metadata.
@@ -44,7 +48,8 @@ impl Devices {
             path: devices.first().map_or_else(PathBuf::new, |d| d.path.clone()),
             source,
         })?;
-        Ok(Devices { devices, buffer, on_progress: |_| {}, told: Instant::now() })
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Devices { devices, buffer, on_progress: |_| {}, told: Instant::now(), workers })
     }
 
     pub fn open(paths: &[PathBuf]) -> Result<Devices> {
@@ -162,18 +167,24 @@ impl Media for Devices {
         read_all(&self.devices, self.buffer.first_mut(BUFFER_BYTES), reads);
     }
 
-    fn read_batch_while(
-        &mut self,
-        reads: &mut [PageRead<'_>],
-        meanwhile: &mut dyn FnMut(),
-        beside: &mut (dyn FnMut() + Send),
-    ) {
+    fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], tasks: Vec<Task<'_>>) {
+        let workers = self.workers.min(tasks.len());
         let (devices, buffer) = (&self.devices, self.buffer.first_mut(BUFFER_BYTES));
+        let tasks = Mutex::new(tasks.into_iter());
+        let next = || std::iter::from_fn(|| tasks.lock().unwrap_or_else(PoisonError::into_inner).next());
         std::thread::scope(|scope| {
-            scope.spawn(|| read_all(devices, buffer, reads));
-            scope.spawn(beside);
-            meanwhile();
+            if !reads.is_empty() {
+                scope.spawn(|| read_all(devices, buffer, reads));
+            }
+            for _ in 1..workers {
+                scope.spawn(|| next().for_each(|task| task()));
+            }
+            next().for_each(|task| task());
         });
+    }
+
+    fn will_fill(&mut self, tables: &[Range<usize>]) {
+        tables.iter().for_each(ask_for_large_pages);
     }
 
     fn progress(&mut self, progress: ReadProgress) {

@@ -166,6 +166,7 @@ impl Reactor {
         // With a clock that stands still, polling for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
         devices.on_progress = config.on_progress;
+        devices.workers = devices.workers.div_ceil(siblings.arenas());
         let options = config.open_options(siblings.arena());
         let checkpoint = config.checkpoint_path;
         let mut source = checkpoint.as_deref().map(Source::open);

@@ -22,6 +22,11 @@ impl Siblings {
         self.arena
     }
 
+    /// Returns the number of arenas of the pool.
+    pub fn arenas(&self) -> usize {
+        self.mailboxes.len()
+    }
+
     /// Makes the other arenas stop using a device too. A device that gets this number later is not affected: it can
     /// join only after this arena has released the failed one, so the others read this first.
     pub fn device_failed(&self, device: DeviceNo) {

@@ -193,6 +193,7 @@ pub(super) fn load(
     for device in &head.devices {
         store.add_device(device.number, device.id, device.segments, device.prepared);
     }
+    media.will_fill(&store.memory_to_fill());
     let mut r = Recovered::with(store, media, pool).map_err(|_| NoCheckpoint::Intents)?;
     (r.last_seq, r.flushed_seq) = (head.last_seq, head.last_seq);
     let mut loading = Loading::default();

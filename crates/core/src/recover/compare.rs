@@ -1,9 +1,14 @@
-//! Compares a core that was opened from a checkpoint with one that was opened from the pages, for tests.
+//! Compares cores that were opened from the same devices, for tests.
 //!
-//! The pages may list blocks that the tables know to be evicted in place, and may list blocks as dirty that are clean.
+//! A core that was opened from a checkpoint may differ from one that was opened from the pages: the pages may list blocks that the tables know to be evicted in place, and may list blocks as dirty that are clean.
 //! They never lack a block that the tables have.
 
+use std::convert::Infallible;
+
+use haversack_model::{ArenaId, Uuid};
+
 use crate::core::Core;
+use crate::format::checkpoint::{Head, PieceWriter};
 use crate::format::page::NO_OWNER;
 use crate::store::Store;
 use crate::store::segment::SegmentNo;
@@ -47,6 +52,26 @@ impl Core {
         expect!(last >= scanned_last, "the sequence is at {last}, by pages at {scanned_last}");
         Ok(())
     }
+
+    /// Whether the tables of this core and of another one that was opened from the same pages are the same, byte by byte.
+    /// For tests; slow.
+    pub fn has_tables_of(&self, other: &Core) -> bool {
+        tables(&self.store) == tables(&other.store)
+    }
+}
+
+/// Returns the tables of a store, in pieces.
+pub(super) fn tables(store: &Store) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    let mut sink = |piece: &[u8]| -> Result<(), Infallible> {
+        pieces.push(piece.to_vec());
+        Ok(())
+    };
+    let head = Head { stop: Uuid::default(), arena: ArenaId::default(), last_seq: 0, devices: Vec::new() };
+    let Ok(mut writer) = PieceWriter::start(&head, &mut sink);
+    let Ok(()) = store.save(&mut writer);
+    let Ok(()) = writer.finish();
+    pieces
 }
 
 fn compare_segment(ours: &Core, number: SegmentNo, theirs: &Core, same: SegmentNo) -> Result<(), String> {

@@ -22,21 +22,20 @@ use std::collections::{HashMap, HashSet};
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo};
 
+use super::listing::{Entry, Listed, list, trusted};
 use super::newest::{note_once, settle};
-use super::scan::{self, FirstStage, FoundPart, IntentFound, Pool, SecondStage, SegmentFound, Stages};
+use super::scan::{self, IntentFound, Pool};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::Persistence;
-use crate::disk::inside;
 use crate::error::PoolError;
 use crate::flow::intent::map::{has, region_blocks_log2};
-use crate::format::geometry::SLOTS_PER_SEGMENT;
-use crate::format::page::{self, NO_OWNER};
+use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
-use crate::media::{Media, PageRead, ReadProgress};
+use crate::media::{Media, PageRead};
 use crate::store::segment::SegmentNo;
-use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
-use crate::store::{Indexing, Placed, Store};
+use crate::store::slot::SlotNo;
+use crate::store::{Placed, Store};
 
 /// The recovered store, and what must be written before it is used.
 pub(crate) struct Recovered {
@@ -65,7 +64,7 @@ pub(crate) struct Recovered {
     /// A flush mark may have been on a page that is damaged, and on no other.
     marks_lost: bool,
     /// A page lists a damaged block.
-    any_poisoned: bool,
+    pub(super) any_poisoned: bool,
 }
 
 /// The blocks in a staging area that survived.
@@ -85,6 +84,7 @@ pub(crate) fn recover(
             store.add_device(DeviceNo(at as u8), s.device, s.segments, device.prepared);
         }
     }
+    media.will_fill(&store.memory_to_fill());
     let mut r = Recovered::with(store, media, pool)?;
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
@@ -100,71 +100,6 @@ pub(crate) fn recover(
     r.keep(pool);
     r.store.collect_free_segments();
     Ok(r)
-}
-
-/// A listed slot.
-#[derive(Clone, Copy)]
-struct Entry {
-    number: SlotNo,
-    slot: Live,
-    /// It is listed as one of two copies.
-    twin: bool,
-}
-
-struct Listed {
-    /// The entries of commits above every flush mark that was read before them. All others are in the store already.
-    entries: Vec<Entry>,
-    /// The highest flush mark in the record and the pages read so far.
-    flushed_seq: u64,
-    /// Damaged segments, and the disk that may have owned each.
-    lost: Vec<(SegmentNo, Option<u16>)>,
-}
-
-/// Adds the entries that pages list, first to the slots and then to the index.
-struct Listing<'a> {
-    pool: &'a Pool,
-    r: &'a mut Recovered,
-    listed: Listed,
-    /// The number of the first segment of the device that is being read.
-    first: u32,
-    placed: Placed,
-    indexing: Indexing,
-}
-
-impl Stages for Listing<'_> {
-    fn stages<'a>(&'a mut self) -> (FirstStage<'a>, SecondStage<'a>) {
-        let Listing { pool, r, listed, first, placed, indexing } = self;
-        let list = |part: &mut FoundPart<'_>| {
-            for (on_device, found) in part {
-                r.list_segment(pool, SegmentNo(*first + on_device), &found, listed, placed);
-            }
-        };
-        (Box::new(list), Box::new(|| indexing.run()))
-    }
-
-    fn advance(&mut self) {
-        let Recovered { store, scrub, .. } = &mut *self.r;
-        self.indexing.finish(store, &mut |store, number, other| settle(store, scrub, number, other));
-        self.indexing.take(&mut self.placed);
-    }
-}
-
-fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
-    let listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
-    let total_segments = pool.present.iter().flatten().map(|device| u64::from(device.prepared)).sum();
-    let mut progress = ReadProgress { done_segments: 0, total_segments };
-    let indexing = Indexing::of(&mut r.store);
-    let mut listing = Listing { pool, r, listed, first: 0, placed: Placed::default(), indexing };
-    for (at, device) in pool.present.iter().enumerate() {
-        let Some(device) = device else { continue };
-        let space = listing.r.store.devices[DeviceNo(at as u8)].as_ref();
-        listing.first = space.map_or(0, |d| d.first_segment.0);
-        scan::segments(media, device, &mut progress, &mut listing)?;
-    }
-    listing.advance();
-    let Listing { r, listed, indexing, .. } = listing;
-    indexing.end(&mut r.store);
-    Ok(listed)
 }
 
 impl Recovered {
@@ -193,98 +128,24 @@ impl Recovered {
         })
     }
 
-    /// Takes over what a segment's page lists. Entries that are known to be flushed go into their slots, the others are
-    /// put aside: a list of all would be twice as large as the store itself.
-    fn list_segment(
-        &mut self,
-        pool: &Pool,
-        segment: SegmentNo,
-        found: &SegmentFound<'_>,
-        listed: &mut Listed,
-        placed: &mut Placed,
-    ) {
-        let (header, page) = match found {
-            SegmentFound::Good { header, page, paired } => {
-                if !paired {
-                    self.scrub.push(segment);
-                }
-                (header, page)
-            }
-            SegmentFound::Damaged { generation, owner } => {
-                listed.lost.push((segment, *owner));
-                self.store.segments[segment].generation = *generation;
-                self.rebuild.push(segment);
-                return;
-            }
-        };
-        listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
-        self.store.segments[segment].generation = header.generation;
-        let disk = pool.record.disks.get(header.owner as usize).and_then(Option::as_ref);
-        let (mut is_blank, mut flushed) = (true, Vec::with_capacity(SLOTS_PER_SEGMENT as usize));
-        let content = page::content(page);
-        for (number, entry) in self.store.slots_of(segment).zip(content.as_chunks::<ENTRY_BYTES>().0) {
-            let Some((slot, twin)) = Slot::decode(entry) else { continue };
-            is_blank = false;
-            self.last_seq = self.last_seq.max(slot.seq());
-            let Some(disk) = disk else { continue };
-            if slot.seq() <= listed.flushed_seq {
-                flushed.push((number, self.trusted(disk, segment, slot)));
-            } else {
-                listed.entries.push(Entry { number, slot, twin });
-            }
-        }
-        if is_blank {
-            return;
-        }
-        if disk.is_none() {
-            self.note_scrub(segment);
-            return;
-        }
-        self.store.adopt_segment(segment, DiskNo(header.owner), flushed.first().map(|(_, slot)| slot));
-        self.store.place(segment, &flushed, placed);
-    }
-
-    /// Returns the initial slot for a trusted entry, before other entries of its block are considered: dead if the
-    /// entry is void.
-    fn trusted(&mut self, disk: &DiskRecord, segment: SegmentNo, slot: Live) -> Slot {
-        let inside = inside(slot.block(), disk.phase, disk.sectors);
-        let mask = slot.mask() & inside;
-        // A lost block has no valid sectors.
-        let nothing = if slot.poisoned() { inside == 0 } else { mask == 0 };
-        let void = slot.seq() < disk.since_seq || nothing;
-        if void || mask != slot.mask() {
-            self.store.segments[segment].stale = true;
-        }
-        self.any_poisoned |= slot.poisoned();
-        let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
-        if slot.seq() <= disk.clean_seq {
-            // The disk was detached clean after that commit, and the page was not written since.
-            slot = slot.with_dirty(false);
-        }
-        if void { slot.die(false).into() } else { slot.into() }
-    }
-
     /// Takes over entries that were put aside, and are trusted now.
     fn adopt(&mut self, pool: &Pool, entries: &[Entry]) {
-        let mut placed = Placed::default();
+        let mut placed = Placed::of(&self.store);
         for entry in entries {
             let segment = self.store.segment_of(entry.number);
             let owner = self.store.owner_of(entry.number);
             let disk = pool.record.disks[owner.0 as usize].as_ref();
-            let slot =
-                self.trusted(disk.expect("listed segments belong to known disks"), segment, entry.slot);
-            self.store.place(segment, &[(entry.number, slot)], &mut placed);
+            let disk = disk.expect("listed segments belong to known disks");
+            let (slot, is_stale) = trusted(disk, entry.slot);
+            self.store.segments[segment].stale |= is_stale;
+            self.any_poisoned |= entry.slot.poisoned();
+            self.store.place(entry.number, slot, &mut placed);
         }
-        self.index(&mut placed);
-    }
-
-    /// Adds placed entries to the index, and decides between the versions of each block.
-    fn index(&mut self, placed: &mut Placed) {
         let Recovered { store, scrub, .. } = self;
-        store.index_placed(placed, |store, number, other| settle(store, scrub, number, other));
+        store.index_placed(&mut placed, |store, number, other| settle(store, scrub, number, other));
     }
 
-    fn note_scrub(&mut self, segment: SegmentNo) {
+    pub(super) fn note_scrub(&mut self, segment: SegmentNo) {
         note_once(&mut self.scrub, segment);
     }
 

@@ -16,6 +16,7 @@
 pub(crate) mod checkpoint;
 mod compare;
 pub(crate) mod entries;
+mod listing;
 mod newest;
 mod open;
 pub(crate) mod scan;

@@ -52,8 +52,8 @@ mod tests {
 
     use super::*;
     use crate::format::geometry::SLOTS_PER_SEGMENT;
-    use crate::store::Placed;
     use crate::store::slot::{Live, Slot, Status};
+    use crate::store::{Filling, Indexing, Placed};
 
     const SEGMENTS: u32 = 24;
 
@@ -143,8 +143,27 @@ mod tests {
         }
     }
 
-    /// Entries that get into the index sorted and in rounds, many segments at a time, end like those that are taken over
-    /// one after the other.
+    /// Puts the entries of a segment into its slots: some as the first stage does, the others one by one.
+    fn place(
+        store: &mut Store,
+        rng: &mut Random,
+        segment: SegmentNo,
+        listed: &[Listed],
+        placed: &mut Placed,
+    ) {
+        let (some, others) = listed.split_at(rng.below(253) as usize);
+        store.adopt_segment(segment, listed[0].disk);
+        let mut part = store.slots_to_fill(segment, 1).next().expect("there is a segment");
+        let mut filling = Filling::begin(&mut part, segment, listed[0].disk, placed);
+        some.iter().for_each(|entry| filling.put(entry.number, entry.placed()));
+        let (counts, grown_bytes) = (filling.counts, part.others_bytes);
+        store.filled(grown_bytes);
+        store.count_placed(segment, counts);
+        others.iter().for_each(|entry| store.place(entry.number, entry.placed(), placed));
+    }
+
+    /// Entries that get into the index in rounds, many segments at a time and some ranges of the index before others, end
+    /// like those that are taken over one after the other.
     #[test]
     fn the_order_of_adding_to_the_index_decides_nothing() {
         for seed in 0..12 {
@@ -154,19 +173,25 @@ mod tests {
             let (mut store, mut scrub, mut model) = (Store::new(), Vec::new(), OneByOne::default());
             (0..2).for_each(|disk| store.add_disk(DiskNo(disk)));
             store.add_device(DeviceNo(0), Uuid([1; 16]), SEGMENTS, SEGMENTS);
-            let (listed, mut placed) = (listed(&mut rng, blocks), Placed::default());
+            let (listed, mut indexing) = (listed(&mut rng, blocks), Indexing::of(&mut store));
+            let mut settle = |store: &mut Store, number, other| settle(store, &mut scrub, number, other);
+            let mut placed = vec![indexing.placed()];
             for (segment, of_segment) in (0..).map(SegmentNo).zip(listed.chunks(SLOTS_PER_SEGMENT as usize)) {
-                let disk = of_segment[0].disk;
-                let entries: Vec<_> = of_segment.iter().map(|entry| (entry.number, entry.placed())).collect();
-                store.adopt_segment(segment, disk, entries.first().map(|(_, slot)| slot));
-                let (some, others) = entries.split_at(rng.below(253) as usize);
-                store.place(segment, some, &mut placed);
-                store.place(segment, others, &mut placed);
-                if rng.one_in(6) {
-                    store.index_placed(&mut placed, |s, number, other| settle(s, &mut scrub, number, other));
+                place(&mut store, &mut rng, segment, of_segment, placed.last_mut().expect("there is one"));
+                if rng.one_in(3) {
+                    placed.push(indexing.placed());
+                }
+                if rng.one_in(6) || segment.0 == SEGMENTS - 1 {
+                    placed.iter_mut().for_each(Placed::sort);
+                    let mut tasks: Vec<_> = indexing.tasks(&placed).collect();
+                    rng.shuffle(&mut tasks);
+                    tasks.into_iter().for_each(|task| task());
+                    indexing.finish(&placed, &mut store, &mut settle);
+                    placed = vec![indexing.placed()];
                 }
             }
-            store.index_placed(&mut placed, |s, number, other| settle(s, &mut scrub, number, other));
+            indexing.finish_all(&mut store, &mut settle);
+            indexing.end(&mut store);
             store.collect_free_segments();
             listed.iter().for_each(|entry| model.take(*entry));
             check(&store, &model, &listed);

@@ -25,7 +25,7 @@ use crate::format::geometry::{self, RECORD_PAGES};
 use crate::format::page::{self, Found, Header, Kind, Place};
 use crate::format::record::{DeviceState, PoolRecord};
 use crate::format::superblock::{self, Superblock};
-use crate::media::{AlignedPage, IoFailure, Media, PageRead, ReadProgress};
+use crate::media::{AlignedPage, IoFailure, Media, PageRead, ReadProgress, Task};
 use crate::pool::io_error;
 
 /// The generation of a disk's first write-intent bitmap. Those before it are blank, as on a device that just joined.
@@ -35,6 +35,10 @@ const AT_A_TIME: [u32; 2] = [512, 2048];
 /// Between these bounds, one of this many parts of a device's segments is read at a time, so that buffers are small
 /// compared with the tables.
 const PARTS: u32 = 128;
+
+/// How many neighbouring segments are in the first stage together, as one task: 128 KiB of pages. The result depends on
+/// this number, and so must not depend on the machine.
+pub(crate) const GROUP_SEGMENTS: usize = 16;
 
 /// A device of the pool that is present.
 #[derive(Clone, Copy)]
@@ -259,15 +263,13 @@ impl Part {
         Part { segments: 0..0, pages: vec![AlignedPage::BLANK; 2 * most_segments as usize] }
     }
 
-    /// Reads the pages of segments of a device, and runs `meanwhile` and `beside` once. A page that cannot be read is
-    /// rotten.
+    /// Reads the pages of segments of a device, and runs tasks. A page that cannot be read is rotten.
     fn read(
         &mut self,
         media: &mut dyn Media,
         device: &Present,
         segments: Range<u32>,
-        meanwhile: &mut dyn FnMut(),
-        beside: &mut (dyn FnMut() + Send),
+        tasks: Vec<Task<'_>>,
     ) -> Result<(), PoolError> {
         self.segments = segments;
         let places = self.segments.clone().flat_map(|segment| [(segment, 0), (segment, 1)]);
@@ -278,7 +280,7 @@ impl Part {
                 PageRead { device: device.index, offset_bytes, page: &mut page.0, result: Ok(()) }
             })
             .collect();
-        media.read_batch_while(&mut reads, meanwhile, beside);
+        media.read_batch_while(&mut reads, tasks);
         for read in &mut reads {
             match read.result {
                 Ok(()) => {}
@@ -291,30 +293,45 @@ impl Part {
         Ok(())
     }
 
-    fn found<'a>(&'a self, device: &'a Present) -> impl Iterator<Item = (u32, SegmentFound<'a>)> {
-        let pairs = self.pages.as_chunks().0;
-        self.segments.clone().zip(pairs).map(|(number, pair)| (number, segment(pair, device, number)))
+    /// Returns the segments in groups of [`GROUP_SEGMENTS`].
+    fn groups<'a>(&'a self, device: &'a Present) -> impl Iterator<Item = Group<'a>> {
+        let firsts = self.segments.clone().step_by(GROUP_SEGMENTS);
+        let pages = &self.pages[..2 * self.segments.len()];
+        let groups = pages.as_chunks().0.chunks(GROUP_SEGMENTS);
+        firsts.zip(groups).map(|(first, pages)| Group { device, first, pages })
     }
 }
 
-/// The first stage, for the part of the segments that it is given.
-pub(crate) type FirstStage<'a> = Box<dyn FnMut(&mut FoundPart<'_>) + 'a>;
+/// The pages of some neighbouring segments of a device, which were not checked yet.
+pub(crate) struct Group<'a> {
+    device: &'a Present,
+    first: u32,
+    pages: &'a [[AlignedPage; 2]],
+}
 
-/// The second stage, for the part that has been in the first one.
-pub(crate) type SecondStage<'a> = Box<dyn FnMut() + Send + 'a>;
+impl<'a> Group<'a> {
+    /// Returns the number of its first segment on the device.
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// Checks the pages.
+    pub fn found(&self) -> impl Iterator<Item = SegmentFound<'a>> {
+        let device = self.device;
+        (self.first..).zip(self.pages).map(move |(number, pair)| segment(pair, device, number))
+    }
+}
 
 /// Processes segments as they are read, in two stages. While one part is in the second stage, the next part is in the
 /// first stage, and the part after that is being read.
 pub(crate) trait Stages {
-    /// Returns the first stage, which gets a part, and the second one, for the part that has been in the first.
-    fn stages<'a>(&'a mut self) -> (FirstStage<'a>, SecondStage<'a>);
+    /// Returns the tasks of both stages: of the first stage for the groups of a part, and of the second stage for the part
+    /// that has been in the first.
+    fn tasks<'a>(&'a mut self, groups: &mut dyn Iterator<Item = Group<'a>>) -> Vec<Task<'a>>;
 
-    /// Ends the second stage, and moves the part that was in the first one to it. Both have run.
+    /// Ends the second stage, and moves the part that was in the first one to it. All tasks have run.
     fn advance(&mut self);
 }
-
-/// Segments of a device, by their number on it.
-pub(crate) type FoundPart<'a> = dyn Iterator<Item = (u32, SegmentFound<'a>)> + 'a;
 
 /// Reads the metadata pages of a device's prepared segments, in order. When it returns, the last part has only been
 /// through the first stage.
@@ -330,18 +347,14 @@ pub(crate) fn segments(
     let (mut known, mut next) = (Part::new(part_segments), Part::new(part_segments));
     for start in (0..count).step_by(part_segments.max(1) as usize) {
         let segments = start..(start + part_segments).min(count);
-        let (mut first, mut second) = taking.stages();
-        next.read(media, device, segments, &mut || first(&mut known.found(device)), &mut *second)?;
-        drop((first, second));
+        let tasks = taking.tasks(&mut known.groups(device));
+        next.read(media, device, segments, tasks)?;
         taking.advance();
         progress.done_segments += next.segments.len() as u64;
         media.progress(*progress);
         std::mem::swap(&mut known, &mut next);
     }
-    let (mut first, mut second) = taking.stages();
-    first(&mut known.found(device));
-    second();
-    drop((first, second));
+    media.read_batch_while(&mut [], taking.tasks(&mut known.groups(device)));
     taking.advance();
     Ok(())
 }

@@ -2,176 +2,358 @@
 //! at a time.
 //!
 //! The index of a large pool does not fit in the processor's caches, so the cost of an entry is the wait for its
-//! bucket. Entries are therefore sorted by bucket, so that neighbouring entries use neighbouring memory, and the
-//! buckets of several entries are read together before these entries are added. Meanwhile the index is not part of the
-//! store, so a driver may do this on another thread while the next segments are put into their slots.
+//! bucket. The processor is therefore told some entries ahead which bucket comes. And the index is
+//! divided into ranges: the entries of one range can be added while those of others are, on as many threads as a driver
+//! has. Meanwhile the index is not part of the store, so the next segments can be put into their slots at the same time.
+//!
+//! Entries are added in rounds. In a round, each entry is tried in its current bucket only. Entries that find it full
+//! move on to their next bucket, which may be in any range, and are tried there in the next round, before the entries
+//! that were placed in the meantime.
 //!
 //! Invariants
 //! - An entry that was placed is in its slot and counted. Until it is in the index as well, nothing looks for a block.
-//! - The entries of a block get into the index in the order in which they were placed.
+//! - The entries of a block are tried in each bucket in the order in which they were placed: they try the same buckets,
+//!   and all move on by one bucket in a round. So every entry meets all earlier ones of its block.
+//! - The result does not depend on the order in which the ranges of a round are processed.
 //! - Nothing is removed from the index before recovery has added everything.
 
 use haversack_model::DiskNo;
 
-use super::index::{Index, Search};
+use super::index::{Index, IndexRange, Search, Spread};
 use super::segment::SegmentNo;
 use super::slot::{Slot, SlotNo};
+use super::slots::{SegmentSlots, SlotsPart};
 use super::{PREFETCH_TOGETHER, Store, hash};
+use crate::media::Task;
 
-/// Bits of the hash by which entries are sorted. The index then is divided into parts that a processor's cache can hold.
-const SORT_BITS: u32 = 12;
-/// When there are this many pairs of entries that may be of the same block, the pairs are compared.
-const MOST_SIMILAR: usize = 1 << 16;
+/// Into how many parts of a range entries are sorted.
+const SORT_PARTS: usize = 32;
+/// How many entries ahead of the one that is being added the processor is told which bucket comes.
+const AHEAD: usize = 24;
+/// When a range has this many pairs of entries that may be of the same block, the pairs are compared.
+const MOST_SIMILAR: usize = 1 << 10;
 
-/// Entries that were placed and are not in the index yet.
-#[derive(Default)]
-pub(crate) struct Placed(Vec<Search>);
+/// Entries that were placed and are not in the index yet, by the range that they are to be added to.
+pub(crate) struct Placed {
+    spread: Spread,
+    /// Those that were not sorted yet.
+    unsorted: Vec<Search>,
+    sorted: Vec<Search>,
+    /// By range: where its entries end among the sorted ones.
+    ends: Vec<u32>,
+}
+
+impl Placed {
+    /// Returns a list for entries of this store.
+    pub fn of(store: &Store) -> Placed {
+        Placed::over(store.index.spread())
+    }
+
+    fn over(spread: Spread) -> Placed {
+        Placed { spread, unsorted: Vec::new(), sorted: Vec::new(), ends: vec![0; spread.ranges()] }
+    }
+
+    #[inline]
+    fn push(&mut self, hash: u64, number: SlotNo) {
+        self.unsorted.push(self.spread.begin(hash, number));
+    }
+
+    /// Makes room for this many entries.
+    pub fn reserve(&mut self, entries: usize) {
+        self.unsorted.reserve(entries);
+    }
+
+    /// Sorts the entries by range. Those of one range stay in their order. No more entries come.
+    pub fn sort(&mut self) {
+        // A short-lived buffer takes memory that the thread has just used, and so is in its processor's cache.
+        let unsorted = std::mem::take(&mut self.unsorted);
+        sort(
+            [&unsorted[..]].into_iter(),
+            |search| self.spread.range_of(search),
+            &mut self.sorted,
+            &mut self.ends,
+        );
+    }
+
+    /// Returns the sorted entries of a range.
+    fn range(&self, number: usize) -> &[Search] {
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.sorted[start as usize..self.ends[number] as usize]
+    }
+
+    pub fn clear(&mut self) {
+        self.sorted.clear();
+        self.ends.fill(0);
+    }
+}
+
+/// Sorts entries by the part that each is in; `ends` has as many items as there are parts. Those of one part stay in their
+/// order.
+fn sort<'a>(
+    lists: impl Iterator<Item = &'a [Search]> + Clone,
+    part: impl Fn(&Search) -> usize,
+    sorted: &mut Vec<Search>,
+    ends: &mut [u32],
+) {
+    ends.fill(0);
+    lists.clone().flatten().for_each(|search| ends[part(search)] += 1);
+    let mut sum = 0;
+    for end in &mut *ends {
+        (*end, sum) = (sum, sum + *end);
+    }
+    // Written in order first: that brings the memory into the processor's cache faster than what follows.
+    sorted.clear();
+    sorted.resize(sum as usize, Search::default());
+    for list in lists {
+        for search in list {
+            let at = &mut ends[part(search)];
+            sorted[*at as usize] = *search;
+            *at += 1;
+        }
+    }
+}
+
+/// How many entries were placed in a segment.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PlacedCounts {
+    pub all: u8,
+    live: u8,
+    dirty: u8,
+}
+
+/// The blank slots of a segment of a disk, to be filled.
+pub(crate) struct Filling<'a> {
+    disk: DiskNo,
+    slots: SegmentSlots<'a>,
+    placed: &'a mut Placed,
+    pub counts: PlacedCounts,
+}
+
+impl<'a> Filling<'a> {
+    /// Begins with a segment of a part. It has no slots that are not blank.
+    pub fn begin(
+        part: &'a mut SlotsPart<'_>,
+        segment: SegmentNo,
+        disk: DiskNo,
+        placed: &'a mut Placed,
+    ) -> Filling<'a> {
+        Filling { disk, slots: part.segment(segment), placed, counts: PlacedCounts::default() }
+    }
+
+    /// Notes an entry that the segment, all blank so far, will contain.
+    pub fn expect(&mut self, slot: &Slot) {
+        self.slots.expect(slot);
+    }
+
+    /// Puts an entry, live or dead, into a blank slot.
+    #[inline]
+    pub fn put(&mut self, number: SlotNo, slot: Slot) {
+        self.slots.fill(number.in_segment(), slot);
+        self.placed.push(hash(self.disk, slot.block()), number);
+        self.counts.all += 1;
+        if let Some(slot) = slot.live() {
+            debug_assert!(slot.protected() && !slot.mirror());
+            self.counts.live += 1;
+            self.counts.dirty += u8::from(slot.dirty());
+        }
+    }
+}
 
 /// The index of a store, and entries that are being added to it.
 pub(crate) struct Indexing {
     index: Index,
-    /// By page of memory of the index: it is in use.
-    pages: Vec<bool>,
-    /// The entries to be added.
-    entries: Vec<Search>,
-    /// The entries sorted by bucket, once that is done.
-    sorted: Vec<Search>,
-    /// How many of the sorted ones were tried in this round, and how many of these found their bucket full.
-    tried: usize,
-    left: usize,
-    /// Pairs of an entry and an earlier one that may be of the same block, in the order in which the pairs were found.
-    similar: Vec<(SlotNo, SlotNo)>,
+    /// By range.
+    ranges: Vec<Adding>,
 }
 
-fn part(search: &Search) -> usize {
-    (search.hash >> (u64::BITS - SORT_BITS)) as usize
+/// What is being added to a range of the index.
+struct Adding {
+    /// By page of memory of the range: it is in use.
+    pages: Vec<bool>,
+    /// The entries that came here in the last round.
+    carried: Vec<Search>,
+    /// How many entries were tried in this round, of those and of the placed ones.
+    tried: usize,
+    /// All were tried.
+    is_done: bool,
+    /// How many were added in this round.
+    added: usize,
+    /// The ones that found their bucket full.
+    left: Vec<Search>,
+    /// Pairs of an entry and an earlier one that may be of the same block, in the order in which the pairs were found.
+    similar: Vec<(SlotNo, SlotNo)>,
 }
 
 impl Indexing {
     /// Begins with the index of a store, which has none until [`Indexing::end`].
     pub fn of(store: &mut Store) -> Indexing {
-        let index = std::mem::replace(&mut store.index, Index::new(0));
-        let pages = vec![index.len() > 0; index.pages()];
-        let (entries, sorted, similar) = (Vec::new(), Vec::new(), Vec::new());
-        Indexing { index, pages, entries, sorted, tried: 0, left: 0, similar }
+        let mut index = std::mem::replace(&mut store.index, Index::new(0));
+        let is_used = index.len() > 0;
+        let adding = |range: IndexRange<'_>| Adding {
+            pages: vec![is_used; range.pages()],
+            carried: Vec::new(),
+            tried: 0,
+            is_done: true,
+            added: 0,
+            left: Vec::new(),
+            similar: Vec::new(),
+        };
+        let ranges = index.ranges().map(adding).collect();
+        Indexing { index, ranges }
     }
 
     /// Puts the index back into the store.
     pub fn end(self, store: &mut Store) {
-        debug_assert!(self.is_done() && self.similar.is_empty());
+        debug_assert!(self.ranges.iter().all(|adding| adding.is_done && adding.carried.is_empty()));
         store.index = self.index;
     }
 
-    /// Takes placed entries, after all before them were added.
-    pub fn take(&mut self, placed: &mut Placed) {
-        debug_assert!(self.is_done());
-        std::mem::swap(&mut self.entries, &mut placed.0);
+    /// Returns an empty list for entries that are to be added.
+    pub fn placed(&self) -> Placed {
+        Placed::over(self.index.spread())
     }
 
-    fn is_done(&self) -> bool {
-        self.entries.is_empty() && self.sorted.is_empty()
-    }
-
-    /// Adds entries to the index until all are added, or until many pairs have to be compared first.
-    ///
-    /// Each round tries every remaining entry in its current bucket. Entries that find the bucket full move on to their
-    /// next bucket in the next round. Entries of one block try the same buckets in the same order, so earlier ones stay
-    /// ahead.
-    pub fn run(&mut self) {
-        if !self.entries.is_empty() {
-            self.sort();
+    /// Begins a round with entries that were placed in this order, and returns its tasks.
+    pub fn tasks<'a>(
+        &'a mut self,
+        placed: &'a [impl AsRef<Placed> + Sync],
+    ) -> impl Iterator<Item = Task<'a>> {
+        for adding in &mut self.ranges {
+            (adding.tried, adding.is_done) = (0, false);
         }
-        while !self.sorted.is_empty() {
-            while self.tried < self.sorted.len() {
-                if self.similar.len() >= MOST_SIMILAR {
-                    return;
+        let ranges = self.index.ranges().zip(&mut self.ranges).enumerate();
+        ranges.map(move |(number, (range, adding))| -> Task<'a> {
+            Box::new(move || adding.run(range, number, placed))
+        })
+    }
+
+    /// Ends a round, whose tasks have run. `settle` is called with each live entry whose block already has a live entry,
+    /// and with that other entry: only one of the two may stay the first.
+    pub fn finish(
+        &mut self,
+        placed: &[impl AsRef<Placed>],
+        store: &mut Store,
+        settle: &mut impl FnMut(&mut Store, SlotNo, SlotNo),
+    ) {
+        let mut is_done = false;
+        while !is_done {
+            is_done = true;
+            for (number, (range, adding)) in self.index.ranges().zip(&mut self.ranges).enumerate() {
+                store.settle_similar(&mut adding.similar, settle);
+                if !adding.is_done {
+                    adding.run(range, number, placed);
+                    is_done = false;
                 }
-                self.try_some();
             }
-            self.sorted.truncate(self.left);
-            (self.tried, self.left) = (0, 0);
+        }
+        let mut added = 0;
+        for adding in &mut self.ranges {
+            adding.carried.clear();
+            added += std::mem::take(&mut adding.added);
+        }
+        self.index.added(added);
+        let spread = self.index.spread();
+        for number in 0..self.ranges.len() {
+            let mut left = std::mem::take(&mut self.ranges[number].left);
+            for search in left.drain(..) {
+                self.ranges[spread.range_of(&search)].carried.push(search);
+            }
+            self.ranges[number].left = left;
         }
     }
 
-    fn try_some(&mut self) {
-        let some = self.tried..(self.tried + PREFETCH_TOGETHER).min(self.sorted.len());
-        self.tried = some.end;
-        for search in &self.sorted[some.clone()] {
-            if !std::mem::replace(&mut self.pages[self.index.page(search)], true) {
-                self.index.use_page(search);
-            }
-        }
-        let read = |read, search| read ^ self.index.prefetch_bucket(search);
-        std::hint::black_box(self.sorted[some.clone()].iter().fold(0, read));
-        for at in some {
-            let mut search = self.sorted[at];
-            let number = search.slot();
-            let is_in = self.index.enter(&mut search, |other| self.similar.push((number, other)));
-            if !is_in {
-                self.sorted[self.left] = search;
-                self.left += 1;
-            }
+    /// Adds the entries that are left, after the last round.
+    pub fn finish_all(&mut self, store: &mut Store, settle: &mut impl FnMut(&mut Store, SlotNo, SlotNo)) {
+        let none: [&Placed; 0] = [];
+        while self.ranges.iter().any(|adding| !adding.carried.is_empty()) {
+            self.tasks(&none).for_each(|task| task());
+            self.finish(&none, store, settle);
         }
     }
+}
 
-    /// Sorts the entries by their place in the index. Those of one block stay in their order.
-    fn sort(&mut self) {
-        let mut starts = vec![0u32; (1 << SORT_BITS) + 1];
-        for entry in &self.entries {
-            starts[part(entry) + 1] += 1;
-        }
-        for part in 1..starts.len() {
-            starts[part] += starts[part - 1];
-        }
-        self.sorted.resize(self.entries.len(), Search::default());
-        for entry in self.entries.drain(..) {
-            let at = &mut starts[part(&entry)];
-            self.sorted[*at as usize] = self.index.begin(entry);
-            *at += 1;
-        }
+impl AsRef<Placed> for Placed {
+    fn as_ref(&self) -> &Placed {
+        self
     }
+}
 
-    /// Adds all remaining entries. `settle` is called with each live entry whose block already has a live entry, and
-    /// with that other entry: only one of the two may stay the first.
-    pub fn finish(&mut self, store: &mut Store, settle: &mut impl FnMut(&mut Store, SlotNo, SlotNo)) {
-        loop {
-            store.settle_similar(&mut self.similar, settle);
-            if self.is_done() {
+impl Adding {
+    /// Tries the entries of this round in their buckets, until all were tried or until many pairs have to be compared first.
+    /// They are tried by the position of their buckets, so that those of neighbouring ones use the same pages of memory.
+    fn run(&mut self, mut range: IndexRange<'_>, number: usize, placed: &[impl AsRef<Placed>]) {
+        let lists = placed.iter().map(|placed| placed.as_ref().range(number));
+        let (mut sorted, mut ends) = (Vec::new(), [0; SORT_PARTS]);
+        let lists = std::iter::once(&self.carried[..]).chain(lists);
+        sort(lists, |search| range.part(search, SORT_PARTS), &mut sorted, &mut ends);
+        sorted[self.tried..].iter().take(AHEAD).for_each(|search| range.prefetch(search));
+        for at in self.tried..sorted.len() {
+            if self.similar.len() >= MOST_SIMILAR {
                 return;
             }
-            self.run();
+            if let Some(ahead) = sorted.get(at + AHEAD) {
+                range.prefetch(ahead);
+            }
+            self.try_one(&mut range, sorted[at]);
+        }
+        self.is_done = true;
+    }
+
+    #[inline]
+    fn try_one(&mut self, range: &mut IndexRange<'_>, mut search: Search) {
+        self.tried += 1;
+        if !std::mem::replace(&mut self.pages[range.page(&search)], true) {
+            range.use_page(&search);
+        }
+        let number = search.slot();
+        if range.enter(&mut search, |other| self.similar.push((number, other))) {
+            self.added += 1;
+        } else {
+            self.left.push(search);
         }
     }
 }
 
 impl Store {
-    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. `slot` is one that it will
-    /// contain, if it will contain any. Its part of the ghost list is empty.
-    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo, slot: Option<&Slot>) {
-        if let Some(slot) = slot {
-            self.slots.expect(number, slot);
-        }
+    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. Its part of the ghost list is
+    /// empty.
+    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.assign(number, disk);
         self.relist(number, 0);
     }
 
-    /// Puts entries, live or dead, into blank slots of a segment, whose owner is known. The time at which they became
-    /// dirty is no longer known: the time of the pool's opening is used.
-    pub(crate) fn place(&mut self, segment: SegmentNo, entries: &[(SlotNo, Slot)], placed: &mut Placed) {
+    /// Returns the slots from a segment on, in parts of this many segments, to be filled. [`Store::filled`] must be told by
+    /// how much the parts have grown.
+    pub(crate) fn slots_to_fill(
+        &mut self,
+        first: SegmentNo,
+        segments: usize,
+    ) -> impl Iterator<Item = SlotsPart<'_>> {
+        self.slots.parts(first, segments)
+    }
+
+    /// Counts the growth of parts that were filled.
+    pub(crate) fn filled(&mut self, others_bytes: usize) {
+        self.slots.grown(others_bytes);
+    }
+
+    /// Puts an entry, live or dead, into a blank slot of a segment whose owner is known.
+    pub(crate) fn place(&mut self, number: SlotNo, slot: Slot, placed: &mut Placed) {
+        let disk = self.owner_of(number);
+        let slots = self.slots.segment(number.segment());
+        let mut filling = Filling { disk, slots, placed, counts: PlacedCounts::default() };
+        filling.put(number, slot);
+        let counts = filling.counts;
+        self.count_placed(number.segment(), counts);
+    }
+
+    /// Counts entries that were put into slots of a segment, whose owner is known. The time at which they became dirty is no
+    /// longer known: the time of the pool's opening is used.
+    pub(crate) fn count_placed(&mut self, segment: SegmentNo, counts: PlacedCounts) {
+        let PlacedCounts { all, live, dirty } = counts;
         let disk = DiskNo(self.segments[segment].owner);
-        let (mut live, mut dirty) = (0, 0);
-        for (number, slot) in entries {
-            self.slots.fill(*number, *slot);
-            placed.0.push(Search::of(hash(disk, slot.block()), *number));
-            if let Some(slot) = slot.live() {
-                debug_assert!(slot.protected() && !slot.mirror());
-                live += 1;
-                dirty += u8::from(slot.dirty());
-            }
-        }
         self.note_dirty_since_the_start(segment, dirty);
         self.adjust(segment, |s| {
-            let all = entries.len() as u8;
             s.free -= all;
             s.live += live;
             s.dirty += dirty;
@@ -189,10 +371,14 @@ impl Store {
         placed: &mut Placed,
         mut settle: impl FnMut(&mut Store, SlotNo, SlotNo),
     ) {
+        placed.sort();
         let mut indexing = Indexing::of(self);
-        indexing.take(placed);
-        indexing.finish(self, &mut settle);
+        let all = [&*placed];
+        indexing.tasks(&all).for_each(|task| task());
+        indexing.finish(&all, self, &mut settle);
+        indexing.finish_all(self, &mut settle);
         indexing.end(self);
+        placed.clear();
     }
 
     /// Compares pairs of entries whose hashes may be equal; the second of each pair was in the index when the first was

@@ -9,6 +9,8 @@
 //! kind. The key itself is in the slot table, so an entry costs 5.9 bytes at the load of 0.9 that the index
 //! is sized for.
 //!
+//! The buckets can be divided into ranges, and entries be added to all ranges at the same time ([`IndexRange`]).
+//!
 //! Invariants
 //! - The number of buckets is prime, so that every step visits all of them.
 //! - The `AT_HOME` count of a bucket is the number of entries that have it as their home but are elsewhere;
@@ -16,6 +18,9 @@
 //!   there: searches then continue further than needed, which is correct but slower.
 //! - The index never holds more entries than it was sized for.
 
+use std::ops::Range;
+
+use super::prefetch::prefetch;
 use super::slot::SlotNo;
 
 const WAYS: usize = 12;
@@ -36,7 +41,12 @@ const LINES: usize = CACHE_LINE / size_of::<Line>();
 /// A bucket. Its words, little-endian: 0 to 2 are the lowest byte of each entry's hash; the low half of word 3 has a bit
 /// for each entry in use; its other bytes count the entries that found it full (see the module); 4 to 15 are the slot
 /// numbers.
-type Bucket = [Line; LINES];
+pub type Bucket = [Line; LINES];
+
+/// The fewest buckets of a range, as a power of two: a page of memory.
+const MIN_RANGE_LOG2: u32 = 6;
+/// The most ranges, as a power of two.
+const MOST_RANGES_LOG2: u32 = 7;
 
 /// The index. See the module.
 pub struct Index {
@@ -44,8 +54,8 @@ pub struct Index {
     lines: Vec<Line>,
     /// The first line of the first bucket.
     first: usize,
-    /// The number of buckets.
-    count: usize,
+    /// How entries are spread over the buckets.
+    spread: Spread,
     /// Entries in use.
     len: usize,
     /// Maximum number of entries.
@@ -55,22 +65,149 @@ pub struct Index {
 /// The search for a place for an entry.
 #[derive(Clone, Copy, Default)]
 pub struct Search {
-    /// The hash of the entry.
-    pub hash: u64,
+    hash: u64,
     slot: u32,
     /// The bucket that it has come to.
     bucket: u32,
 }
 
 impl Search {
-    /// Returns the search for an entry that [`Index::begin`] has to begin.
-    pub fn of(hash: u64, slot: SlotNo) -> Search {
-        Search { hash, slot: slot.0, bucket: 0 }
-    }
-
     /// Returns the slot of the entry.
     pub fn slot(&self) -> SlotNo {
         SlotNo(self.slot)
+    }
+}
+
+/// How the entries of an index are spread over its buckets, and these over ranges.
+#[derive(Clone, Copy)]
+pub struct Spread {
+    /// The number of buckets.
+    count: usize,
+    /// The number of buckets of every range but the last, as a power of two.
+    range_log2: u32,
+}
+
+impl Spread {
+    /// Returns how entries are spread over this many buckets, which are at least two.
+    fn over(count: usize) -> Spread {
+        let bits = usize::BITS - (count - 1).leading_zeros();
+        Spread { count, range_log2: bits.saturating_sub(MOST_RANGES_LOG2).max(MIN_RANGE_LOG2) }
+    }
+
+    fn home(self, hash: u64) -> usize {
+        ((u128::from(hash) * self.count as u128) >> 64) as usize
+    }
+
+    /// Returns the distance between the buckets of a search, from bits that neither home nor tag depend on.
+    fn step(self, hash: u64) -> usize {
+        let bits = u64::from((hash >> 8) as u32);
+        1 + ((bits * (self.count as u64 - 1)) >> 32) as usize
+    }
+
+    fn next(self, bucket: usize, step: usize) -> usize {
+        let next = bucket + step;
+        if next >= self.count { next - self.count } else { next }
+    }
+
+    /// Returns the search for a place for an entry, at its beginning.
+    #[inline]
+    pub fn begin(self, hash: u64, slot: SlotNo) -> Search {
+        Search { hash, slot: slot.0, bucket: self.home(hash) as u32 }
+    }
+
+    /// Returns the number of ranges.
+    pub fn ranges(self) -> usize {
+        self.range_of_bucket(self.count - 1) + 1
+    }
+
+    fn range_of_bucket(self, bucket: usize) -> usize {
+        bucket >> self.range_log2
+    }
+
+    /// Returns the range in which a search is.
+    #[inline]
+    pub fn range_of(self, search: &Search) -> usize {
+        self.range_of_bucket(search.bucket as usize)
+    }
+}
+
+/// Some neighbouring buckets of an index, to which entries are added while others are added elsewhere.
+pub struct IndexRange<'a> {
+    buckets: &'a mut [Bucket],
+    /// The number of the first one.
+    first: usize,
+    spread: Spread,
+}
+
+impl IndexRange<'_> {
+    fn bucket(&self, search: &Search) -> &Bucket {
+        &self.buckets[search.bucket as usize - self.first]
+    }
+
+    fn bucket_mut(&mut self, search: &Search) -> &mut Bucket {
+        &mut self.buckets[search.bucket as usize - self.first]
+    }
+
+    /// Begins to bring the bucket where a search is into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, search: &Search) {
+        prefetch(self.bucket(search));
+    }
+
+    /// Returns the part that a search is in, of the range divided into this many parts.
+    #[inline]
+    pub fn part(&self, search: &Search, parts: usize) -> usize {
+        ((search.bucket as usize - self.first) * parts) >> self.spread.range_log2
+    }
+
+    /// Returns the number of pages of memory that the buckets are in.
+    pub fn pages(&self) -> usize {
+        self.page_at(self.buckets.len() - 1) + 1
+    }
+
+    /// Returns the memory page of a search's current bucket, counted from that of the first bucket.
+    #[inline]
+    pub fn page(&self, search: &Search) -> usize {
+        self.page_at(search.bucket as usize - self.first)
+    }
+
+    fn page_at(&self, bucket: usize) -> usize {
+        (self.buckets.as_ptr().addr() % PAGE_BYTES + bucket * CACHE_LINE) / PAGE_BYTES
+    }
+
+    /// Writes to the memory page of a search before anything of this range is added there. If the page were read first,
+    /// the read would cause one page fault, and the first write a second one that interrupts all other threads.
+    pub fn use_page(&mut self, search: &Search) {
+        self.bucket_mut(search)[0][0] = std::hint::black_box(0);
+    }
+
+    /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, which may be
+    /// in another range, and false is returned. `same` gets the entries there that may have the same hash. As long as
+    /// nothing was removed since the index was empty, every entry of the same hash that was added before is in one of the
+    /// buckets of a search.
+    #[inline]
+    pub fn enter(&mut self, search: &mut Search, mut same: impl FnMut(SlotNo)) -> bool {
+        let spread = self.spread;
+        let bucket = self.bucket_mut(search);
+        let hash = search.hash;
+        let mut matches = matches(bucket, tag(hash));
+        while matches != 0 {
+            same(SlotNo(slot_at(bucket, matches.trailing_zeros() as usize)));
+            matches &= matches - 1;
+        }
+        let way = (!used(bucket)).trailing_zeros() as usize;
+        if way < WAYS {
+            let (word, shift) = (way / 4, 8 * (way % 4));
+            bucket[0][word] = bucket[0][word] & !(0xff << shift) | u32::from(tag(hash)) << shift;
+            bucket[1 + word][way % 4] = search.slot;
+            bucket[0][3] |= 1 << way;
+            return true;
+        }
+        let at = search.bucket as usize;
+        let count = if at == spread.home(hash) { AT_HOME } else { BEYOND };
+        set_passed(bucket, count, passed(bucket, count).saturating_add(1));
+        search.bucket = spread.next(at, spread.step(hash)) as u32;
+        false
     }
 }
 
@@ -131,7 +268,7 @@ impl Index {
         let lines = vec![[0; 4]; buckets * LINES + LINES - 1];
         let past = lines.as_ptr() as usize % CACHE_LINE;
         let first = (CACHE_LINE - past) % CACHE_LINE / size_of::<Line>();
-        Index { lines, first, count: buckets, len: 0, capacity }
+        Index { lines, first, spread: Spread::over(buckets), len: 0, capacity }
     }
 
     #[inline]
@@ -146,12 +283,42 @@ impl Index {
 
     /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
-        self.count
+        self.spread.count
+    }
+
+    /// Returns how entries are spread over the buckets.
+    pub fn spread(&self) -> Spread {
+        self.spread
+    }
+
+    /// Returns all buckets, to add entries to them.
+    fn whole(&mut self) -> IndexRange<'_> {
+        let spread = self.spread;
+        let buckets = &mut self.lines[self.first..].as_chunks_mut().0[..spread.count];
+        IndexRange { buckets, first: 0, spread }
+    }
+
+    /// Returns the buckets in ranges. [`Index::added`] must be told how many entries they get.
+    pub fn ranges(&mut self) -> impl Iterator<Item = IndexRange<'_>> {
+        let IndexRange { buckets, spread, .. } = self.whole();
+        let size = 1 << spread.range_log2;
+        let firsts = (0..).step_by(size);
+        buckets.chunks_mut(size).zip(firsts).map(move |(buckets, first)| IndexRange {
+            buckets,
+            first,
+            spread,
+        })
+    }
+
+    /// Counts entries that were added to ranges.
+    pub fn added(&mut self, entries: usize) {
+        self.len += entries;
+        assert!(self.len <= self.capacity, "the index holds no more entries than there are slots");
     }
 
     /// Returns all buckets, in quarters of a cache line.
     pub fn all(&self) -> &[Line] {
-        &self.lines[self.first..][..self.count * LINES]
+        &self.lines[self.first..][..self.spread.count * LINES]
     }
 
     /// Fills part of an empty index with what [`Index::all`] had: quarters from the index `at` on, which begins a bucket.
@@ -160,7 +327,7 @@ impl Index {
         let to = self.first + at..self.first + at + from.len();
         let is_inside = at.is_multiple_of(LINES)
             && from.len().is_multiple_of(LINES)
-            && at + from.len() <= self.count * LINES;
+            && at + from.len() <= self.spread.count * LINES;
         let Some(lines) = self.lines.get_mut(to).filter(|_| is_inside) else { return false };
         let (mut used, mut highest) = (0, 0);
         for (bucket, bytes) in lines.as_chunks_mut::<LINES>().0.iter_mut().zip(from.as_chunks::<LINES>().0) {
@@ -175,6 +342,12 @@ impl Index {
         highest < slots.max(1) && self.len <= self.capacity
     }
 
+    /// Returns the addresses of the buckets.
+    pub fn addresses(&self) -> Range<usize> {
+        let range = self.all().as_ptr_range();
+        range.start.addr()..range.end.addr()
+    }
+
     /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
@@ -185,25 +358,10 @@ impl Index {
         size_of_val(&self.lines[..])
     }
 
-    fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.count as u128) >> 64) as usize
-    }
-
-    /// Returns the distance between the buckets of a search, from bits that neither home nor tag depend on.
-    fn step(&self, hash: u64) -> usize {
-        let bits = u64::from((hash >> 8) as u32);
-        1 + ((bits * (self.count as u64 - 1)) >> 32) as usize
-    }
-
-    fn next(&self, bucket: usize, step: usize) -> usize {
-        let next = bucket + step;
-        if next >= self.count { next - self.count } else { next }
-    }
-
     /// Returns the first entry of this hash that `wanted` accepts.
     pub fn find(&self, hash: u64, mut wanted: impl FnMut(SlotNo) -> bool) -> Option<SlotNo> {
-        let (mut at, mut count) = (self.home(hash), AT_HOME);
-        for _ in 0..self.count {
+        let (mut at, mut count) = (self.spread.home(hash), AT_HOME);
+        for _ in 0..self.spread.count {
             let bucket = self.bucket(at);
             let mut matches = matches(bucket, tag(hash));
             while matches != 0 {
@@ -216,7 +374,7 @@ impl Index {
             if passed(bucket, count) == 0 {
                 return None;
             }
-            (at, count) = (self.next(at, self.step(hash)), BEYOND);
+            (at, count) = (self.spread.next(at, self.spread.step(hash)), BEYOND);
         }
         None
     }
@@ -224,89 +382,27 @@ impl Index {
     /// Reads the bucket where a search starts, to bring it into the processor's cache. The value has no
     /// meaning.
     pub fn prefetch(&self, hash: u64) -> u64 {
-        u64::from(used(self.bucket(self.home(hash))))
+        u64::from(used(self.bucket(self.spread.home(hash))))
     }
 
     /// Returns the entry that a search most likely checks first.
     pub fn candidate(&self, hash: u64) -> Option<SlotNo> {
-        let bucket = self.bucket(self.home(hash));
+        let bucket = self.bucket(self.spread.home(hash));
         let matches = matches(bucket, tag(hash));
         (matches != 0).then(|| SlotNo(slot_at(bucket, matches.trailing_zeros() as usize)))
     }
 
     /// Adds an entry.
     pub fn insert(&mut self, hash: u64, slot: SlotNo) {
-        let mut search = self.search(hash, slot);
-        while !self.enter(&mut search, |_| {}) {}
-    }
-
-    /// Returns the search for a place for an entry, at its beginning.
-    fn search(&self, hash: u64, slot: SlotNo) -> Search {
-        Search { bucket: self.home(hash) as u32, ..Search::of(hash, slot) }
-    }
-
-    /// Returns a search at its beginning.
-    pub fn begin(&self, search: Search) -> Search {
-        self.search(search.hash, search.slot())
-    }
-
-    /// Reads the bucket where a search is, like [`Index::prefetch`].
-    pub fn prefetch_bucket(&self, search: &Search) -> u64 {
-        u64::from(used(self.bucket(search.bucket as usize)))
-    }
-
-    /// Returns the number of pages of memory that the buckets are in.
-    pub fn pages(&self) -> usize {
-        self.page_at(self.count - 1) + 1
-    }
-
-    /// Returns the memory page of a search's current bucket.
-    pub fn page(&self, search: &Search) -> usize {
-        self.page_at(search.bucket as usize)
-    }
-
-    fn page_at(&self, bucket: usize) -> usize {
-        let start = self.lines[self.first..].as_ptr().addr();
-        (start % PAGE_BYTES + bucket * CACHE_LINE) / PAGE_BYTES
-    }
-
-    /// Writes to the memory page of a search before anything is added there. If the page were read first, the read
-    /// would cause one page fault, and the first write a second one that interrupts all other threads.
-    pub fn use_page(&mut self, search: &Search) {
-        self.bucket_mut(search.bucket as usize)[0][0] = std::hint::black_box(0);
-    }
-
-    /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, and false is
-    /// returned. `same` gets the entries there that may have the same hash. As long as nothing was removed since the
-    /// index was empty, every entry of the same hash that was added before is in one of the buckets of a search.
-    pub fn enter(&mut self, search: &mut Search, mut same: impl FnMut(SlotNo)) -> bool {
-        assert!(self.len < self.capacity, "the index holds no more entries than there are slots");
-        let (hash, at) = (search.hash, search.bucket as usize);
-        let home = self.home(hash);
-        let bucket = self.bucket_mut(at);
-        let mut matches = matches(bucket, tag(hash));
-        while matches != 0 {
-            same(SlotNo(slot_at(bucket, matches.trailing_zeros() as usize)));
-            matches &= matches - 1;
-        }
-        let way = (!used(bucket)).trailing_zeros() as usize;
-        if way < WAYS {
-            let (word, shift) = (way / 4, 8 * (way % 4));
-            bucket[0][word] = bucket[0][word] & !(0xff << shift) | u32::from(tag(hash)) << shift;
-            bucket[1 + word][way % 4] = search.slot;
-            bucket[0][3] |= 1 << way;
-            self.len += 1;
-            return true;
-        }
-        let count = if at == home { AT_HOME } else { BEYOND };
-        set_passed(bucket, count, passed(bucket, count).saturating_add(1));
-        search.bucket = self.next(at, self.step(hash)) as u32;
-        false
+        self.added(1);
+        let mut search = self.spread.begin(hash, slot);
+        let mut buckets = self.whole();
+        while !buckets.enter(&mut search, |_| {}) {}
     }
 
     /// Removes an entry that must exist.
     pub fn remove(&mut self, hash: u64, slot: SlotNo) {
-        let (home, step) = (self.home(hash), self.step(hash));
+        let (home, step) = (self.spread.home(hash), self.spread.step(hash));
         let (mut at, mut count) = (home, AT_HOME);
         let way = loop {
             let bucket = self.bucket(at);
@@ -318,7 +414,7 @@ impl Index {
                 break matches.trailing_zeros();
             }
             assert!(passed(bucket, count) > 0, "an entry to remove is in the index");
-            (at, count) = (self.next(at, step), BEYOND);
+            (at, count) = (self.spread.next(at, step), BEYOND);
         };
         self.bucket_mut(at)[0][3] &= !(1 << way);
         (count, self.len) = (AT_HOME, self.len - 1);
@@ -327,7 +423,7 @@ impl Index {
             let bucket = self.bucket_mut(between);
             let now = passed(bucket, count);
             set_passed(bucket, count, now - u8::from(now != STUCK));
-            (between, count) = (self.next(between, step), BEYOND);
+            (between, count) = (self.spread.next(between, step), BEYOND);
         }
     }
 }
@@ -354,6 +450,34 @@ mod tests {
             }
         }
         assert!(index.bytes() <= n as usize * 6);
+    }
+
+    /// Entries that are added to ranges, in rounds, are found and leave nothing behind.
+    #[test]
+    fn ranges_are_parts_of_the_whole() {
+        for n in [20u32, 700, 30_000] {
+            let (mut index, hash) = (Index::new(n as usize), |slot: u32| mix(u64::from(slot) + 1));
+            let spread = index.spread();
+            assert!(spread.ranges() <= 1 << MOST_RANGES_LOG2);
+            assert_eq!(spread.ranges(), index.ranges().count());
+            assert_eq!(index.ranges().map(|range| range.buckets.len()).sum::<usize>(), index.buckets());
+            let mut left: Vec<Search> = (0..n).map(|slot| spread.begin(hash(slot), SlotNo(slot))).collect();
+            while !left.is_empty() {
+                for (number, mut range) in index.ranges().enumerate() {
+                    let here = left.iter_mut().filter(|search| spread.range_of(search) == number);
+                    here.for_each(|search| {
+                        if range.enter(search, |_| {}) {
+                            search.bucket = u32::MAX;
+                        }
+                    });
+                }
+                left.retain(|search| search.bucket != u32::MAX);
+            }
+            index.added(n as usize);
+            (0..n).for_each(|slot| assert!(index.find(hash(slot), |s| s.0 == slot).is_some()));
+            (0..n).for_each(|slot| index.remove(hash(slot), SlotNo(slot)));
+            assert!(index.all().iter().flatten().enumerate().all(|(at, word)| at % 16 != 3 || *word == 0));
+        }
     }
 
     /// With many entries of one home, counts get stuck; everything is still found.

@@ -24,6 +24,7 @@ mod dirty_order;
 pub mod ghost;
 pub mod index;
 mod pages;
+mod prefetch;
 pub mod reclaim;
 mod replacement;
 pub mod segment;
@@ -35,6 +36,7 @@ mod strictness;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
@@ -56,8 +58,9 @@ use slot::{Live, Slot, SlotNo, Status, View};
 use slots::Slots;
 use stay::{LastUses, Stay};
 
-pub(crate) use adopting::{Indexing, Placed};
+pub(crate) use adopting::{Filling, Indexing, Placed, PlacedCounts};
 pub use pages::PageContent;
+pub(crate) use slots::SlotsPart;
 pub use space::LostDevice;
 
 /// A cache device as the store sees it.
@@ -707,6 +710,16 @@ impl Store {
     pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
         self.ghosts_of(disk, hash).is_some_and(|segment| self.ghosts.take(segment, hash))
+    }
+
+    /// Returns the addresses of the memory that most of it will take if all prepared segments are full.
+    pub(crate) fn memory_to_fill(&self) -> Vec<Range<usize>> {
+        let devices = self.devices.iter().flatten();
+        let prepared: usize = devices.clone().map(|device| device.prepared as usize).sum();
+        let slots = devices.map(|device| self.slots.addresses(device.first_segment, device.prepared));
+        // The entries of few segments are everywhere in the index.
+        let index = (2 * prepared >= self.segments.len()).then(|| self.index.addresses());
+        slots.chain(index).collect()
     }
 
     /// Returns the bytes of memory that the store takes.

@@ -15,6 +15,8 @@
 //!   its slots has the flag.
 //! - If more than half of a segment's slots have the same high bits, these are the usual high bits of the segment.
 
+use std::ops::Range;
+
 use super::segment::SegmentNo;
 use super::slot::{EVERY_SECTOR, Parts, Slot, SlotNo, Status};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -61,6 +63,25 @@ pub struct Slots {
     others_bytes: usize,
 }
 
+/// The slots of one segment, to be changed. They are named by their index in it.
+pub struct SegmentSlots<'a> {
+    slots: &'a mut [Packed],
+    usual_high: &'a mut u16,
+    others: &'a mut Option<Box<Others>>,
+    others_bytes: &'a mut usize,
+}
+
+/// The slots of some neighbouring segments, to be filled while others are.
+pub struct SlotsPart<'a> {
+    /// The number of the first segment.
+    first: SegmentNo,
+    slots: &'a mut [Packed],
+    usual_highs: &'a mut [u16],
+    others: &'a mut [Option<Box<Others>>],
+    /// By how many bytes [`Others`] have grown.
+    pub others_bytes: usize,
+}
+
 /// Writes a slot in two steps that overlap, without composing it elsewhere.
 #[inline]
 fn pack(packed: &mut Packed, head: u64, tail: u64) {
@@ -76,6 +97,24 @@ fn pack(packed: &mut Packed, head: u64, tail: u64) {
 fn unpack(packed: &Packed) -> (u64, u64) {
     let head = packed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) & HEAD_MASK;
     (head, packed.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}
+
+/// Returns valid sectors and high bits of a slot with the flag.
+fn differing(others: Option<&Others>, at: usize, usual: u16) -> (u8, u16) {
+    others.map_or((EVERY_SECTOR, usual), |others| {
+        (others.masks[at], others.highs.as_ref().map_or(usual, |highs| highs.each[at]))
+    })
+}
+
+/// Returns a slot; `differing` returns valid sectors and high bits if it has the flag.
+#[inline]
+fn slot_of(packed: &Packed, usual: u16, differing: impl FnOnce() -> (u8, u16)) -> Slot {
+    let (head, tail) = unpack(packed);
+    if head == 0 {
+        return Slot::default();
+    }
+    let (mask, seq_high) = if head & DIFFERS == 0 { (EVERY_SECTOR, usual) } else { differing() };
+    Slot::from_parts(Parts { head: head & !DIFFERS, mask, seq_high, tail })
 }
 
 impl Others {
@@ -127,17 +166,11 @@ impl Slots {
     /// Returns a slot.
     #[inline]
     pub fn get(&self, number: SlotNo) -> Slot {
-        let (head, tail) = unpack(&self.slots[number.0 as usize]);
-        if head == 0 {
-            return Slot::default();
-        }
         let segment = number.segment().0 as usize;
-        let (mask, seq_high) = if head & DIFFERS == 0 {
-            (EVERY_SECTOR, self.usual_highs[segment])
-        } else {
-            self.differing(segment, number.in_segment())
-        };
-        Slot::from_parts(Parts { head: head & !DIFFERS, mask, seq_high, tail })
+        let usual = self.usual_highs[segment];
+        slot_of(&self.slots[number.0 as usize], usual, || {
+            differing(self.others[segment].as_deref(), number.in_segment(), usual)
+        })
     }
 
     /// Reads a slot's memory, which may be in two cache lines, to bring it into the processor's cache. The value has no
@@ -148,96 +181,55 @@ impl Slots {
         packed[0] ^ packed[SLOT_BYTES - 1]
     }
 
-    /// Returns valid sectors and high bits of a slot with the flag.
-    fn differing(&self, segment: usize, at: usize) -> (u8, u16) {
-        let usual = self.usual_highs[segment];
-        self.others[segment].as_ref().map_or((EVERY_SECTOR, usual), |others| {
-            (others.masks[at], others.highs.as_ref().map_or(usual, |highs| highs.each[at]))
-        })
+    /// Returns the slots of a segment.
+    #[inline]
+    pub fn segment(&mut self, segment: SegmentNo) -> SegmentSlots<'_> {
+        let at = segment.0 as usize;
+        SegmentSlots {
+            slots: &mut self.slots[at * PER_SEGMENT..][..PER_SEGMENT],
+            usual_high: &mut self.usual_highs[at],
+            others: &mut self.others[at],
+            others_bytes: &mut self.others_bytes,
+        }
     }
 
     /// Sets a slot.
     #[inline]
     pub fn set(&mut self, number: SlotNo, slot: Slot) {
-        let had_flag = unpack(&self.slots[number.0 as usize]).0 & DIFFERS != 0;
-        if slot.status() == Status::Blank {
-            debug_assert_eq!(slot, Slot::default());
-            self.slots[number.0 as usize] = [0; SLOT_BYTES];
-            if had_flag {
-                self.change_others(number, true, None);
-            }
-        } else {
-            self.write(number, slot, had_flag);
-        }
+        self.segment(number.segment()).set(number.in_segment(), slot);
     }
 
-    /// Sets a blank slot to one that is not blank, without reading it first. In memory that was never written to, the
-    /// read would cause one page fault, and the write a second one that interrupts all other threads.
+    /// See [`SegmentSlots::fill`].
     #[inline]
     pub fn fill(&mut self, number: SlotNo, slot: Slot) {
-        debug_assert!(self.get(number).status() == Status::Blank && slot.status() != Status::Blank);
-        self.write(number, slot, false);
+        self.segment(number.segment()).fill(number.in_segment(), slot);
     }
 
-    #[inline]
-    fn write(&mut self, number: SlotNo, slot: Slot, had_flag: bool) {
-        let parts = slot.parts();
-        let usual = self.usual_highs[number.segment().0 as usize];
-        let differs = parts.mask != EVERY_SECTOR || parts.seq_high != usual;
-        let is_recorded = had_flag
-            && differs
-            && self.differing(number.segment().0 as usize, number.in_segment())
-                == (parts.mask, parts.seq_high);
-        let head = parts.head | if differs { DIFFERS } else { 0 };
-        pack(&mut self.slots[number.0 as usize], head, parts.tail);
-        if (differs || had_flag) && !is_recorded {
-            self.change_others(number, had_flag, differs.then_some(&parts));
-        }
-    }
-
-    /// Sets the usual high bits of a segment whose slots are all blank to those of a slot that it will contain. Without
-    /// this, filling a segment when the high bits are not 0 would put each of its first slots in the additional table.
+    /// See [`SegmentSlots::expect`].
     pub fn expect(&mut self, segment: SegmentNo, slot: &Slot) {
-        debug_assert!(self.others[segment.0 as usize].is_none() && slot.status() != Status::Blank);
-        self.usual_highs[segment.0 as usize] = slot.parts().seq_high;
+        self.segment(segment).expect(slot);
     }
 
-    /// Updates the differing fields of a slot: `parts` if a field differs now. `had_flag` says that a field differed
-    /// before.
-    #[cold]
-    fn change_others(&mut self, number: SlotNo, had_flag: bool, parts: Option<&Parts>) {
-        let (segment, at) = (number.segment().0 as usize, number.in_segment());
-        let (usual, entry) = (self.usual_highs[segment], &mut self.others[segment]);
-        self.others_bytes -= entry.as_ref().map_or(0, |others| others.bytes());
-        let others = entry
-            .get_or_insert_with(|| Box::new(Others { flagged: 0, masks: [0; PER_SEGMENT], highs: None }));
-        if had_flag {
-            others.remove(at, usual);
-        }
-        if let Some(parts) = parts {
-            others.add(at, parts, usual);
-        }
-        let many = others.highs.as_ref().is_some_and(|highs| usize::from(highs.differing) > PER_SEGMENT / 2);
-        if others.flagged == 0 {
-            *entry = None;
-        }
-        self.others_bytes += entry.as_ref().map_or(0, |others| others.bytes());
-        if let Some(parts) = parts.filter(|_| many) {
-            self.change_usual_high(number.segment(), parts.seq_high);
-        }
+    /// Returns the slots from a segment on in parts of this many segments. [`Slots::grown`] must be told by how much the
+    /// parts have grown.
+    pub fn parts(&mut self, first: SegmentNo, segments: usize) -> impl Iterator<Item = SlotsPart<'_>> {
+        let at = first.0 as usize;
+        let slots = self.slots[at * PER_SEGMENT..].chunks_mut(segments * PER_SEGMENT);
+        let highs = self.usual_highs[at..].chunks_mut(segments);
+        let others = self.others[at..].chunks_mut(segments);
+        let firsts = (first.0..).step_by(segments).map(SegmentNo);
+        firsts.zip(slots.zip(highs.zip(others))).map(|(first, (slots, (usual_highs, others)))| SlotsPart {
+            first,
+            slots,
+            usual_highs,
+            others,
+            others_bytes: 0,
+        })
     }
 
-    /// Makes high bits the usual ones of a segment, if more than half of its slots have them.
-    fn change_usual_high(&mut self, segment: SegmentNo, high: u16) {
-        let numbers = (segment.0 * SLOTS_PER_SEGMENT..(segment.0 + 1) * SLOTS_PER_SEGMENT).map(SlotNo);
-        let all: Vec<(SlotNo, Slot)> = numbers.map(|number| (number, self.get(number))).collect();
-        let has_high = |slot: &Slot| slot.status() != Status::Blank && slot.parts().seq_high == high;
-        if all.iter().filter(|(_, slot)| has_high(slot)).count() <= PER_SEGMENT / 2 {
-            return;
-        }
-        all.iter().for_each(|(number, _)| self.set(*number, Slot::default()));
-        self.usual_highs[segment.0 as usize] = high;
-        all.into_iter().for_each(|(number, slot)| self.set(number, slot));
+    /// Counts the growth of parts.
+    pub fn grown(&mut self, others_bytes: usize) {
+        self.others_bytes += others_bytes;
     }
 
     /// Copies the slots of a segment, which are blank so far, from another table.
@@ -250,6 +242,13 @@ impl Slots {
         self.others_bytes += self.others[at].as_ref().map_or(0, |others| others.bytes());
     }
 
+    /// Returns the addresses of the slots of segments.
+    pub fn addresses(&self, first: SegmentNo, segments: u32) -> Range<usize> {
+        let slots = &self.slots[first.0 as usize * PER_SEGMENT..][..segments as usize * PER_SEGMENT];
+        let range = slots.as_ptr_range();
+        range.start.addr()..range.end.addr()
+    }
+
     /// Returns the bytes of memory that the table takes once every slot was used. What differs in slots is counted as it
     /// is now.
     pub fn bytes(&self) -> usize {
@@ -257,6 +256,108 @@ impl Slots {
             + size_of_val(&self.usual_highs[..])
             + size_of_val(&self.others[..])
             + self.others_bytes
+    }
+}
+
+impl SlotsPart<'_> {
+    /// Returns the slots of one of the segments.
+    pub fn segment(&mut self, segment: SegmentNo) -> SegmentSlots<'_> {
+        let at = (segment.0 - self.first.0) as usize;
+        SegmentSlots {
+            slots: &mut self.slots[at * PER_SEGMENT..][..PER_SEGMENT],
+            usual_high: &mut self.usual_highs[at],
+            others: &mut self.others[at],
+            others_bytes: &mut self.others_bytes,
+        }
+    }
+}
+
+impl SegmentSlots<'_> {
+    /// Returns valid sectors and high bits of a slot with the flag.
+    fn differing(&self, at: usize) -> (u8, u16) {
+        differing(self.others.as_deref(), at, *self.usual_high)
+    }
+
+    #[inline]
+    fn set(&mut self, at: usize, slot: Slot) {
+        let had_flag = unpack(&self.slots[at]).0 & DIFFERS != 0;
+        if slot.status() == Status::Blank {
+            debug_assert_eq!(slot, Slot::default());
+            self.slots[at] = [0; SLOT_BYTES];
+            if had_flag {
+                self.change_others(at, true, None);
+            }
+        } else {
+            self.write(at, slot, had_flag);
+        }
+    }
+
+    /// Sets a blank slot to one that is not blank, without reading it first. In memory that was never written to, the
+    /// read would cause one page fault, and the write a second one that interrupts all other threads.
+    #[inline]
+    pub fn fill(&mut self, at: usize, slot: Slot) {
+        debug_assert!(self.get(at).status() == Status::Blank && slot.status() != Status::Blank);
+        self.write(at, slot, false);
+    }
+
+    /// Sets the usual high bits to those of a slot that the segment, all blank so far, will contain. Without this, filling
+    /// it when the high bits are not 0 would put each of its first slots in the additional table.
+    pub fn expect(&mut self, slot: &Slot) {
+        debug_assert!(self.others.is_none() && slot.status() != Status::Blank);
+        *self.usual_high = slot.parts().seq_high;
+    }
+
+    #[inline]
+    fn write(&mut self, at: usize, slot: Slot, had_flag: bool) {
+        let parts = slot.parts();
+        let differs = parts.mask != EVERY_SECTOR || parts.seq_high != *self.usual_high;
+        let is_recorded = had_flag && differs && self.differing(at) == (parts.mask, parts.seq_high);
+        let head = parts.head | if differs { DIFFERS } else { 0 };
+        pack(&mut self.slots[at], head, parts.tail);
+        if (differs || had_flag) && !is_recorded {
+            self.change_others(at, had_flag, differs.then_some(&parts));
+        }
+    }
+
+    /// Updates the differing fields of a slot: `parts` if a field differs now. `had_flag` says that a field differed
+    /// before.
+    #[cold]
+    fn change_others(&mut self, at: usize, had_flag: bool, parts: Option<&Parts>) {
+        let usual = *self.usual_high;
+        *self.others_bytes -= self.others.as_ref().map_or(0, |others| others.bytes());
+        let others = self
+            .others
+            .get_or_insert_with(|| Box::new(Others { flagged: 0, masks: [0; PER_SEGMENT], highs: None }));
+        if had_flag {
+            others.remove(at, usual);
+        }
+        if let Some(parts) = parts {
+            others.add(at, parts, usual);
+        }
+        let many = others.highs.as_ref().is_some_and(|highs| usize::from(highs.differing) > PER_SEGMENT / 2);
+        if others.flagged == 0 {
+            *self.others = None;
+        }
+        *self.others_bytes += self.others.as_ref().map_or(0, |others| others.bytes());
+        if let Some(parts) = parts.filter(|_| many) {
+            self.change_usual_high(parts.seq_high);
+        }
+    }
+
+    fn get(&self, at: usize) -> Slot {
+        slot_of(&self.slots[at], *self.usual_high, || self.differing(at))
+    }
+
+    /// Makes high bits the usual ones, if more than half of the slots have them.
+    fn change_usual_high(&mut self, high: u16) {
+        let all: Vec<Slot> = (0..PER_SEGMENT).map(|at| self.get(at)).collect();
+        let has_high = |slot: &Slot| slot.status() != Status::Blank && slot.parts().seq_high == high;
+        if all.iter().filter(|slot| has_high(slot)).count() <= PER_SEGMENT / 2 {
+            return;
+        }
+        (0..all.len()).for_each(|at| self.set(at, Slot::default()));
+        *self.usual_high = high;
+        all.into_iter().enumerate().for_each(|(at, slot)| self.set(at, slot));
     }
 }
 

@@ -189,8 +189,6 @@ pub enum Bug {
     MissTakeover,
     /// A disk is taken over although a reachable host has dirty blocks of it.
     TakeFromHolder,
-    /// Blocks of a dead host that is being given up are written to the origin before the record says so.
-    GiveUpEarly,
     /// When a disk is passed on, the blocks that are kept for its next owner become void.
     VoidKept,
     /// A disk is taken over although a host that answers has a complete replica of it.
@@ -299,7 +297,7 @@ pub const OF_MIGRATION: &[Bug] = &[
 ];
 
 /// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
-pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::GiveUpEarly, Bug::VoidKept];
+pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
 
 /// Mistakes of replicas among many hosts, that the simulator of a cluster with replicas must catch.
 pub const OF_PLACES: &[Bug] = &[Bug::YieldReplica, Bug::LeaveReplica, Bug::StayOnDrained];

@@ -222,10 +222,10 @@ fn knows_all(host: &Haversack<'_>) -> Result<bool> {
     Ok(hosts.as_array().is_some_and(|hosts| hosts.iter().all(|host| host["is_connected"] == true)))
 }
 
-/// A take-over fails after one of the other hosts has recorded it. The dead host comes back, and still owns the disk.
+/// A takeover fails after one of the other hosts has recorded it. The dead host comes back, and still owns the disk.
 #[test]
 fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
-    test("a take-over that fails half-way", |place| {
+    test("a takeover that fails half-way", |place| {
         let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", MIB)?)?;
         let hosts = Hosts::new(place, &["alpha", "beta", "gamma", "delta"])?;
         let places = [place.host("a")?, place.host("b")?, place.host("c")?, place.host("d")?];
@@ -270,7 +270,7 @@ fn a_take_over_that_came_to_nothing_takes_no_disk_away() {
         }
         let error = beta.refused(&OWN)?;
         check(error.contains("'alpha' answers, and has it"), format!("taken from its owner: {error}"))?;
-        // Gamma, which has recorded the take-over, does not keep the disk from moving there.
+        // Gamma, which has recorded the takeover, does not keep the disk from moving there.
         drop(guest);
         gamma.kill()?;
         gamma.settings().disks = disk("from = \"alpha\"");

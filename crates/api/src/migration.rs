@@ -178,7 +178,7 @@ pub struct OwnDisk {
     pub owner_stopped: bool,
 }
 
-/// What a take-over of a disk would mean.
+/// What a takeover of a disk would mean.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Takeover {
     /// Name of the disk.
@@ -292,12 +292,12 @@ pub struct KeptReplica {
 }
 
 impl KeptReplica {
-    /// Whether a take-over can use it at all.
+    /// Whether a takeover can use it at all.
     pub fn is_usable(&self) -> bool {
         self.is_complete && !self.is_void
     }
 
-    /// Whether a take-over uses it. One that is not certain is used only if the operator says that the owner has stopped before it
+    /// Whether a takeover uses it. One that is not certain is used only if the operator says that the owner has stopped before it
     /// could continue without it.
     pub fn is_used(&self, owner_stopped: bool) -> bool {
         self.is_usable() && (self.is_certain || owner_stopped)

@@ -175,7 +175,7 @@ pub enum Bug {
     AssumeNothing,
     /// A disk that is taken back from a dead host keeps its clean blocks.
     RetakeClean,
-    /// A disk is served after a take-over while a part of its replica is only staged.
+    /// A disk is served after a takeover while a part of its replica is only staged.
     RetakeStaged,
     /// A flush does not wait for the replica.
     FlushUnreplicated,
@@ -296,7 +296,7 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::UseUncertain,
 ];
 
-/// Mistakes of take-overs among many hosts, that the simulator of a cluster must catch.
+/// Mistakes of takeovers among many hosts, that the simulator of a cluster must catch.
 pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
 
 /// Mistakes of replicas among many hosts, that the simulator of a cluster with replicas must catch.

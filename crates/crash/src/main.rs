@@ -201,7 +201,7 @@ fn many(arguments: &Arguments) -> RunReport {
 
 fn tell(counts: &Counts, time: Duration) {
     println!(
-        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} blocks lent, {} of them read and {} loans freed, {} owners replaced by complete replicas, {} take-overs in a cluster of which {} recorded a loss, {} faults, {} sectors verified, {:.1} s",
+        "{} kills and {} power cuts ({} while opening), {} starts from a checkpoint, {} I/Os, {} requests ({} failed by faults), {} management jobs, {} times blocks of a base shared, {} blocks lent, {} of them read and {} loans freed, {} owners replaced by complete replicas, {} takeovers in a cluster of which {} recorded a loss, {} faults, {} sectors verified, {:.1} s",
         counts.kills,
         counts.cuts,
         counts.crashes_in_open,

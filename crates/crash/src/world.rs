@@ -207,7 +207,7 @@ pub struct Counts {
     pub replicas: u64,
     /// Disks taken over by force in a cluster.
     pub takeovers: u64,
-    /// Of these take-overs, those in which a loss was recorded.
+    /// Of these takeovers, those in which a loss was recorded.
     pub losses: u64,
     /// Requests that ended with an error.
     pub errors: u64,

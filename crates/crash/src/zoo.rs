@@ -14,7 +14,7 @@ pub enum Bug {
     Migration(core::Bug),
     /// A mistake of the cluster, for the simulator of five hosts and an etcd.
     Cluster(cluster::Bug),
-    /// A mistake of take-overs in a cluster, for the same simulator.
+    /// A mistake of takeovers in a cluster, for the same simulator.
     Takeover(core::Bug),
     /// Of replicas in a cluster: the same, with replicas.
     Place(core::Bug),

@@ -276,8 +276,8 @@ fn no_seed_of_two_hosts_that_once_failed_fails_again() {
 
 /// Seeds of the simulator of two hosts with replicas, and what they showed.
 const REPLICAS: &[(u64, &str)] = &[
-    (753, "what was only staged of a replica is served after a take-over, and lost in a power cut"),
-    (19430, "what was only staged of a replica is served after a take-over, and lost in a power cut"),
+    (753, "what was only staged of a replica is served after a takeover, and lost in a power cut"),
+    (19430, "what was only staged of a replica is served after a takeover, and lost in a power cut"),
     (1576, "a host that takes a disk over with its replica waits for the dead one"),
 ];
 
@@ -297,13 +297,13 @@ const CLUSTER: &[(u64, &str)] = &[
     (500000245, "a host that gives up a dead one waits for space that blocks of disks taken from it hold"),
     (
         734000031,
-        "a bug of the simulator: the note of a failed take-over prevented the next take-over of the disk",
+        "a bug of the simulator: the note of a failed takeover prevented the next takeover of the disk",
     ),
     (750000567, "two hosts that take a disk over in the same second have the same epoch"),
-    (734000268, "a host that knows nothing of a take-over passes on an old grant, and nobody tells it"),
+    (734000268, "a host that knows nothing of a takeover passes on an old grant, and nobody tells it"),
     (
         519,
-        "a bug of the simulator: no host took a disk over, as all had noted a take-over that came to nothing",
+        "a bug of the simulator: no host took a disk over, as all had noted a takeover that came to nothing",
     ),
     (2239, "a bug of the simulator: a fenced host repeated a refused write for ever, in no time"),
     (
@@ -321,7 +321,7 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
     (54, "a host that was cut off from an owner keeps its replica for ever when the disk has moved on"),
     (
         9300117,
-        "a failed take-over makes a certain replica void, but the replica is used although the disk is taken over without it",
+        "a failed takeover makes a certain replica void, but the replica is used although the disk is taken over without it",
     ),
 ];
 
@@ -367,7 +367,7 @@ fn a_cluster_of_five_hosts_holds_what_it_promises() {
     let reports: Vec<_> = (1..=16).map(cluster::run_seed).collect();
     let violations: Vec<_> = reports.iter().flat_map(|report| report.violations.clone()).collect();
     assert!(violations.is_empty(), "{}", violations.join("\n"));
-    // The runs must have crashes, faults, moves and take-overs.
+    // The runs must have crashes, faults, moves and takeovers.
     let sum = |of: fn(&haversack_crash::RunReport) -> u64| reports.iter().map(of).sum::<u64>();
     assert!(sum(|report| report.points) > 100 && sum(|report| report.counts.faults) > 100);
     assert!(sum(|report| report.counts.jobs) > 10, "hardly any VM was moved");

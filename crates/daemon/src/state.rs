@@ -66,7 +66,7 @@ pub struct RememberedDisk {
 struct TakenOver {
     /// That host's identity.
     by: u64,
-    /// The epoch of the take-over.
+    /// The epoch of the takeover.
     epoch: u64,
 }
 
@@ -221,7 +221,7 @@ impl State {
         memory.taken_over.get(&disk.to_string()).map(|taken| (HostId(taken.by), taken.epoch))
     }
 
-    /// Records that hosts have taken disks over: each disk, the host, and its epoch. A known take-over with a later
+    /// Records that hosts have taken disks over: each disk, the host, and its epoch. A known takeover with a later
     /// epoch stays.
     ///
     /// # Errors

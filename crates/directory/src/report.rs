@@ -119,7 +119,7 @@ pub fn changes(report: &Report, view: &View, me: &str, lease: i64, now: Instant)
 
 /// Whether an entry with the given host and epoch takes precedence over this host's entry. This host may have taken a
 /// disk over by force, lost its record, and attached the disk as a new one. Even then, its old entry stays: it may be
-/// the only thing that tells a former owner of the take-over.
+/// the only thing that tells a former owner of the takeover.
 fn is_better(host: &str, epoch: u64, mine: &DiskRecord) -> bool {
     let is_evidence = mine.epoch > 0 && epoch >= least_forced_epoch(mine.epoch);
     let is_others = host != mine.host && epoch >= mine.epoch;
@@ -369,7 +369,7 @@ mod tests {
             (changes.writes.len(), changes.conflicts.len())
         };
         let forced = least_forced_epoch(3);
-        // The disk was attached as a new one, after a take-over by this host or by another one.
+        // The disk was attached as a new one, after a takeover by this host or by another one.
         assert_eq!(with(3, disk("alpha", forced)), (0, 1));
         assert_eq!(with(3, disk("beta", forced)), (0, 1));
         assert_eq!(with(forced + 1, disk("alpha", forced)), (1, 0));

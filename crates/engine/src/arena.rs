@@ -246,7 +246,7 @@ impl ArenaHandle {
     }
 
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
-    /// host. `epoch` must come from [`haversack_ownership::forced_epoch`]. The take-over is complete when
+    /// host. `epoch` must come from [`haversack_ownership::forced_epoch`]. The takeover is complete when
     /// [`PoolHandle::migration_status`] says so. A replica that this host has of the owner's dirty blocks is dropped, even if it is
     /// certain. **Fence all hosts that may own the disk first.**
     ///

@@ -247,7 +247,7 @@ pub enum EngineError {
     /// The disk was attached without other hosts that it could move to.
     #[error("the disk does not move between hosts: it was attached when no other host was configured")]
     DoesNotMove,
-    /// A take-over was to use a replica.
+    /// A takeover was to use a replica.
     #[error("there is no complete replica of the disk's dirty blocks here")]
     NoReplica,
     /// The pool holds nothing of the disk.

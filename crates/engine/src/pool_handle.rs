@@ -210,7 +210,7 @@ impl PoolHandle {
     }
 
     /// Records that another host has taken a disk over, or is about to: this host no longer serves or cleans the disk.
-    /// Returns whether the take-over is recorded, or was known before; otherwise the call must be repeated.
+    /// Returns whether the takeover is recorded, or was known before; otherwise the call must be repeated.
     ///
     /// # Errors
     /// The pool has stopped.

@@ -177,7 +177,7 @@ fn a_disk_is_taken_back_from_a_dead_owner() {
     assert!(held > 0, "what was held is served");
 }
 
-/// A host that waits for the disk has missed the take-over, and learns of it while copies are being sent to it.
+/// A host that waits for the disk has missed the takeover, and learns of it while copies are being sent to it.
 #[test]
 fn a_host_that_waits_hears_who_has_taken_the_disk_over() {
     let shared = Place::new("takeover");

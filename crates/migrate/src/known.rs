@@ -1,9 +1,9 @@
 //! What a host answers when it is asked who owns a disk, and what other hosts conclude from the answer in a forced
-//! take-over.
+//! takeover.
 //!
 //! Invariants
 //! - A report that a disk was taken over is trusted only if it comes from a host that has, or had, the disk: other
-//!   hosts may have recorded a take-over that failed later.
+//!   hosts may have recorded a takeover that failed later.
 //! - A disk is never taken from a host that answers and has the disk, or has dirty blocks of it that are needed.
 
 use haversack_core::bugs::{Bug, planted};
@@ -48,7 +48,7 @@ impl KnownBefore {
     /// Returns the epochs to remember of a record that is about to be overwritten, if the record says anything certain.
     pub fn of(owner: KnownOwner) -> Option<KnownBefore> {
         match owner {
-            // The noted take-over may have failed.
+            // The noted takeover may have failed.
             KnownOwner::Unknown | KnownOwner::Overtaken { .. } => None,
             _ => Some(KnownBefore { epoch: owner.epoch(), had: owner.held_under() }),
         }
@@ -172,8 +172,8 @@ impl KnownOwner {
 }
 
 /// Returns the highest epoch under which any host has the disk, or may have had it, according to the hosts that answer.
-/// A take-over that a host has only noted counts, unless the host that began the take-over is `me` or answers as well:
-/// then only what that host says of itself counts, since the take-over may have failed.
+/// A takeover that a host has only noted counts, unless the host that began the takeover is `me` or answers as well:
+/// then only what that host says of itself counts, since the takeover may have failed.
 pub fn newest_epoch(me: HostId, answers: &[(HostId, HostRecord)]) -> u64 {
     answers.iter().map(|(_, record)| counted_epoch(me, answers, record)).max().unwrap_or(0)
 }
@@ -193,7 +193,7 @@ pub struct LaterTakeover {
     pub by: Option<HostId>,
 }
 
-/// Returns who knows of a take-over of the disk by force since host `me` had it, or released it, under the epoch `known`.
+/// Returns who knows of a takeover of the disk by force since host `me` had it, or released it, under the epoch `known`.
 /// Dirty blocks on host `me` would then replace newer data. Which answers count is as in [`newest_epoch`].
 pub fn later_takeover(me: HostId, known: u64, answers: &[(HostId, HostRecord)]) -> Option<LaterTakeover> {
     let counted = |answer: &&(HostId, HostRecord)| counted_epoch(me, answers, &answer.1);
@@ -203,7 +203,7 @@ pub fn later_takeover(me: HostId, known: u64, answers: &[(HostId, HostRecord)]) 
     (epoch >= least_forced_epoch(known)).then_some(LaterTakeover { known_to: *known_to, by })
 }
 
-/// Whether a take-over by another host concerns a host with this record: the host owns the disk, or has blocks for its
+/// Whether a takeover by another host concerns a host with this record: the host owns the disk, or has blocks for its
 /// owner.
 pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let holds = matches!(info.moved, Moved::Peer { .. } | Moved::Replica { .. });
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             forgotten(forced).news(true, 1),
             Some(forced),
-            "an owner that was dead learns of a take-over"
+            "an owner that was dead learns of a takeover"
         );
         let has = HostRecord { owner: KnownOwner::Me { epoch: 10 }, ..forgotten(2) };
         assert_eq!((has.news(true, 1), has.news(true, 10), has.news(false, 1)), (Some(10), None, None));

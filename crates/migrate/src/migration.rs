@@ -173,7 +173,7 @@ pub struct Migration {
     /// Guests occupy this host.
     pub(crate) is_busy: bool,
     pub(crate) copies: u64,
-    /// A take-over by force that has begun.
+    /// A takeover by force that has begun.
     pub(crate) pending: Option<Pending>,
     /// Why the disk cannot be attached or claimed.
     pub(crate) problem: Option<ManageError>,

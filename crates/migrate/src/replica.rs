@@ -24,7 +24,7 @@ const SILENT_LEASES: u64 = 2;
 /// Beats whose return extends the lease.
 const MOST_BEATS: usize = 256;
 
-/// A replica that this host has, for people and for a take-over.
+/// A replica that this host has, for people and for a takeover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaStatus {
     /// The owner.
@@ -139,13 +139,13 @@ impl Migration {
             || self.disk.is_some() && matches!(self.ownership.record(), Record::Released { .. })
     }
 
-    /// Makes the next take-over use this host's replica, if the replica is complete. The owner must have died, or been
+    /// Makes the next takeover use this host's replica, if the replica is complete. The owner must have died, or been
     /// fenced, before it continued without the replica: the replica was certain then, or the operator says so.
     pub fn trust_replica(&mut self) {
         self.trusts_replica = true;
     }
 
-    /// Whether a take-over may use the blocks on this host: they are not a replica, or the replica is complete and
+    /// Whether a takeover may use the blocks on this host: they are not a replica, or the replica is complete and
     /// trusted. A certain replica must be trusted, too: only the caller of [`Migration::trust_replica`] has asked the
     /// other hosts whether the disk has moved on.
     pub(crate) fn uses_replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros, trusts: bool) -> bool {

@@ -13,7 +13,7 @@
 //! - A host with an old replica asks the owner when it has heard nothing from the owner for a while. The owner then
 //!   tells the host to drop the replica, even if the disk has moved on. An owner that has lost dirty blocks does not.
 //! - After a restart, the owner serves the disk only when its replica has ended. Otherwise a guest could read an older
-//!   version than the replica has, and a take-over would bring the replica's version back.
+//!   version than the replica has, and a takeover would bring the replica's version back.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Taking a disk over from permanently dead hosts, and handling a take-over by another host.
+//! Taking a disk over from permanently dead hosts, and handling a takeover by another host.
 //!
 //! Invariants
 //! - Nothing that a dead host has sent is used when the disk is taken over: neither its list of blocks nor its copies.
@@ -11,7 +11,7 @@ use haversack_ownership::{Record, Step};
 use crate::migration::{Migration, Task};
 use crate::output::Output;
 
-/// A take-over that waits until the disk is attached.
+/// A takeover that waits until the disk is attached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     epoch: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Pending {
 
 impl Migration {
     /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence
-    /// on a dead host. **The hosts that may own the disk must be fenced first.** The take-over is complete when the
+    /// on a dead host. **The hosts that may own the disk must be fenced first.** The takeover is complete when the
     /// record says so. A replica that is here is dropped unless [`Migration::trust_replica`] was called just before.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Migration {
         }
     }
 
-    /// Continues a take-over that has waited until the disk was attached.
+    /// Continues a takeover that has waited until the disk was attached.
     pub(crate) fn go_on_taking_over<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         if self.task != Task::Idle {
             return;

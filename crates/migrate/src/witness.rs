@@ -6,7 +6,7 @@
 //!
 //! Only an epoch that was taken by force counts, as for a host that was told to forget the disk ([`HostRecord::news`]):
 //! a new disk with the same identity begins with a low epoch, while the directory may still have the entry of the old
-//! disk. Only a take-over by force can go unnoticed: when a disk moves by agreement, the former owner has a record of
+//! disk. Only a takeover by force can go unnoticed: when a disk moves by agreement, the former owner has a record of
 //! that.
 //!
 //! [`HostRecord::news`]: crate::HostRecord::news

@@ -1,7 +1,7 @@
 //! Epochs that are taken by force: without the host that may have had the last one.
 //!
 //! Invariants
-//! - A forced epoch is higher than any that earlier take-overs have led to, whether they are known or not.
+//! - A forced epoch is higher than any that earlier takeovers have led to, whether they are known or not.
 //! - Two hosts that take a disk over in the same second have different epochs, except with a probability of 2^-22, so that
 //!   the one with the lower epoch yields when it hears of the other.
 
@@ -12,7 +12,7 @@ const EPOCHS_A_SECOND: u64 = 1 << 24;
 /// The part of a forced epoch that depends on the host has this many bits: a quarter of the epochs of a second.
 const HOST_BITS: u32 = 22;
 
-/// Returns the lowest epoch that a take-over by force can have if `known` is the highest epoch that was known.
+/// Returns the lowest epoch that a takeover by force can have if `known` is the highest epoch that was known.
 pub fn least_forced_epoch(known: u64) -> u64 {
     known.saturating_add(EPOCHS_A_SECOND)
 }

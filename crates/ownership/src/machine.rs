@@ -132,7 +132,7 @@ pub(crate) enum Flaw {
     ServeOvertaken,
     /// A disk is taken over under the epoch that its next owner would have had.
     NextEpoch,
-    /// A host's unconfirmed note of another host's take-over is accepted.
+    /// A host's unconfirmed note of another host's takeover is accepted.
     BelieveRumour,
     /// A host with dirty blocks gives them only to the host that it has released the disk to.
     KnowOnlyTaker,

@@ -138,8 +138,8 @@ impl State {
         host.up && !host.fenced && host.side.may_serve()
     }
 
-    /// Returns what the other hosts know about a take-over that this one does not know of. Their notes of another
-    /// host's take-over do not count: it may have been abandoned.
+    /// Returns what the other hosts know about a takeover that this one does not know of. Their notes of another
+    /// host's takeover do not count: it may have been abandoned.
     fn newer_than(&self, id: HostId) -> Option<(HostId, u64)> {
         let others = self.hosts.iter().filter(|(other, host)| **other != id && host.up);
         let believes = self.hosts[&id].side.flaw == Some(Flaw::BelieveRumour);
@@ -181,7 +181,7 @@ impl State {
                 if !depends {
                     return None;
                 }
-                // An owner does not need this host's note. But then no third host can object to a later take-over.
+                // An owner does not need this host's note. But then no third host can object to a later takeover.
                 self.unnoted = true;
                 continue;
             }
@@ -266,7 +266,7 @@ impl State {
     }
 
     /// A host reads in the directory that another host has taken an epoch by force, and acts on it. The operator ends
-    /// the host's fencing once it knows of the take-over, even if other hosts are down.
+    /// the host's fencing once it knows of the takeover, even if other hosts are down.
     fn read(&mut self, id: HostId) -> Option<()> {
         let (by, epoch) = self.published.filter(|(by, epoch)| *by != id && *epoch >= FORCED)?;
         let host = self.host(id);
@@ -507,7 +507,7 @@ impl Model for World {
             Action::Tell(id) => {
                 let is_known = state.hosts.values().all(|host| host.up && !host.forces);
                 let Some((by, epoch)) = state.newer_than(id) else {
-                    // The take-over has failed, and the operator sees that.
+                    // The takeover has failed, and the operator sees that.
                     state.host(id).fenced = !is_known;
                     return (state != *last).then_some(state);
                 };
@@ -674,7 +674,7 @@ fn dead_end(world: &World) -> Option<State> {
 
 #[test]
 fn there_is_always_a_way_forward() {
-    // In the last world, a take-over may be abandoned after a third host has recorded it.
+    // In the last world, a takeover may be abandoned after a third host has recorded it.
     let half_way = forcing(3, 0, 1, 1, 1);
     let worlds = [
         world(2, 2, 1, 1, 0),

@@ -51,7 +51,7 @@ impl<'a> Scene<'a> {
         Ok(Self { daemons, tables, _origin: origin })
     }
 
-    /// Takes the disk over on the last host; all others are dead. Waits until the directory shows the take-over, and
+    /// Takes the disk over on the last host; all others are dead. Waits until the directory shows the takeover, and
     /// kills the last host.
     fn take_over_and_die(&mut self) -> Result<()> {
         let last = self.daemons.len() - 1;
@@ -121,7 +121,7 @@ fn a_former_owner_learns_of_a_take_over_from_the_directory() {
     });
 }
 
-/// A host that never had the disk does not take it from a former owner that has not heard of the take-over.
+/// A host that never had the disk does not take it from a former owner that has not heard of the takeover.
 #[test]
 fn a_host_that_the_directory_tells_of_a_take_over_takes_nothing_from_a_former_owner() {
     test("a former owner that misleads no other host", |place| {

@@ -1,4 +1,4 @@
-//! Taking over a disk from a permanently dead host, and handling a take-over by another host.
+//! Taking over a disk from a permanently dead host, and handling a takeover by another host.
 //!
 //! Invariants
 //! - This host's blocks that the origin may lack are kept. Clean blocks are kept only if no other host can

@@ -87,7 +87,7 @@ pub struct Watch {
     connected: BTreeMap<usize, u64>,
     /// Whom it asks for which disk.
     questions: Vec<(usize, usize)>,
-    /// Take-overs that this host has not recorded yet: the disk, the host that took it over, and the epoch.
+    /// Takeovers that this host has not recorded yet: the disk, the host that took it over, and the epoch.
     overtaken: Vec<(usize, usize, u64)>,
     /// Hosts to ask about disks: another host has answered that they have the disk, or had it later than that host.
     leads: BTreeSet<(usize, usize)>,
@@ -110,7 +110,7 @@ impl Watch {
         self.look_at_directory(me, machines, view)?;
         for (other, of) in std::mem::take(&mut self.questions) {
             let record = record_of(machines, owns, other, of);
-            // A host that is taking the disk over is asked again until the take-over has succeeded or failed.
+            // A host that is taking the disk over is asked again until the takeover has succeeded or failed.
             if rng.one_in(3) && !record.is_taking {
                 self.hear(me, machines, other, of, &record)?;
             } else {

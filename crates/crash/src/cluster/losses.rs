@@ -1,4 +1,4 @@
-//! Take-overs in which a loss is recorded instead of accepted: reads of sectors that only the dead host had fail until
+//! Takeovers in which a loss is recorded instead of accepted: reads of sectors that only the dead host had fail until
 //! the sectors are written again.
 //!
 //! After a restart, the host no longer knows most of the lost sectors: its record only says that blocks of the disk are
@@ -41,7 +41,7 @@ impl Cluster {
         there
     }
 
-    /// The take-over is on record, and perhaps a loss with it.
+    /// The takeover is on record, and perhaps a loss with it.
     pub(super) fn note_loss(&mut self, own: &mut Own) -> Flow {
         let Some(only_there) = own.only_there.take() else { return Ok(()) };
         let lost = self.machines.hosts[own.at].lost_sectors(own.of);
@@ -63,7 +63,7 @@ impl Cluster {
         if dies { self.crash(own.at) } else { Ok(()) }
     }
 
-    /// The take-over has failed, or its host has died: it is not known whether a loss is on record.
+    /// The takeover has failed, or its host has died: it is not known whether a loss is on record.
     pub(super) fn suspect_loss(&mut self, own: &mut Own) {
         let Some(only_there) = own.only_there.take() else { return };
         self.forgive(own.of, &only_there);

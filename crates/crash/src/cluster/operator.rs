@@ -1,7 +1,7 @@
 //! Hosts that are off for long, or for ever, and an operator who has other hosts take their disks over.
 //!
 //! The operator sees in the directory which hosts are away and which disks they have, and on the hosts which disks wait for one of
-//! them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it knows of every take-over;
+//! them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it knows of every takeover;
 //! until then it is drained, and no VM is started there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ pub struct Operator {
     often: u64,
     /// Disks that are being taken over.
     pub owns: Vec<Own>,
-    /// Take-overs of disks by hosts that have died meanwhile: whether they are on record is not known.
+    /// Takeovers of disks by hosts that have died meanwhile: whether they are on record is not known.
     unclear: Vec<(usize, usize)>,
     /// Since when a host has been absent from the directory, and for how long it must be.
     absent: Vec<Option<(Micros, Micros)>>,
@@ -111,7 +111,7 @@ impl Operator {
         self.repaired_at[at].is_some()
     }
 
-    /// Whether a take-over of a disk is in progress, or its outcome is unknown.
+    /// Whether a takeover of a disk is in progress, or its outcome is unknown.
     pub(super) fn is_busy_with(&self, of: usize) -> bool {
         self.owns.iter().any(|own| own.of == of) || self.unclear.iter().any(|(unclear, _)| *unclear == of)
     }
@@ -203,7 +203,7 @@ impl Cluster {
     }
 
     /// Bars VMs from all hosts while a host gives up the blocks that it needs from a dead one, and from a host that has
-    /// noted a take-over which then failed.
+    /// noted a takeover which then failed.
     fn bar_vms(&mut self) {
         let mut barred = BTreeSet::new();
         for (vm, disks) in VMS.iter().enumerate() {
@@ -316,7 +316,7 @@ impl Cluster {
                 && peer_of(&self.machines, *at, of).is_some_and(|peer| away.contains(&peer))
         });
         let is_there = entry.is_some_and(|entry| away.contains(&entry));
-        // No host has the disk: a take-over has failed.
+        // No host has the disk: a takeover has failed.
         let is_left = !has_owner && now >= ownerless + LONG_US;
         if depending.is_none() && !is_left && !is_there {
             return Ok(());
@@ -368,7 +368,7 @@ impl Cluster {
     fn heirs(&mut self, of: usize, away: &BTreeSet<usize>) -> Vec<usize> {
         let vm = VMS.iter().position(|disks| disks.contains(&of)).expect("every disk has a VM");
         let is_given_up = self.is_given_up(vm);
-        // The note of a failed take-over does not prevent the next take-over.
+        // The note of a failed takeover does not prevent the next takeover.
         let is_free = |at: usize| {
             self.manager.can_run(&self.machines, vm, at)
                 || self.has_void_note(at, of) && !is_given_up && Manager::is_free_for(&self.machines, vm, at)
@@ -400,7 +400,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the fencing of hosts that know of all take-overs, and forgets obsolete blocks.
+    /// Ends the fencing of hosts that know of all takeovers, and forgets obsolete blocks.
     fn clear_up(&mut self) -> Flow {
         let now = self.machines.shared.now;
         let latest_us = LATEST * self.machines.shared.plan.delay_us;
@@ -412,7 +412,7 @@ impl Cluster {
                 continue;
             }
             let may_be_misled = |of: usize| {
-                // What it knows of an earlier take-over may be forgotten.
+                // What it knows of an earlier takeover may be forgotten.
                 let knows_little = matches!(
                     self.machines.hosts[at].record(of),
                     Some(Record::Unknown | Record::Overtaken { .. })
@@ -436,8 +436,8 @@ impl Cluster {
     }
 
     /// Whether a host that may come back still has on record that it owns a disk that was taken from it. It would pass
-    /// the disk on to a host that does not know of the take-over. This does not matter if host `at`, according to its
-    /// view of the directory, knows of the take-over.
+    /// the disk on to a host that does not know of the takeover. This does not matter if host `at`, according to its
+    /// view of the directory, knows of the takeover.
     fn has_stale_owner(&self, at: usize, of: usize) -> bool {
         let daemon = self.daemons[at].as_ref().filter(|daemon| daemon.access.is_connected);
         let entry = daemon.and_then(|daemon| witnessed(&daemon.access.view, at, of));
@@ -450,7 +450,7 @@ impl Cluster {
         (0..HOSTS).any(|other| !self.operator.is_lost(other) && is_stale(other))
     }
 
-    /// Whether a host knows of the last take-over of a disk, or has nothing to do with the disk.
+    /// Whether a host knows of the last takeover of a disk, or has nothing to do with the disk.
     pub(super) fn knows(&self, at: usize, of: usize) -> bool {
         let newest = self.judge.newest_epoch(of);
         match self.machines.hosts[at].record(of) {
@@ -464,7 +464,7 @@ impl Cluster {
 
     /// Sometimes makes a host forget obsolete blocks. If the host that has taken the disk over confirms that, this may
     /// happen at any time, since the epoch is then remembered. Otherwise it happens only when all other hosts know of
-    /// the take-over and no earlier message is still on its way.
+    /// the takeover and no earlier message is still on its way.
     fn forget(&mut self, at: usize, of: usize) -> Flow {
         if !self.machines.hosts[at].has_obsolete(of) {
             self.operator.obsolete.remove(&(at, of));
@@ -503,7 +503,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the epoch of a take-over that a host has noted, if the host that has taken the disk over says so.
+    /// Returns the epoch of a takeover that a host has noted, if the host that has taken the disk over says so.
     fn confirmed_epoch(&self, at: usize, of: usize) -> Option<u64> {
         let Some(Record::Overtaken { by, epoch }) = self.machines.hosts[at].record(of) else { return None };
         let by = by.0 as usize - 1;

@@ -2,13 +2,13 @@
 //!
 //! - All other hosts are asked. One that is connected and does not answer, or objects, ends the attempt.
 //! - Those that are not connected are fenced, and their VMs are off from then on.
-//! - The others note the take-over.
+//! - The others note the takeover.
 //! - The host takes the disk, under an epoch taken by force. What only the fenced hosts had is lost, and the oracle hears of it then.
 //!
 //! If the host already owns the disk and needs blocks of a dead one, nothing is fenced.
 //!
 //! If another host may have had the disk since, the attempt ends. The operator knows whether it has, and discards what
-//! is void: the blocks of the host that was to take the disk, or the notes of a take-over that failed.
+//! is void: the blocks of the host that was to take the disk, or the notes of a takeover that failed.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ pub(super) struct Plan {
     depends: Option<usize>,
     /// Hosts that do not answer, and may own the disk.
     suspects: Vec<usize>,
-    /// The hosts that note the take-over before it happens.
+    /// The hosts that note the takeover before it happens.
     noting: Vec<usize>,
     epoch: u64,
     /// The highest epoch under which a host may have had the disk.
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 enum Objection {
     /// Another host may have had the disk since.
     MayBeVoid,
-    /// Something else. The named host, if any, may be the right one for the take-over.
+    /// Something else. The named host, if any, may be the right one for the takeover.
     Other(Option<usize>),
 }
 
@@ -82,7 +82,7 @@ pub struct Own {
     instance: u64,
     stage: Stage,
     begun: Micros,
-    /// The sectors that may count as lost when the take-over is on record, if the loss is recorded.
+    /// The sectors that may count as lost when the takeover is on record, if the loss is recorded.
     pub only_there: Option<BTreeSet<u64>>,
 }
 
@@ -120,7 +120,7 @@ impl Own {
         instances[self.at] == Some(self.instance)
     }
 
-    /// Whether the take-over may already be on record.
+    /// Whether the takeover may already be on record.
     pub fn may_be_taken(&self) -> bool {
         matches!(self.stage, Stage::Taking { .. })
     }
@@ -197,7 +197,7 @@ impl Own {
 }
 
 impl Cluster {
-    /// Goes on with a take-over.
+    /// Goes on with a takeover.
     pub(super) fn go_on_owning(&mut self, own: &mut Own) -> Flow<Outcome> {
         let now = self.machines.shared.now;
         let is_late = now >= own.begun + PATIENCE_US;

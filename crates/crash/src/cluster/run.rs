@@ -362,7 +362,7 @@ impl Cluster {
         if let Some(at) = (0..HOSTS).find(|at| self.machines.hosts[*at].fenced && !is_lost(*at)) {
             let unknown: Vec<usize> = (0..DISKS).filter(|of| !self.knows(at, *of)).collect();
             return Some(format!(
-                "host {at} is fenced, and does not know of the take-overs of disks {unknown:?}; {:?}",
+                "host {at} is fenced, and does not know of the takeovers of disks {unknown:?}; {:?}",
                 self.operator.unfinished()
             ));
         }

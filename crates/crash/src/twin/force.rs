@@ -22,11 +22,11 @@ pub(super) const FORCED: u64 = 1_000;
 /// Steps within which both hosts must reach a state that an operator can act on.
 const PATIENCE: u32 = 20_000;
 
-/// A take-over that has been carried out.
+/// A takeover that has been carried out.
 struct Forced {
     /// The sectors that may count as lost although the loss was accepted. `None` if no loss was accepted.
     recorded: Option<BTreeSet<u64>>,
-    /// The sectors that the heir had cached before the take-over, and that must not be lost.
+    /// The sectors that the heir had cached before the takeover, and that must not be lost.
     kept: BTreeSet<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Twin {
         Ok(from)
     }
 
-    /// Checks that every sector that the heir had and that the origin lacks is dirty after a take-over: otherwise the
+    /// Checks that every sector that the heir had and that the origin lacks is dirty after a takeover: otherwise the
     /// heir's cache could drop it.
     fn check_kept(&self, heir: usize, kept: &BTreeSet<u64>) -> Flow {
         let dirty = self.sectors_of(heir, |state| state.dirty);
@@ -120,7 +120,7 @@ impl Twin {
             let content = pattern::recognise(&bytes);
             if !oracle.is_current(0, *sector, content) {
                 return violation!(
-                    "sector {sector} is not dirty after a take-over, and the origin has {content}"
+                    "sector {sector} is not dirty after a takeover, and the origin has {content}"
                 );
             }
         }
@@ -253,7 +253,7 @@ impl Twin {
             }
             self.step(false)?;
         }
-        violation!("hang: the guest is not served after a take-over")
+        violation!("hang: the guest is not served after a takeover")
     }
 
     fn wait_until_served(&mut self) -> Flow {
@@ -263,7 +263,7 @@ impl Twin {
             }
             self.step(false)?;
         }
-        violation!("hang: the guest is not served after a take-over")
+        violation!("hang: the guest is not served after a takeover")
     }
 
     pub(super) fn read_each_block(&mut self) -> Flow {
@@ -319,7 +319,7 @@ impl Twin {
             self.step(false)?;
         }
         if !matches!(self.record(dead), Some(Record::Overtaken { .. })) {
-            return violation!("hang: host {dead} does not learn of the take-over: {:?}", self.record(dead));
+            return violation!("hang: host {dead} does not learn of the takeover: {:?}", self.record(dead));
         }
         self.machines.hosts[dead].fenced = false;
         for _ in 0..apart.skewed(300) {

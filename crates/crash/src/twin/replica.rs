@@ -118,7 +118,7 @@ impl Twin {
     }
 
     fn take_over_replica(&mut self, heir: usize, is_trusted: bool, apart: &mut Random) -> Flow {
-        // The owner is dead by now. So the replica may become uncertain before the take-over is repeated.
+        // The owner is dead by now. So the replica may become uncertain before the takeover is repeated.
         let (mut crashes, decides_once) = (apart.one_in(3), apart.one_in(2));
         let mut was_certain = false;
         for _ in 0..MOST_STEPS {

@@ -1,4 +1,4 @@
-//! Take-overs by force that concern this host: another host may by now own a disk that this host has recorded as its
+//! Takeovers by force that concern this host: another host may by now own a disk that this host has recorded as its
 //! own.
 //!
 //! Invariants
@@ -6,9 +6,9 @@
 //!   were asked about it and have answered. The other hosts are asked once they are connected, until they answer. Until
 //!   then, the record counts: otherwise a cluster with one dead host could not start again.
 //! - Only the host that takes a disk over can confirm that it has done so, by its answer or by its entry in the
-//!   cluster's directory: the take-over may have failed after others had noted it. Until that is known, this host does
+//!   cluster's directory: the takeover may have failed after others had noted it. Until that is known, this host does
 //!   not begin to serve the disk.
-//! - A host that is told of a take-over remembers it, even if it does not know the disk.
+//! - A host that is told of a takeover remembers it, even if it does not know the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct LastHeard {
     pub at: SystemTime,
 }
 
-/// Returns whether a take-over of a disk by another host matters to this host.
+/// Returns whether a takeover of a disk by another host matters to this host.
 fn is_concerned(disk: &RecordedDisk) -> bool {
     haversack_migrate::is_concerned(&disk.info, disk.dirty_blocks)
 }
@@ -139,7 +139,7 @@ impl Daemon {
     /// Records that another host takes a disk over. Returns once the pools have recorded it.
     pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
         self.check_not_concerned(id)?;
-        // The take-over may fail. The epochs of the current record are certain, so remember them.
+        // The takeover may fail. The epochs of the current record are certain, so remember them.
         self.remember_record(id)?;
         // The note comes first: an attach that runs meanwhile checks the note once the pool knows the disk.
         self.state.note_taken_over([(id, host, epoch)])?;
@@ -173,7 +173,7 @@ impl Daemon {
         while !is_recorded()? {
             if Instant::now() >= deadline || self.is_stopping() {
                 return Err(DaemonError::conflict(
-                    "the take-over of the disk cannot be recorded",
+                    "the takeover of the disk cannot be recorded",
                     "see the log for what the disk waits for",
                 ));
             }
@@ -212,7 +212,7 @@ impl Daemon {
             Heard::Unclear(by) => Err(DaemonError::conflict(
                 format!("host '{}' may have taken the disk over, and is not connected", hosts.name_of(by)),
                 "connect it; or, if it is permanently dead and has not served the disk, 'haversack disk forget' on the hosts \
-                 that have noted its take-over",
+                 that have noted its takeover",
             )),
         }
     }
@@ -242,7 +242,7 @@ impl Daemon {
         )
     }
 
-    /// Asks the host that was about to take a disk over, and forgets the take-over if it has failed.
+    /// Asks the host that was about to take a disk over, and forgets the takeover if it has failed.
     pub(super) fn check_note(&self, hosts: &Hosts, id: DiskId) -> Result<()> {
         let Some((by, _)) = self.state.taken_over(id) else { return Ok(()) };
         self.forget_void_note(id, &hosts.records(&[by], id)?)
@@ -257,7 +257,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Applies a noted take-over in a pool that has just attached the disk.
+    /// Applies a noted takeover in a pool that has just attached the disk.
     pub(crate) fn apply_taken_over(&self, pool: &Pool, id: DiskId) -> Result<()> {
         match self.state.taken_over(id) {
             Some((by, epoch)) if self.hosts().is_some_and(|hosts| hosts.me != by) => {
@@ -267,7 +267,7 @@ impl Daemon {
         }
     }
 
-    /// Returns whether take-overs of a disk matter here: the disk moves, and this host has it, has had it, or waits for
+    /// Returns whether takeovers of a disk matter here: the disk moves, and this host has it, has had it, or waits for
     /// it.
     fn may_come_here(&self, disk: &Disk) -> bool {
         let Ok(pool) = self.pool(&disk.config().pool) else { return false };
@@ -409,14 +409,14 @@ impl Watch {
             && let Err(error) =
                 daemon.state.note_taken_over(news).and_then(|()| daemon.state.note_known(before))
         {
-            tracing::error!("the take-overs have not been recorded: {error}");
+            tracing::error!("the takeovers have not been recorded: {error}");
         }
         self.overtaken.retain(|(id, by, epoch)| {
             let Some((pool, _)) = daemon.pool_with(*id) else { return false };
             match pool.backend.overtaken(*id, *by, *epoch) {
                 Ok(is_on_record) => !is_on_record,
                 Err(error) => {
-                    tracing::error!(%id, by = hosts.name_of(*by), "the take-over has not been recorded: {error}");
+                    tracing::error!(%id, by = hosts.name_of(*by), "the takeover has not been recorded: {error}");
                     false
                 }
             }

@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! - The remembered epochs of a disk never decrease. They are durable before the record is gone.
-//! - The epoch of another host's take-over is remembered only if that host has confirmed the take-over, to this host or
-//!   in the cluster's directory. A take-over that failed must not keep the disk from coming here.
+//! - The epoch of another host's takeover is remembered only if that host has confirmed the takeover, to this host or
+//!   in the cluster's directory. A takeover that failed must not keep the disk from coming here.
 
 use haversack_engine::RecordedDisk;
 use haversack_migrate::{KnownBefore, KnownOwner};
@@ -53,7 +53,7 @@ impl Daemon {
         Ok(Some(disk.info.epoch))
     }
 
-    /// Remembers the epoch of another host's take-over if that host has, or had, the disk under that epoch. A host that
+    /// Remembers the epoch of another host's takeover if that host has, or had, the disk under that epoch. A host that
     /// cannot be asked may not have taken the disk, so nothing is remembered then.
     fn remember_if_confirmed(&self, hosts: &Hosts, id: DiskId, by: HostId, epoch: u64) -> Result<()> {
         let Ok(records) = hosts.records_now(&[by], id) else { return Ok(()) };
@@ -83,7 +83,7 @@ impl Daemon {
                         "host '{host}' owns the disk under epoch {epoch}, but this host knows that it was owned under epoch {known}"
                     ),
                     "if it was attached as a new disk on that host, detach it there, and attach it with that epoch or a higher one; if it was \
-                     taken over from that host, attach it here once that host has learned of the take-over",
+                     taken over from that host, attach it here once that host has learned of the takeover",
                 ));
             }
         }

@@ -106,7 +106,7 @@ pub struct Hosts {
     seeking: Mutex<HashSet<DiskId>>,
     /// Disks that are being taken over by force.
     taking: Mutex<HashSet<DiskId>>,
-    /// When a take-over last waited for hosts to connect.
+    /// When a takeover last waited for hosts to connect.
     waited: Mutex<Option<Instant>>,
     /// What the hosts of disks that wait here said last.
     heard_of: Mutex<HashMap<DiskId, LastHeard>>,

@@ -35,9 +35,9 @@ use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// How often to check whether a take-over is recorded.
+/// How often to check whether a takeover is recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a take-over does not wait for hosts again after it has waited for them.
+/// How long a takeover does not wait for hosts again after it has waited for them.
 const WAITED_ONCE: Duration = Duration::from_secs(10);
 /// What to do about hosts that are not fenced.
 const FENCE_HINT: &str = "correct fence in [migration]; or make sure that each of these hosts is off and stays off, and name them \
@@ -52,7 +52,7 @@ const VOID_OR_NOT_HINT: &str = "connect the host that has it; or, if that is per
 /// The most ranges in a list of what would be lost.
 const MOST_RANGES: usize = 10_000;
 
-/// A take-over that is possible.
+/// A takeover that is possible.
 struct Plan {
     /// The host that has the disk, or blocks that this host needs.
     dead: HostId,
@@ -62,7 +62,7 @@ struct Plan {
     depends: bool,
     /// Hosts that do not answer and may own the disk.
     suspects: Vec<HostId>,
-    /// The hosts that note the take-over before it happens.
+    /// The hosts that note the takeover before it happens.
     noting: Vec<HostId>,
     /// The highest epoch that is known.
     epoch: u64,
@@ -105,7 +105,7 @@ fn named(hosts: &[String]) -> String {
     format!("{} {}", if hosts.len() == 1 { "host" } else { "hosts" }, quoted.join(", "))
 }
 
-/// Returns whether a take-over uses the replica that this host has.
+/// Returns whether a takeover uses the replica that this host has.
 fn uses_replica(replica: Option<&KeptReplica>, request: &OwnDisk) -> bool {
     replica.is_some_and(|replica| replica.is_used(request.owner_stopped))
 }
@@ -144,7 +144,7 @@ fn check_replica(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     }
 }
 
-/// Refuses a take-over with consequences that the request has not accepted.
+/// Refuses a takeover with consequences that the request has not accepted.
 fn check(takeover: &Takeover, request: &OwnDisk) -> Result<()> {
     let Takeover { disk, host, fenced_first, .. } = takeover;
     check_replica(takeover, request)?;
@@ -197,7 +197,7 @@ fn refuse_unconfigured(disk: &str, fenced: &[HostId], names: &BTreeMap<HostId, S
     ))
 }
 
-/// Returns the error that refuses a take-over because another host may have replaced the `dirty` bytes here since.
+/// Returns the error that refuses a takeover because another host may have replaced the `dirty` bytes here since.
 fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> DaemonError {
     let taken = match by {
         Some(by) => format!("host '{by}' may have taken over disk '{disk}' since this host had it"),
@@ -206,18 +206,18 @@ fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> Daem
     let what = format!(
         "{taken} (host '{known_to}' has that on record); the {dirty} bytes that are dirty here may be obsolete"
     );
-    // If the take-over is certain, the hosts that know of it must not be made to forget it.
+    // If the takeover is certain, the hosts that know of it must not be made to forget it.
     DaemonError::conflict(what, if by.is_some() { VOID_OR_NOT_HINT } else { VOID_HINT })
 }
 
-/// Returns which hosts note a take-over before it happens. A third host with blocks of a former owner does not note it:
+/// Returns which hosts note a takeover before it happens. A third host with blocks of a former owner does not note it:
 /// it later learns of the new epoch from the host that takes the disk.
 fn noting(answers: &[(HostId, HostRecord)]) -> Vec<HostId> {
     answers.iter().filter(|(_, record)| objection(record).is_none()).map(|(host, _)| *host).collect()
 }
 
 impl Hosts {
-    /// Asks hosts for their records of a disk. Waits only once per take-over for hosts that are not connected, so that
+    /// Asks hosts for their records of a disk. Waits only once per takeover for hosts that are not connected, so that
     /// a replica is still certain in the last step.
     fn records_once(&self, hosts: &[HostId], id: DiskId) -> Result<Vec<(HostId, HostRecord)>> {
         let is_fresh = |waited: &Instant| waited.elapsed() < WAITED_ONCE;
@@ -281,7 +281,7 @@ impl Daemon {
         let epoch = forced_epoch(plan.epoch, now_s, hosts.me);
         self.have_noted(hosts, disk, &plan.noting, epoch)?;
         let backend = &self.pool(&disk.config().pool)?.backend;
-        // While the others were noting it, this host may have heard of another take-over.
+        // While the others were noting it, this host may have heard of another takeover.
         let is_owner = backend.migration_status(disk.id)?.is_some_and(|status| status.record.is_owner());
         if is_owner != plan.depends {
             return Err(DaemonError::conflict(
@@ -402,7 +402,7 @@ impl Daemon {
             return Ok(());
         }
         Err(DaemonError::conflict(
-            "the replica here was certain when the take-over began, and is not any more",
+            "the replica here was certain when the takeover began, and is not any more",
             "if its owner was fenced or died within five seconds after it was last heard, say owner_stopped",
         ))
     }
@@ -536,7 +536,7 @@ impl Daemon {
 
     fn wait_until_taken(&self, disk: &Disk, epoch: u64) -> Result<()> {
         let backend = &self.pool(&disk.config().pool)?.backend;
-        // Until this returns, other hosts are told that this host is taking the disk over, because the take-over may
+        // Until this returns, other hosts are told that this host is taking the disk over, because the takeover may
         // still be recorded.
         while !self.is_stopping() {
             let status = backend.migration_status(disk.id)?;
@@ -551,7 +551,7 @@ impl Daemon {
             std::thread::sleep(LOOK_EVERY);
         }
         Err(DaemonError::conflict(
-            "the take-over has not been recorded yet",
+            "the takeover has not been recorded yet",
             "see 'haversack migrate status', and try again",
         ))
     }

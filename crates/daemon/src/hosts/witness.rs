@@ -41,7 +41,7 @@ impl Daemon {
         entry.map_or(0, |(_, epoch)| epoch)
     }
 
-    /// Remembers what the directory says of a disk. Returns the take-over that the disk's pool must still record.
+    /// Remembers what the directory says of a disk. Returns the takeover that the disk's pool must still record.
     ///
     /// # Errors
     /// It cannot be made durable.
@@ -106,7 +106,7 @@ impl Daemon {
         if let Some(taken) = self.heed_directory(hosts, id)? {
             return Ok(Some(taken));
         }
-        // The noted take-over may have failed. It is certain if the disk is known to have been owned under that epoch.
+        // The noted takeover may have failed. It is certain if the disk is known to have been owned under that epoch.
         let known = self.state.known_before(id).map_or(0, |before| before.epoch);
         let noted = self.state.taken_over(id).filter(|(by, epoch)| *by != hosts.me && known >= *epoch);
         Ok(noted.filter(|(_, epoch)| is_news(false, recorded, *epoch)))
@@ -132,7 +132,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Acts on what is new in the directory. Returns the take-overs that the pools must record.
+    /// Acts on what is new in the directory. Returns the takeovers that the pools must record.
     pub(super) fn look(&mut self, daemon: &Daemon, hosts: &Hosts) -> Vec<(DiskId, HostId, u64)> {
         let Some(revision) = daemon.cluster().map(|cluster| cluster.revision()) else { return Vec::new() };
         let now = Instant::now();

@@ -79,7 +79,7 @@ async fn a_take_over_that_was_noted_can_be_forgotten() {
     assert_eq!(api.work("POST", &path(&disk.to_string()), json!({})).await["state"], "done");
     assert_eq!((state.taken_over(disk), state.taken_over(other)), (None, Some((HostId(2), 9))));
     assert_eq!(api.call("POST", &path("vm1"), json!({})).await.0, 404);
-    // Forgetting a disk also removes the note of its take-over.
+    // Forgetting a disk also removes the note of its takeover.
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     let disk = api.daemon.disk("vm1").unwrap().id;
     state.note_taken_over([(disk, HostId(2), 9)]).unwrap();

@@ -1,4 +1,4 @@
-//! Disks of permanently dead hosts: taking them over, and handling a take-over by another host.
+//! Disks of permanently dead hosts: taking them over, and handling a takeover by another host.
 
 use haversack_core::{Core, DiskConfig, DiskInfo, ManageError, Moved, PeerLoss};
 use haversack_model::{BlockNo, DiskHandle, DiskId, DiskNo, HostId, SectorNo};
@@ -64,7 +64,7 @@ impl Reactor {
         TakeoverLoss::Runs(runs(info.phase, &Core::only_at_peer(&self.core, number)))
     }
 
-    /// Makes this host the owner of a disk under a forced epoch. A replica on this host is not used. The take-over is
+    /// Makes this host the owner of a disk under a forced epoch. A replica on this host is not used. The takeover is
     /// complete when the record says so.
     pub(crate) fn take_over(&mut self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
         let at = self.mover_at(disk)?;
@@ -90,7 +90,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Records that another host has taken a disk over, or is about to. Returns whether the take-over is recorded, or
+    /// Records that another host has taken a disk over, or is about to. Returns whether the takeover is recorded, or
     /// was known before; otherwise the call must be repeated.
     pub(crate) fn overtaken(&mut self, id: DiskId, by: HostId, epoch: u64) -> bool {
         if self.moving.place(id).is_none() {

@@ -7,8 +7,8 @@
 //! | `DEMO_EXIT` | 1: stop and remove everything at the end |
 //! | `DEMO_CHART` | a file for a picture of the run, as SVG |
 //!
-//! With the argument `stop` it stops and removes what an earlier run left up. With the argument `cluster` it is `make run-cluster`:
-//! three hosts, whose load a balancer evens out ([`cluster`]).
+//! With the argument `stop` it stops and removes what an earlier run left up. With the argument `cluster` it is
+//! `make run-cluster`: three hosts, whose load a balancer evens out ([`cluster`]).
 //!
 //! Every figure comes from fio or from the daemon: loads are measured by fio, with and without the cache; hits,
 //! shares and I/Os at the origin are the daemon's.

@@ -3,8 +3,8 @@
 //!
 //! Invariants
 //! - Everything lies in one directory, but for the daemon's staging area in shared memory.
-//! - Nothing is deleted or stopped that no demo has made: a directory without [`MARK`] is refused, and a process must name
-//!   the directory on its command line.
+//! - Nothing is deleted or stopped that no demo has made: a directory without [`MARK`] is refused, and a process must
+//!   name the directory on its command line.
 
 use std::fs;
 use std::path::{Path, PathBuf};

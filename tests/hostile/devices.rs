@@ -1,4 +1,5 @@
-//! Cache devices that are files and are truncated under a running daemon: an error for that device, and never wrong bytes.
+//! Cache devices that are files and are truncated under a running daemon: an error for that device, and never wrong
+//! bytes.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -173,8 +173,8 @@ const LOADS: [(&str, Command, u64, u64); 4] = [
 ];
 const HOSTILE_CLIENTS: usize = 8;
 
-/// The most that all hostile clients together may read for each request of the quiet client; without turns it is 8 MiB or
-/// more. Writes are only printed: the quiet client's own ones wait with them for room in the staging area.
+/// The most that all hostile clients together may read for each request of the quiet client; without turns it is 8 MiB
+/// or more. Writes are only printed: the quiet client's own ones wait with them for room in the staging area.
 const MOST_BESIDE: u64 = 4 * MIB;
 
 /// Requests of 4 KiB at depth 1, alone and beside hostile clients. Their latency is printed; the amount that the
@@ -224,7 +224,8 @@ fn a_quiet_disk_is_served_beside_hostile_ones() {
     });
 }
 
-/// Keeps `depth` requests in flight, and counts the bytes of data that it moves. It ends with its connection, or when told.
+/// Keeps `depth` requests in flight, and counts the bytes of data that it moves. It ends with its connection, or when
+/// told.
 fn load(
     socket: &Path,
     command: Command,

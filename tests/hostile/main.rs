@@ -1,8 +1,8 @@
 //! Attacks on a daemon and mistakes of its operator: tests the promises of safety.md and security.md with hostile
 //! guests, clients, origins, files and configurations.
 //!
-//! Each attack takes the seconds of `HAVERSACK_HOSTILE_SECONDS` (3 by default; `make hostile` gives more) and draws what
-//! it does from `HAVERSACK_HOSTILE_SEED`, which it prints.
+//! Each attack takes the seconds of `HAVERSACK_HOSTILE_SECONDS` (3 by default; `make hostile` gives more) and draws
+//! what it does from `HAVERSACK_HOSTILE_SEED`, which it prints.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! What an operator, an image and a helper can open when the daemon is confined: nothing but what its configuration names.
+//! What an operator, an image and a helper can open when the daemon is confined: nothing but what its configuration
+//! names.
 
 use std::path::Path;
 use std::time::Duration;

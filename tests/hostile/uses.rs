@@ -150,8 +150,8 @@ fn a_disk_in_another_pool_does_not_lose_its_dirty_blocks() {
     });
 }
 
-/// Which pool may have a disk's dirty blocks is known by the pool's identity, until the disk is detached there or their loss
-/// is accepted.
+/// Which pool may have a disk's dirty blocks is known by the pool's identity, until the disk is detached there or their
+/// loss is accepted.
 #[test]
 fn a_pool_with_dirty_blocks_that_is_not_open_is_remembered() {
     test("a pool that is not open", |place| {
@@ -216,7 +216,8 @@ fn a_write_through_disk_starts_in_a_new_pool() {
     });
 }
 
-/// Blocks that a pool has of a disk are not read after the disk was written through another pool, or under another identity.
+/// Blocks that a pool has of a disk are not read after the disk was written through another pool, or under another
+/// identity.
 #[test]
 fn blocks_from_before_another_use_of_the_origin_are_not_read() {
     test("blocks from before another use", |place| {

@@ -172,7 +172,8 @@ impl Ceph {
         Ok(self.lock_info(name, LOCK)?["type"] == "shared")
     }
 
-    /// Returns the addresses of the clients that have an image open for writing, as far as the cluster has heard of them lately.
+    /// Returns the addresses of the clients that have an image open for writing, as far as the cluster has heard of
+    /// them lately.
     ///
     /// # Errors
     /// The error output of `rbd`.

@@ -85,7 +85,8 @@ fn commands_in(page: &str, text: &str) -> Vec<Shown> {
     found
 }
 
-/// Returns what is typed in a line of a block of code. Blocks that also show output mark it with a prompt, scripts do not.
+/// Returns what is typed in a line of a block of code. Blocks that also show output mark it with a prompt, scripts do
+/// not.
 fn typed<'a>(language: Option<&str>, line: &'a str) -> Option<&'a str> {
     match language? {
         "sh" => Some(line).filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')),

@@ -61,8 +61,8 @@ impl Disk {
 pub struct Settings {
     /// The size of each cache device, in MiB.
     pub cache_mib: u64,
-    /// The cache devices: files in the test's place, as `cache.img`, or `faulty:cache.img` for one that can fail. Without any there is
-    /// no pool.
+    /// The cache devices: files in the test's place, as `cache.img`, or `faulty:cache.img` for one that can fail.
+    /// Without any there is no pool.
     pub devices: Vec<String>,
     /// Whether dirty blocks are kept on two devices.
     pub redundancy: bool,
@@ -208,10 +208,10 @@ impl<'a> Haversack<'a> {
         Ok(daemon)
     }
 
-    /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started without disks and
-    /// given its own later. It must be running when the first one attaches a disk; otherwise the attach waits until its
-    /// given its own later. It must be running when the first one attaches a disk; otherwise the attach waits until its
-    /// query of the second daemon times out.
+    /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started
+    /// without disks and given its own later. It must be running when the first one attaches a disk; otherwise the
+    /// attach waits until its given its own later. It must be running when the first one attaches a disk; otherwise the
+    /// attach waits until its query of the second daemon times out.
     /// # Errors
     /// If any of it fails.
     pub fn start_both(places: &'a [Place; 2], [first, mut second]: [Settings; 2]) -> Result<[Self; 2]> {

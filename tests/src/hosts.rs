@@ -85,8 +85,8 @@ pub fn wait_until_moved(from: &Haversack<'_>, to: &Haversack<'_>, disk: &str) ->
     })
 }
 
-/// Waits until a host is connected to all others. While another host that may have a disk is not connected, the disk cannot be
-/// attached.
+/// Waits until a host is connected to all others. While another host that may have a disk is not connected, the disk
+/// cannot be attached.
 ///
 /// # Errors
 /// If that takes too long.

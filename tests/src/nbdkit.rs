@@ -39,8 +39,8 @@ impl Nbdkit {
     pub fn file(place: &Place, name: &str, file: &Path) -> Result<Self> {
         let text = file.to_str().ok_or_else(|| Error::Check(format!("{} is not UTF-8", file.display())))?;
         let log = format!("logfile={}", place.path(format!("{name}-requests.log")).display());
-        // With several threads per connection, nbdkit 1.32 may abort when a client that has sent many requests is killed
-        // (raw_send_socket: Assertion `sock >= 0' failed).
+        // With several threads per connection, nbdkit 1.32 may abort when a client that has sent many requests is
+        // killed (raw_send_socket: Assertion `sock >= 0' failed).
         Self::start(place, name, &["--threads=1", "--filter=log", "file", text, &log, "logappend=true"])
     }
 

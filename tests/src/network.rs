@@ -1,9 +1,9 @@
-//! Hosts on a network of their own: a network namespace for each, and one for the switch between them. Links can be slow, and
-//! they can be cut.
+//! Hosts on a network of their own: a network namespace for each, and one for the switch between them. Links can be
+//! slow, and they can be cut.
 //!
-//! A namespace lives as long as the process that holds it, and its interfaces live as long as the namespace. So nothing is
-//! left of a test that was killed, no two tests meet, and nothing of the machine's own network is touched. From outside,
-//! programs on the hosts are reached through Unix sockets alone.
+//! A namespace lives as long as the process that holds it, and its interfaces live as long as the namespace. So nothing
+//! is left of a test that was killed, no two tests meet, and nothing of the machine's own network is touched. From
+//! outside, programs on the hosts are reached through Unix sockets alone.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -132,8 +132,8 @@ impl Replay {
         Self { window_us: Some(window_us), ..self }
     }
 
-    /// Plays accesses whose times are whole milliseconds. If I/Os take time, the first that asks for anything comes after
-    /// 0, when the daemon attaches its disks. Ends when no request and no I/O is in flight.
+    /// Plays accesses whose times are whole milliseconds. If I/Os take time, the first that asks for anything comes
+    /// after 0, when the daemon attaches its disks. Ends when no request and no I/O is in flight.
     ///
     /// # Errors
     /// If a request fails or reads wrong bytes, or the daemon does not come to rest.

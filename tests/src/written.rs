@@ -15,8 +15,8 @@ const BLOCK: u64 = 4096;
 /// Writes between two flushes.
 const WRITES_A_FLUSH: usize = 16;
 
-/// What a client has written of the first blocks of a disk, and what of that was flushed. Each write fills a block with the next
-/// value.
+/// What a client has written of the first blocks of a disk, and what of that was flushed. Each write fills a block with
+/// the next value.
 #[derive(Clone, Debug)]
 pub struct Written {
     disk: String,

@@ -1,5 +1,5 @@
-//! The Ansible role with Debian's ansible-core, on this host but in the test's place, as for an image in which no systemd
-//! runs. `scripts/ansible-test` has it set up a host with the package and systemd.
+//! The Ansible role with Debian's ansible-core, on this host but in the test's place, as for an image in which no
+//! systemd runs. `scripts/ansible-test` has it set up a host with the package and systemd.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

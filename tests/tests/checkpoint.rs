@@ -39,8 +39,8 @@ fn given_up(daemon: &Haversack<'_>) -> usize {
     daemon.log().matches("writing it is too slow to save time").count()
 }
 
-/// Stops the daemon cleanly, and returns the files of its checkpoint. If it has given the checkpoint up, it is started and
-/// stopped again.
+/// Stops the daemon cleanly, and returns the files of its checkpoint. If it has given the checkpoint up, it is started
+/// and stopped again.
 fn stop(place: &Place, daemon: &mut Haversack<'_>) -> Result<Vec<PathBuf>> {
     loop {
         let before = given_up(daemon);

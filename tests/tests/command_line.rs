@@ -411,8 +411,8 @@ fn what_is_done_is_said() {
     });
 }
 
-/// A shell, its options, and a script that prints what it offers when a user presses TAB. The script's arguments are the file with the
-/// completions and the words of the command line.
+/// A shell, its options, and a script that prints what it offers when a user presses TAB. The script's arguments are
+/// the file with the completions and the words of the command line.
 type Shell = (&'static str, &'static [&'static str], &'static str);
 
 const SHELLS: [Shell; 3] = [
@@ -454,7 +454,8 @@ fn offered(place: &Place, shell: Shell, socket: &Path, words: &[&str]) -> Result
     Ok(output.stdout.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// Checks what a shell offers, see [`offered`]. The daemon has half a second to answer, and may be late: then it is asked again.
+/// Checks what a shell offers, see [`offered`]. The daemon has half a second to answer, and may be late: then it is
+/// asked again.
 fn offers(place: &Place, shell: Shell, socket: &Path, words: &[&str], expected: &[&str]) -> Result<()> {
     let mut found = Vec::new();
     let waited = tools::wait_until("the names", PATIENCE, || {

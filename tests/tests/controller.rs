@@ -1,5 +1,5 @@
-//! `haversack migrate --qmp`: real guests under verified load, moved between two daemons by one command; and every process
-//! of a move killed in its midst.
+//! `haversack migrate --qmp`: real guests under verified load, moved between two daemons by one command; and every
+//! process of a move killed in its midst.
 
 use std::time::Duration;
 
@@ -137,8 +137,8 @@ fn watch_for_phase(watch: &mut Monitor, phase: &Phase) -> Result<()> {
     wait_until(&format!("the phase {phase:?}"), PATIENCE, || Ok(watch.migration()?.phase == *phase))
 }
 
-/// Waits until the guard of a command that was killed, or has given up, has done its work. The VM may run before that, and another
-/// command would meet the guard.
+/// Waits until the guard of a command that was killed, or has given up, has done its work. The VM may run before that,
+/// and another command would meet the guard.
 fn wait_for_guard(source: &Qemu) -> Result<()> {
     let mut watch = source.watch()?;
     wait_until("the end of the guard's work", PATIENCE, || Ok(!watch.has(Capability::PauseBeforeSwitchover)?))
@@ -186,7 +186,8 @@ fn a_vm_that_cannot_be_moved_as_it_is_goes_on_where_it_was() {
         let places = [place.host("a")?, place.host("b")?];
         let mut pair = Pair::start(place, &places, &origins, "")?;
         let mut guest = pair.boot()?;
-        // The daemon is down for longer than QEMU's NBD client waits for it, and what a guest does on the NBD disk then fails.
+        // The daemon is down for longer than QEMU's NBD client waits for it, and what a guest does on the NBD disk then
+        // fails.
         let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
         for is_back_at_once in [true, false] {
             load.advance(100)?;
@@ -438,7 +439,8 @@ fn silent_source(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     pair.has_moved(load, there)
 }
 
-/// A daemon that does not answer does not keep the VM stopped; one that has died does not make a move fail that is done.
+/// A daemon that does not answer does not keep the VM stopped; one that has died does not make a move fail that is
+/// done.
 fn silent_daemon(pair: &mut Pair<'_>, load: &mut Load<'_>) -> Result<()> {
     // Ctrl-C works while the command waits for the daemon. QEMU needs the daemon to continue.
     let there = pair.expect(&[])?;

@@ -1,6 +1,6 @@
 //! The policy in the daemon and in the simulator: the same requests at the same times, the same decisions, whatever the
-//! system, with priorities, reservations and limits, events of VMs, and changes of settings on the way. Each system decides
-//! twice: with I/Os that take no time, and with I/Os that take it by one model, whose latencies both measure.
+//! system, with priorities, reservations and limits, events of VMs, and changes of settings on the way. Each system
+//! decides twice: with I/Os that take no time, and with I/Os that take it by one model, whose latencies both measure.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -137,8 +137,9 @@ const DISKS: [&str; 3] = [
 /// An event of a disk, or a change of its settings: its time, the disk, and its JSON for the API.
 type OnTheWay = (u64, usize, Value);
 
-/// Everything that can happen to a disk that stays on its host, at times that are neither whole milliseconds nor ends of
-/// windows. The last disk comes back with what was measured elsewhere: its origin is far slower than is assumed of others.
+/// Everything that can happen to a disk that stays on its host, at times that are neither whole milliseconds nor ends
+/// of windows. The last disk comes back with what was measured elsewhere: its origin is far slower than is assumed of
+/// others.
 fn on_the_way() -> Vec<OnTheWay> {
     let event = |name: &str| json!({ "event": name });
     let window = DiskWindow {
@@ -405,7 +406,8 @@ fn decide_the_same<T: PartialEq>(policy: &str, decided: impl Fn(&DiskPlan) -> T)
     });
 }
 
-/// Allocators that assume the configured latencies where none are measured: they decide in I/Os that take no time as well.
+/// Allocators that assume the configured latencies where none are measured: they decide in I/Os that take no time as
+/// well.
 const ASSUME_LATENCIES: [&str; 6] = ["centaur", "eci-cache", "trd", "urd", "utility", "vcacheshare"];
 
 /// The same for a policy whose plans do not change before something happens to the disks.
@@ -533,8 +535,8 @@ fn own_windows() {
     });
 }
 
-/// Windows that are chosen while the disks run, until the operator sets one. The second disk reads the same 24 blocks, a little
-/// less than in a window of the pool: in two of them it reads them all again.
+/// Windows that are chosen while the disks run, until the operator sets one. The second disk reads the same 24 blocks,
+/// a little less than in a window of the pool: in two of them it reads them all again.
 #[test]
 fn own_windows_at_the_knee() {
     /// The first choice in which a length that is not the longest holds a round.
@@ -605,8 +607,8 @@ fn fixed_parts() {
     follow("static", disks, |_| Ok(()));
 }
 
-/// A policy that leaves space idle, and the same one that shares it: live as simulated, a disk keeps within its cap, and
-/// fills the space if it may.
+/// A policy that leaves space idle, and the same one that shares it: live as simulated, a disk keeps within its cap,
+/// and fills the space if it may.
 #[test]
 fn caps() {
     test("caps", |place| {

@@ -1,7 +1,7 @@
-//! The commands that the documents show do what is shown: each page's are run as they are printed, in order, on a host of their
-//! own, in which everything is private (`tests/documented/enter.sh`). `tests/documented/PAGE.sh`
-//! prepares what a page presumes, such as images and a running daemon. Commands that cannot be run there are in
-//! the table [`ELSEWHERE`], with what runs them.
+//! The commands that the documents show do what is shown: each page's are run as they are printed, in order, on a host
+//! of their own, in which everything is private (`tests/documented/enter.sh`). `tests/documented/PAGE.sh` prepares what
+//! a page presumes, such as images and a running daemon. Commands that cannot be run there are in the table
+//! [`ELSEWHERE`], with what runs them.
 
 mod elsewhere;
 
@@ -168,8 +168,8 @@ fn write_script(place: &Place, page: &str, shown: &[Shown], script: &Path) -> Re
     std::fs::write(script, text).map_err(Error::io(script.display().to_string()))
 }
 
-/// Checks that a command has ended as shown, and has printed what is shown: the last line if it fails, otherwise the only one or,
-/// of several, the first without figures, such as a table's heading.
+/// Checks that a command has ended as shown, and has printed what is shown: the last line if it fails, otherwise the
+/// only one or, of several, the first without figures, such as a table's heading.
 fn check_command(place: &Place, shown: &Shown) -> Result<()> {
     let file = |end: &str| std::fs::read_to_string(place.path(format!("out/{}.{end}", shown.line)));
     let status = file("status").map_err(|_| Error::Check("it was not run, or did not end".into()))?;

@@ -1,5 +1,5 @@
-//! The libvirt hook, called as libvirt does: the arguments that it documents, and a domain's XML on stdin. `make libvirt-test`
-//! has libvirt itself call it.
+//! The libvirt hook, called as libvirt does: the arguments that it documents, and a domain's XML on stdin.
+//! `make libvirt-test` has libvirt itself call it.
 
 use std::io::{Seek, Write};
 use std::path::Path;
@@ -56,8 +56,8 @@ fn host<'a>(place: &'a Place, directory: &Path, tables: String) -> Result<Havers
     Ok(host)
 }
 
-/// Writes the hook's settings for a daemon whose vhost-user sockets are in `sockets`. `rules` is the end of the file. If
-/// it does not set `detach_time`, the hook waits for as long as a busy machine may take.
+/// Writes the hook's settings for a daemon whose vhost-user sockets are in `sockets`. `rules` is the end of the file.
+/// If it does not set `detach_time`, the hook waits for as long as a busy machine may take.
 fn settings(host: &Haversack<'_>, path: &Path, sockets: &Path, rules: &str) -> Result<()> {
     let program = tools::own("haversack")?;
     let detach_time = if rules.contains("detach_time") { "" } else { "detach_time = 60\n" };

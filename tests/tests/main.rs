@@ -1,4 +1,5 @@
-//! End-to-end tests: real guests, clients and servers around the daemon. One program, since each one takes long to link.
+//! End-to-end tests: real guests, clients and servers around the daemon. One program, since each one takes long to
+//! link.
 //!
 //! `cargo test --release -p haversack-e2e --test e2e NAME` runs those whose names contain NAME.
 

@@ -80,8 +80,8 @@ fn clients_agree() {
     });
 }
 
-/// A client that loses its connection asks for everything again on the next one, and then for something else: nothing that it
-/// asked for on the first may happen after that.
+/// A client that loses its connection asks for everything again on the next one, and then for something else: nothing
+/// that it asked for on the first may happen after that.
 #[test]
 fn nothing_is_done_any_more_for_a_client_that_has_gone() {
     const DISK_MIB: u64 = 256;

@@ -137,7 +137,8 @@ fn a_scan_does_not_push_out_local_reads() {
 #[test]
 fn what_admission_has_learned_outlives_a_restart() {
     test("what is learned outlives a restart", |place| {
-        // What is worth its space follows from how long reads take: here about the same, whatever else the machine does.
+        // What is worth its space follows from how long reads take: here about the same, whatever else the machine
+        // does.
         let size = format!("{}M", 2 * ONCE_MIB);
         let origin = Nbdkit::start(place, "origin", &["--filter=delay", "null", &size, "rdelay=1ms"])?;
         let settings = Settings::new(24, vec![Disk::new("once", origin.uri())]);

@@ -1,4 +1,5 @@
-//! The Proxmox plug-in, called as Proxmox does by the programs in `tests/proxmox`, which have stand-ins of Proxmox's own modules.
+//! The Proxmox plug-in, called as Proxmox does by the programs in `tests/proxmox`, which have stand-ins of Proxmox's
+//! own modules.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Snapshots of a disk's origin while its guest writes: they contain what was dirty in the cache, and the guest is never left
-//! frozen.
+//! Snapshots of a disk's origin while its guest writes: they contain what was dirty in the cache, and the guest is
+//! never left frozen.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,7 +43,8 @@ fn has_dirty_data(daemon: &Haversack) -> Result<bool> {
     Ok(daemon.json(&["disk", "show", "vm1"])?["usage"]["dirty_bytes"].as_u64() != Some(0))
 }
 
-/// Returns the number of blocks written since the last call, and the longest pause between two of them. The guest keeps writing.
+/// Returns the number of blocks written since the last call, and the longest pause between two of them. The guest keeps
+/// writing.
 fn gap(guest: &mut Guest) -> Result<(u64, u64)> {
     let scribbled = guest.ask("scribbled")?;
     guest.ask("scribble")?;
@@ -56,8 +57,8 @@ fn snapshot(place: &Place) -> [String; 3] {
     ["sh", "-c", &format!("cp {from} {to} && sleep {SECONDS}")].map(str::to_owned)
 }
 
-/// Boots a guest on the snapshot and checks its files: the synced ones, and if the guest was frozen, also the one that is
-/// written without a sync. Returns the number of blocks in the latter.
+/// Boots a guest on the snapshot and checks its files: the synced ones, and if the guest was frozen, also the one that
+/// is written without a sync. Returns the number of blocks in the latter.
 fn found(place: &Place, is_frozen: bool) -> Result<u64> {
     let mut check_it = tools::tool("e2fsck")?;
     check_it.args(["-f", "-n"]).arg(place.path("snapshot.img"));
@@ -130,7 +131,8 @@ fn a_snapshot_without_an_agent_has_what_was_acknowledged() {
     });
 }
 
-/// The command fails, takes too long or cannot be run, or the guest agent cannot be reached: the guest is not left frozen.
+/// The command fails, takes too long or cannot be run, or the guest agent cannot be reached: the guest is not left
+/// frozen.
 #[test]
 fn a_guest_is_thawed_whatever_becomes_of_the_command() {
     test("quiesce that fails", |place| {
@@ -167,7 +169,8 @@ fn a_guest_is_thawed_whatever_becomes_of_the_command() {
     });
 }
 
-/// The command line is killed, the second time together with the daemon: the guard thaws the guest and waits for the daemon.
+/// The command line is killed, the second time together with the daemon: the guard thaws the guest and waits for the
+/// daemon.
 #[test]
 fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
     test("quiesce that is killed", |place| {
@@ -212,8 +215,8 @@ fn a_guest_is_thawed_when_who_has_frozen_it_is_killed() {
     });
 }
 
-/// A second run, a restart of the daemon, a change of the mode, a signal: `quiesce` fails if the result may be incomplete, and the
-/// mode is restored. This needs no guest.
+/// A second run, a restart of the daemon, a change of the mode, a signal: `quiesce` fails if the result may be
+/// incomplete, and the mode is restored. This needs no guest.
 #[test]
 fn what_happens_beside_the_command_is_noticed() {
     test("quiesce and what happens beside it", |place| {

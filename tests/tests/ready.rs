@@ -1,4 +1,5 @@
-//! `/readyz` and `/healthz`: what a monitor and a load balancer are told, at the metrics port and over the control socket.
+//! `/readyz` and `/healthz`: what a monitor and a load balancer are told, at the metrics port and over the control
+//! socket.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Dirty blocks on a second host: two daemons over TLS on a network of their own, one origin. The owner dies under load, and the
-//! other host serves everything that was flushed.
+//! Dirty blocks on a second host: two daemons over TLS on a network of their own, one origin. The owner dies under
+//! load, and the other host serves everything that was flushed.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,8 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The disk is at alpha, with `more` in its table. Beta names it too, since both cannot have the same socket on one machine.
+    /// The disk is at alpha, with `more` in its table. Beta names it too, since both cannot have the same socket on one
+    /// machine.
     fn new(place: &Place, places: &'a [Place; 2], more: &str) -> Result<Self> {
         Self::start(place, places, more, &["cache.img"])
     }

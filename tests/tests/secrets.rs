@@ -213,8 +213,8 @@ fn passwords_of_origins_are_in_no_command_line_and_not_in_the_log() {
     });
 }
 
-/// Fails if somebody else than the daemon's user and group can read a file of the daemon's state, or if one of `expected` is not
-/// there.
+/// Fails if somebody else than the daemon's user and group can read a file of the daemon's state, or if one of
+/// `expected` is not there.
 fn is_private(state: &Path, expected: &[&str]) -> Result<()> {
     let files = files_below(state)?;
     for file in &files {

@@ -410,7 +410,8 @@ fn a_client_of_a_dead_host_is_blocklisted() {
     });
 }
 
-/// Of several clients only the dead host's are blocklisted, whatever their addresses look like. The cluster is a fake one.
+/// Of several clients only the dead host's are blocklisted, whatever their addresses look like. The cluster is a fake
+/// one.
 #[test]
 fn clients_of_living_hosts_are_not_blocklisted() {
     test("whom to blocklist", |place| {

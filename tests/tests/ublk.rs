@@ -51,8 +51,8 @@ fn run(place: &Place, image: &Path) -> Result<[String; 2]> {
     Ok([text(&files[0]).unwrap_or_default(), text(&files[1]).unwrap_or_default()])
 }
 
-/// A file system on the device survives `kill -9` of the daemon, of `haversack-ublk` and of both while it is written to; the
-/// origin has it all in the end. `scripts/ublk-guest` has the steps.
+/// A file system on the device survives `kill -9` of the daemon, of `haversack-ublk` and of both while it is written
+/// to; the origin has it all in the end. `scripts/ublk-guest` has the steps.
 #[test]
 fn a_block_device_survives_the_daemon_and_its_own_program() {
     test("ublk", |place| {

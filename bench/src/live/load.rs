@@ -1,5 +1,5 @@
-//! Closed loops of 4 KiB requests, the same for every kind of client: n requests in flight, and another one for each that is
-//! done. Each block of a disk carries its number, and each read is checked for it.
+//! Closed loops of 4 KiB requests, the same for every kind of client: n requests in flight, and another one for each
+//! that is done. Each block of a disk carries its number, and each read is checked for it.
 
 use std::io;
 use std::ops::Range;

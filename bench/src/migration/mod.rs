@@ -1,5 +1,5 @@
-//! What a move between hosts costs the VM, its neighbours, and the link: two daemons in network namespaces, 1 Gbit/s between
-//! them, TLS, an origin that takes 2 ms for a request, clients over NBD that check what they read.
+//! What a move between hosts costs the VM, its neighbours, and the link: two daemons in network namespaces, 1 Gbit/s
+//! between them, TLS, an origin that takes 2 ms for a request, clients over NBD that check what they read.
 
 mod beside;
 mod processors;

@@ -1,5 +1,5 @@
-//! Two hosts on one machine: each has processors of its own, so that what one of them does for a move costs the guests of the
-//! other one nothing, as between real hosts.
+//! Two hosts on one machine: each has processors of its own, so that what one of them does for a move costs the guests
+//! of the other one nothing, as between real hosts.
 
 use std::io;
 

@@ -115,7 +115,8 @@ pub trait Admission: Send {
         None
     }
 
-    /// Continues at this time, in accesses of the pool, from what a filter had learned. Returns false if it does not learn.
+    /// Continues at this time, in accesses of the pool, from what a filter had learned. Returns false if it does not
+    /// learn.
     ///
     /// # Errors
     /// The bytes are not what [`Admission::saved`] returned; nothing was changed.

@@ -83,7 +83,8 @@ enum Message {
     Names(Vec<String>),
 }
 
-/// Analyses a trace. `progress` is called with the share that has been read, if it is known, and the number of requests.
+/// Analyses a trace. `progress` is called with the share that has been read, if it is known, and the number of
+/// requests.
 ///
 /// # Errors
 /// Errors of the source, accesses beyond the address range, and invalid options.

@@ -1,11 +1,11 @@
-//! What a volume shows interval by interval: classes of accesses, the sizes that TRD and URD ask for, hits of LRU caches of
-//! given sizes, and reuse intensity.
+//! What a volume shows interval by interval: classes of accesses, the sizes that TRD and URD ask for, hits of LRU
+//! caches of given sizes, and reuse intensity.
 //!
-//! Blocks are known from the beginning of the trace, as to a cache that has run since then: an access is cold only if its
-//! block was never used before, and distances reach across the borders of intervals.
+//! Blocks are known from the beginning of the trace, as to a cache that has run since then: an access is cold only if
+//! its block was never used before, and distances reach across the borders of intervals.
 //!
-//! Sources: ECI-Cache (Ahmadian et al., 2018), figures 12 and 13, for classes; vCacheShare (Meng et al., ATC'14), figures 4
-//! and 7, for hits and intensity over time.
+//! Sources: ECI-Cache (Ahmadian et al., 2018), figures 12 and 13, for classes; vCacheShare (Meng et al., ATC'14),
+//! figures 4 and 7, for hits and intensity over time.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! The order of last accesses: a sequence of places, some of them taken, and how many taken ones come after a given one.
+//! The order of last accesses: a sequence of places, some of them taken, and how many taken ones come after a given
+//! one.
 //!
 //! Taken places are bits; a Fenwick tree has the number of taken places of each line of 256. The line being filled is
 //! not in the tree yet, so that taking a place touches one word. Both grow with the places, and fit the processor's

@@ -76,7 +76,8 @@ struct Piece<const ORDERS: usize, const DEPTHS: usize> {
 }
 
 impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
-    /// As above, and from now on with distances among the blocks of a volume too: all blocks so far are the first one's.
+    /// As above, and from now on with distances among the blocks of a volume too: all blocks so far are the first
+    /// one's.
     pub fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
         ParallelStacks {
             past: Stacks {

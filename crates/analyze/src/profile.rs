@@ -146,7 +146,8 @@ impl Profile {
         self.cold_writes() + self.class(Class::War).total() + self.class(Class::Waw).total()
     }
 
-    /// Returns the share of reads and writes that an LRU cache of n blocks misses, if both allocate; `None` without any.
+    /// Returns the share of reads and writes that an LRU cache of n blocks misses, if both allocate; `None` without
+    /// any.
     pub fn miss_ratio(&self, blocks: u64) -> Option<f64> {
         let hits: f64 = self.classes.iter().map(|histogram| histogram.below(blocks)).sum();
         missed(hits, self.reads() + self.writes())

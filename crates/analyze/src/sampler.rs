@@ -53,7 +53,8 @@ impl Sampler {
         Sampler::new(threshold_of(rate), most_blocks.max(1))
     }
 
-    /// Makes the counts of hits exact at these sizes in blocks, as far as the sample is. Must be called before any access.
+    /// Makes the counts of hits exact at these sizes in blocks, as far as the sample is. Must be called before any
+    /// access.
     #[must_use]
     pub fn exact_at(self, sizes: &[u64]) -> Sampler {
         Sampler { profile: Profile::new(sizes), ..self }
@@ -142,8 +143,8 @@ impl Sampler {
         }
     }
 
-    /// Counts every block of the sample as used once so far: after that, a block used at least twice is one that was used
-    /// again since then.
+    /// Counts every block of the sample as used once so far: after that, a block used at least twice is one that was
+    /// used again since then.
     pub fn restart_counts(&mut self) {
         self.stack.restart_counts();
     }

@@ -91,8 +91,8 @@ fn exact_lru_on_cloudphysics_w106() {
     }
 }
 
-/// The mean error over 100 sizes evenly spaced up to the footprint, as the paper has it, and over sizes evenly spaced in
-/// their logarithm, which looks closer at small caches.
+/// The mean error over 100 sizes evenly spaced up to the footprint, as the paper has it, and over sizes evenly spaced
+/// in their logarithm, which looks closer at small caches.
 fn errors(exact: &Profile, sampled: &Profile, largest: u64) -> (f64, f64) {
     let error = |size: u64| {
         let [exact, sampled] =

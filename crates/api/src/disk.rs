@@ -134,8 +134,8 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter the cache: `auto`, `always`, `learned`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`,
-/// `data(N)` or `hybrid(N)`.
+/// Which blocks may enter the cache: `auto`, `always`, `learned`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`,
+/// `address(N)`, `data(N)` or `hybrid(N)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
     /// What the policy chooses; a filter that learns if there is no policy.
@@ -393,7 +393,8 @@ pub struct DiskConfig {
     /// Maximum number of queues of the vhost-user-blk device; 64 by default, enough for a guest with 64 processors.
     #[serde(default = "queues")]
     pub queues: u16,
-    /// Host that has the disk, if it moves here, or `none` if no host has had it; found by asking all hosts if not given.
+    /// Host that has the disk, if it moves here, or `none` if no host has had it; found by asking all hosts if not
+    /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Ownership epoch to attach with.
@@ -537,8 +538,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for
-    /// learned, or what the policy chooses.
+    /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto
+    /// for learned, or what the policy chooses.
     #[cfg_attr(feature = "arguments", arg(long, help_heading = "Caching"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
@@ -579,7 +580,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long, value_name = "HOST", help_heading = "Replica"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicate: Option<String>,
-    /// What a flush guarantees while there is no complete replica: that the data is on the origin, or only on this host's flash.
+    /// What a flush guarantees while there is no complete replica: that the data is on the origin, or only on this
+    /// host's flash.
     #[cfg_attr(feature = "arguments", arg(long, help_heading = "Replica"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_replica: Option<WithoutReplica>,
@@ -593,8 +595,8 @@ pub struct DiskChange {
 const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
 
 impl DiskChange {
-    /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest limit
-    /// means none, and so do a window of 0 and `none` as the host of a replica.
+    /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest
+    /// limit means none, and so do a window of 0 and `none` as the host of a replica.
     #[must_use]
     pub fn applied_to(&self, old: &DiskConfig) -> DiskConfig {
         let named = |new: &Option<String>, old: &Option<String>| {

@@ -172,8 +172,9 @@ pub struct OwnDisk {
     /// Do not fence these hosts of [`Takeover::fenced_first`]: they are off, and stay off. The others are fenced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_fence: Vec<String>,
-    /// The owner stopped before it could continue without the replica that this host has: it died, or was fenced, within five
-    /// seconds after it was last heard. Then a complete replica is used although this host cannot be certain of it.
+    /// The owner stopped before it could continue without the replica that this host has: it died, or was fenced,
+    /// within five seconds after it was last heard. Then a complete replica is used although this host cannot be
+    /// certain of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub owner_stopped: bool,
 }
@@ -297,8 +298,8 @@ impl KeptReplica {
         self.is_complete && !self.is_void
     }
 
-    /// Whether a takeover uses it. One that is not certain is used only if the operator says that the owner has stopped before it
-    /// could continue without it.
+    /// Whether a takeover uses it. One that is not certain is used only if the operator says that the owner has stopped
+    /// before it could continue without it.
     pub fn is_used(&self, owner_stopped: bool) -> bool {
         self.is_usable() && (self.is_certain || owner_stopped)
     }

@@ -11,8 +11,8 @@ use crate::units::{Size, Span, WindowSetting};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
-    /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`; or a paper's whole system:
-    /// `cloudcache`, `vcacheshare`, `eci-cache`, `centaur` or `liu`.
+    /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`; or a paper's whole
+    /// system: `cloudcache`, `vcacheshare`, `eci-cache`, `centaur` or `liu`.
     pub allocator: String,
     /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only`, `touch-count`, `reused-addresses` or `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,8 +47,8 @@ pub struct PolicySettings {
     /// Portions in which space is assigned, for `max-min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Size>,
-    /// Which blocks may enter the cache: `always`, `learned`, `larc`, `hec`, `small-reads(BLOCKS)`, `address(N)`, `data(N)` or
-    /// `hybrid(N)`.
+    /// Which blocks may enter the cache: `always`, `learned`, `larc`, `hec`, `small-reads(BLOCKS)`, `address(N)`,
+    /// `data(N)` or `hybrid(N)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<String>,
     /// Memory for staging of all disks together, as a fraction of the pool.
@@ -83,8 +83,8 @@ pub struct PolicySettings {
     /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,
-    /// Blocks of each disk from which reuse distances are estimated; 0 for all: distances are exact then, and memory grows
-    /// with the blocks used.
+    /// Blocks of each disk from which reuse distances are estimated; 0 for all: distances are exact then, and memory
+    /// grows with the blocks used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_blocks: Option<u64>,
     /// Unit in which reuse distances and working sets are measured: a power of two from 4KiB to 1MiB.

@@ -1,8 +1,8 @@
 //! Removes secrets from what others see: readers of the API, and recipients of a support bundle.
 //!
 //! Invariants
-//! - The value of every key whose name ends with one of the words in `SECRET` is replaced, in JSON and TOML wherever it is nested, and
-//!   in text where it follows the name and `=` or `:`.
+//! - The value of every key whose name ends with one of the words in `SECRET` is replaced, in JSON and TOML wherever it
+//!   is nested, and in text where it follows the name and `=` or `:`.
 //! - So is the password in the address of a server: `scheme://user:password@host`, or `user%password@` for iSCSI.
 //! - Everything else stays as it is. The value of a name that only looks like a secret's is replaced as well:
 //!   better too much than too little.

@@ -127,8 +127,8 @@ pub struct PoolStatus {
 /// What a test must know to move a pool's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SteppedStatus {
-    /// When the next I/O ends or timers are checked next, in microseconds; not after the pool's time if something is left
-    /// to do now.
+    /// When the next I/O ends or timers are checked next, in microseconds; not after the pool's time if something is
+    /// left to do now.
     pub next_us: u64,
     /// I/Os that have not ended.
     pub ios: u64,

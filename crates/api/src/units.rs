@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A number of bytes: a number, or a string such as `512MiB` or `10G` (powers of 1024, as is usual for disks), or `20GB` or
-/// `1.5TB` (powers of 1000, as devices are sold).
+/// A number of bytes: a number, or a string such as `512MiB` or `10G` (powers of 1024, as is usual for disks), or
+/// `20GB` or `1.5TB` (powers of 1000, as devices are sold).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Size(pub u64);
 

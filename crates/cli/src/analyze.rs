@@ -37,8 +37,8 @@ pub struct Analyze {
     /// Window length for reuse intensity.
     #[arg(long, default_value = "60s")]
     intensity_window: Span,
-    /// Also show figures by intervals of this length: classes of accesses, TRD and URD sizes, reuse intensity, and hits at the
-    /// sizes given with --size or --blocks.
+    /// Also show figures by intervals of this length: classes of accesses, TRD and URD sizes, reuse intensity, and hits
+    /// at the sizes given with --size or --blocks.
     #[arg(long)]
     interval: Option<Span>,
     /// Number of threads [default: the number of processors].

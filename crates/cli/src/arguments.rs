@@ -19,7 +19,8 @@ const CLIENTS: &str = "Clients";
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
 /// Exit codes: 0 success, 1 failure, 2 invalid usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not
-/// confirmed, 7 damage found by a check or a difference found by a replay, 8 a VM that was moved does not run, or a guest may still be frozen.
+/// confirmed, 7 damage found by a check or a difference found by a replay, 8 a VM that was moved does not run, or a
+/// guest may still be frozen.
 #[derive(Parser)]
 #[command(name = "haversack", version)]
 pub struct Arguments {
@@ -114,7 +115,8 @@ pub enum Command {
     Paper(crate::paper::PaperCommand),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
-    /// Collect diagnostic information for remote support: state, events, decisions, logs, configuration without secrets.
+    /// Collect diagnostic information for remote support: state, events, decisions, logs, configuration without
+    /// secrets.
     SupportBundle(crate::support::SupportBundle),
     /// Stop the daemon cleanly.
     Stop,
@@ -143,8 +145,8 @@ pub enum PoolCommand {
         /// The cache devices.
         #[arg(required = true)]
         devices: Vec<PathBuf>,
-        /// Create files that do not exist, with this size. Those that root creates belong to the owner and group of their
-        /// directory.
+        /// Create files that do not exist, with this size. Those that root creates belong to the owner and group of
+        /// their directory.
         #[arg(long)]
         size: Option<Size>,
         /// Keep dirty blocks on two devices.
@@ -262,8 +264,8 @@ pub enum DiskCommand {
         #[arg(add = Names::AttachedDisks)]
         name: String,
     },
-    /// Run a command, for example to take a snapshot, while the disks' origins contain everything that the guest has written.
-    /// With a guest agent, the guest's file systems are frozen meanwhile.
+    /// Run a command, for example to take a snapshot, while the disks' origins contain everything that the guest has
+    /// written. With a guest agent, the guest's file systems are frozen meanwhile.
     Quiesce(crate::quiesce::Quiesce),
     /// Internal.
     #[command(hide = true)]
@@ -327,8 +329,9 @@ pub struct Own {
     /// Repeat the disk's name instead of typing it at the prompt.
     #[arg(long, value_name = "NAME")]
     pub confirm: Option<String>,
-    /// Repeat the disk's name to accept the loss of data that only the dead host has: reads then return the origin's data.
-    /// Without this, reads of those blocks fail until they are written again. Required if it is not known which they are.
+    /// Repeat the disk's name to accept the loss of data that only the dead host has: reads then return the origin's
+    /// data. Without this, reads of those blocks fail until they are written again. Required if it is not known which
+    /// they are.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
     /// Do not fence these hosts, because they are off and stay off. Hosts that are not named are still fenced.
@@ -350,8 +353,8 @@ pub enum PolicyCommand {
     Show,
     /// Set the policy until the daemon is restarted.
     Set {
-        /// Allocator: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole system: cloudcache,
-        /// vcacheshare, eci-cache, centaur or liu; off for no policy.
+        /// Allocator: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole system:
+        /// cloudcache, vcacheshare, eci-cache, centaur or liu; off for no policy.
         allocator: String,
         /// Other keys of the policy section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]
@@ -372,8 +375,8 @@ pub enum PolicyCommand {
         #[arg(add = Names::Disks)]
         disk: String,
     },
-    /// Compare the hit ratios and the demands that the decisions of a log expected with those of the windows that followed.
-    /// Does not need the daemon.
+    /// Compare the hit ratios and the demands that the decisions of a log expected with those of the windows that
+    /// followed. Does not need the daemon.
     Accuracy {
         /// Decision log, of the daemon or of `haversack sim --decisions`.
         log: PathBuf,

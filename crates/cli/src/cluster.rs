@@ -1,4 +1,5 @@
-//! `haversack cluster`, `haversack host drain`, `haversack host forget` and `haversack tenant`: the cluster as the directory has it.
+//! `haversack cluster`, `haversack host drain`, `haversack host forget` and `haversack tenant`: the cluster as the
+//! directory has it.
 
 use std::fmt::Write;
 

@@ -35,7 +35,8 @@ pub struct Compare {
     /// Allocators. [default: all but static]
     #[arg(long, value_delimiter = ',')]
     pub allocators: Vec<String>,
-    /// Admission filters: own (the system's), always, learned, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
+    /// Admission filters: own (the system's), always, learned, hec, larc, address(N), data(N), hybrid(N). [default:
+    /// always,address(1),hec,larc]
     #[arg(long, value_delimiter = ',')]
     pub admissions: Vec<String>,
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, auto, or own (the system's). [default: wb,auto]
@@ -54,7 +55,8 @@ pub struct Compare {
     /// [default: 1]
     #[arg(long, visible_alias = "seed", value_delimiter = ',')]
     pub seeds: Vec<u64>,
-    /// Budget of flash writes for all systems: drive writes per day such as "1 DWPD", or bytes per day such as "500 GB/day".
+    /// Budget of flash writes for all systems: drive writes per day such as "1 DWPD", or bytes per day such as "500
+    /// GB/day".
     #[arg(long)]
     pub write_budget: Option<Endurance>,
     /// Also run the subject with its rivals' flash writes as budgets, to compare latencies at equal flash writes.

@@ -18,8 +18,9 @@ pub struct CompareCluster {
     /// docs/compare-cluster.md and the folder `mixes/clusters`.
     #[arg(required = true, value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// Rules: shared, equal, local, least-variance (CloudCache's), least-latency (ours), haversack-local, haversack, lending. A
-    /// scenario without requests has equal, local, least-variance, least-latency and, if its hosts lend, lending. [default: all that the scenario has]
+    /// Rules: shared, equal, local, least-variance (CloudCache's), least-latency (ours), haversack-local, haversack,
+    /// lending. A scenario without requests has equal, local, least-variance, least-latency and, if its hosts lend,
+    /// lending. [default: all that the scenario has]
     #[arg(long, value_delimiter = ',')]
     pub rules: Vec<System>,
     /// Number of hosts, instead of the scenario's.

@@ -24,7 +24,8 @@ pub struct CompareMigration {
     /// Mixes of workloads with a `migration` table: TOML files; see docs/compare-migration.md and the folder `mixes`.
     #[arg(required = true, value_name = "MIX")]
     pub mixes: Vec<PathBuf>,
-    /// Methods: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws, pre-copy. [default: all]
+    /// Methods: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws, pre-copy.
+    /// [default: all]
     #[arg(long, value_delimiter = ',')]
     pub methods: Vec<haversack_sim::migration::Method>,
     /// Speeds of the link between the hosts, such as 10Gbit. [default: the mix's]
@@ -83,7 +84,8 @@ pub struct MigrationArguments {
     /// The disk that moves, or the name of its trace file without the extension. [default: the mix's, or the first one]
     #[arg(long, value_name = "DISK", requires = "migrate_at")]
     pub migrate_disk: Option<String>,
-    /// What is sent: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws or pre-copy.
+    /// What is sent: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws or
+    /// pre-copy.
     #[arg(long, default_value = "pre-copy", requires = "migrate_at")]
     pub method: haversack_sim::migration::Method,
     /// Speed of the link between the hosts, such as 10Gbit. [default: the mix's, or 10Gbit]

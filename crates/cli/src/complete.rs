@@ -1,8 +1,8 @@
 //! Completes command lines for shells: commands, options and paths, and the names that the daemon has.
 //!
-//! The script of a shell calls the hidden command `haversack complete` with the words up to the cursor. clap's own scripts and
-//! `CompleteEnv` are not used: the one for zsh offers nothing at the first TAB when zsh loads it on demand, the one for bash does not
-//! complete `--pool=ma`, and all offer options among the names.
+//! The script of a shell calls the hidden command `haversack complete` with the words up to the cursor. clap's own
+//! scripts and `CompleteEnv` are not used: the one for zsh offers nothing at the first TAB when zsh loads it on demand,
+//! the one for bash does not complete `--pool=ma`, and all offer options among the names.
 //!
 //! Invariants
 //! - Only matches are written, and the command always succeeds, whatever happens.

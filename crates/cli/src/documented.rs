@@ -21,8 +21,8 @@ fn documents() -> Vec<PathBuf> {
     std::iter::once(root.join("README.md")).chain(pages).chain(files("packaging/man")).collect()
 }
 
-/// Returns the lines with commands in the blocks of code of a document, joined where they end with a backslash. Blocks that also
-/// show output mark commands with a prompt, scripts do not.
+/// Returns the lines with commands in the blocks of code of a document, joined where they end with a backslash. Blocks
+/// that also show output mark commands with a prompt, scripts do not.
 fn command_lines(document: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut language = None;

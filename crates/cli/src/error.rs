@@ -104,8 +104,9 @@ impl CliError {
         }
     }
 
-    /// Returns 1 for a failure, 2 for wrong usage, 3 if the daemon is unreachable, 4 if it refused, 5 if a job
-    /// or a move was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found, 8 if a VM needs attention.
+    /// Returns 1 for a failure, 2 for wrong usage, 3 if the daemon is unreachable, 4 if it refused, 5 if a job or a
+    /// move was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found, 8 if a VM needs
+    /// attention.
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Job(_)

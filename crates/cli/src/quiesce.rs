@@ -1,15 +1,15 @@
-//! `haversack disk quiesce`: runs a command, such as one that takes a snapshot, while the origins of disks have everything
-//! that the guest has written.
+//! `haversack disk quiesce`: runs a command, such as one that takes a snapshot, while the origins of disks have
+//! everything that the guest has written.
 //!
-//! Meanwhile the disks are in write-through mode, so their origins receive each write before it is acknowledged. A flush before
-//! the command writes back what was dirty. With a guest agent, the guest's file systems are frozen as well: a snapshot is then
-//! file-system consistent, and crash consistent without one.
+//! Meanwhile the disks are in write-through mode, so their origins receive each write before it is acknowledged. A
+//! flush before the command writes back what was dirty. With a guest agent, the guest's file systems are frozen as
+//! well: a snapshot is then file-system consistent, and crash consistent without one.
 //!
 //! Invariants
 //! - Whatever happens to this process, the guest is thawed and the write modes are restored: see `guard.rs`.
 //! - The command runs only while the origins have everything. `quiesce` fails if any step fails.
-//! - The guest is not frozen for longer than the limit plus the time it takes to thaw. `quiesce` fails if the guest was thawed
-//!   before the command had ended.
+//! - The guest is not frozen for longer than the limit plus the time it takes to thaw. `quiesce` fails if the guest was
+//!   thawed before the command had ended.
 
 mod guard;
 
@@ -167,8 +167,8 @@ fn modes_to_restore(client: &Client, disks: &[String]) -> Result<Vec<(String, Mo
     Ok(modes)
 }
 
-/// Returns whether another host has blocks of a disk that its origin does not have. The request is refused for a disk that
-/// does not move.
+/// Returns whether another host has blocks of a disk that its origin does not have. The request is refused for a disk
+/// that does not move.
 fn lacks_blocks(client: &Client, name: &str) -> Result<bool> {
     match client.get::<MigrationStatus>(&format!("{}/migration", path(name)?)) {
         Ok(status) => Ok(!matches!(status.state, MigrationState::Here | MigrationState::Sending)),

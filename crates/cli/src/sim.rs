@@ -155,7 +155,8 @@ pub struct PoolArguments {
     /// Keep dirty blocks on two devices.
     #[arg(long)]
     pub redundancy: bool,
-    /// Keep everything on two devices, as RAID-1 below the cache does: devices are pairs, and half of their space counts.
+    /// Keep everything on two devices, as RAID-1 below the cache does: devices are pairs, and half of their space
+    /// counts.
     #[arg(long, conflicts_with = "redundancy")]
     pub mirrored: bool,
     /// Staging memory [default: 64MiB, but at most 1/64 of the cache].
@@ -171,12 +172,13 @@ pub struct PoolArguments {
     /// Blocks that survive a restart. [default: all, or the mix's]
     #[arg(long, value_enum)]
     pub persistence: Option<Survives>,
-    /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
-    /// address(N), data(N), hybrid(N). [default: learned, or as the allocator's system does]
+    /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool:
+    /// hec, larc, address(N), data(N), hybrid(N). [default: learned, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
-    /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole
-    /// system: cloudcache, vcacheshare, eci-cache, centaur or liu. [default: none, one pool for all disks]
+    /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a
+    /// paper's whole system: cloudcache, vcacheshare, eci-cache, centaur or liu. [default: none, one pool for all
+    /// disks]
     #[arg(long)]
     pub allocator: Option<String>,
     /// Setting of the policy, as `haversack policy set` takes it: spare=idle, forecast=best. May be repeated.

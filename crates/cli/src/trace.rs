@@ -66,7 +66,8 @@ pub enum TraceCommand {
     Record(crate::record::Record),
     /// Generate a trace with a simple pattern, or one like a real volume.
     Generate(crate::generate::Generate),
-    /// Find how long the policy's window should be: simulate CloudCache's allocation for each length, and pick the knee.
+    /// Find how long the policy's window should be: simulate CloudCache's allocation for each length, and pick the
+    /// knee.
     Window(crate::window::Window),
     /// Print the first requests of a trace as CSV.
     Head {

@@ -1,5 +1,5 @@
-//! Measures a balancing round, the planning of loans and a division among tenants of a large cluster, in processor time:
-//! `cargo run --release -p haversack-cluster --example balancing_round [HOSTS] [SEED]`.
+//! Measures a balancing round, the planning of loans and a division among tenants of a large cluster, in processor
+//! time: `cargo run --release -p haversack-cluster --example balancing_round [HOSTS] [SEED]`.
 
 use haversack_cluster::{
     Balancer, Borrows, Demand, Disk, Host, HostName, Lends, Offers, Plan, Rule, Settings, Snapshot, Tenant,

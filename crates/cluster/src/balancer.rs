@@ -32,12 +32,13 @@ pub struct MoveRecord {
 struct Past {
     /// Consecutive windows with too much demand.
     windows: u32,
-    /// Its loads in the last windows in thousandths, rounded down, the newest last: short, as the state is saved each window.
+    /// Its loads in the last windows in thousandths, rounded down, the newest last: short, as the state is saved each
+    /// window.
     loads: VecDeque<u16>,
 }
 
-/// Decides moves. All of its state can be saved with serde. A new leader that has no saved state restores the moves from the
-/// directory's history ([`Balancer::restore`]) and counts windows from then on.
+/// Decides moves. All of its state can be saved with serde. A new leader that has no saved state restores the moves
+/// from the directory's history ([`Balancer::restore`]) and counts windows from then on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Balancer {
     settings: Settings,
@@ -101,8 +102,8 @@ impl Balancer {
         Ok(())
     }
 
-    /// Returns what should move, without changing anything. `now_us` is on the clock of [`MoveRecord::at_us`], which must be
-    /// the same for all leaders.
+    /// Returns what should move, without changing anything. `now_us` is on the clock of [`MoveRecord::at_us`], which
+    /// must be the same for all leaders.
     ///
     /// # Errors
     /// The snapshot contradicts itself.
@@ -178,7 +179,8 @@ impl Balancer {
         all
     }
 
-    /// Records a move that was begun, proposed by the balancer or not. A move that is not recorded may be proposed again.
+    /// Records a move that was begun, proposed by the balancer or not. A move that is not recorded may be proposed
+    /// again.
     pub fn record(&mut self, moved: MoveRecord) {
         let place = self.moves.partition_point(|other| other.at_us <= moved.at_us);
         self.moves.insert(place, moved);

@@ -22,7 +22,8 @@ pub(crate) struct Cost {
 
 impl Cost {
     /// - Copy: dirty and reused blocks over the slower of the two links.
-    /// - Neighbours: the slowdown, times the latency that all accesses of both hosts have in a second, times the copy's seconds.
+    /// - Neighbours: the slowdown, times the latency that all accesses of both hosts have in a second, times the copy's
+    ///   seconds.
     /// - Stall: accesses that come during it wait for half of it on average.
     /// - Warm-up: the blocks that are missing at the switch arrive at a constant rate. So on average half of them are
     ///   missing, and the VM loses that part of what its hits save.

@@ -1,4 +1,5 @@
-//! Weighted max-min shares of tenants in a network: from tenants, over what each demands on a host, to the hosts' caches.
+//! Weighted max-min shares of tenants in a network: from tenants, over what each demands on a host, to the hosts'
+//! caches.
 //!
 //! The totals of tenants that are possible form a polymatroid. All tenants together first get as much as a maximum flow
 //! carries, divided by weight as if hosts did not matter. If a flow carries that, it is the answer. Otherwise a minimum
@@ -166,7 +167,8 @@ impl Network {
         }
     }
 
-    /// Makes a flow to begin with, in which each tenant has the same part of its demand on all hosts as far as possible.
+    /// Makes a flow to begin with, in which each tenant has the same part of its demand on all hosts as far as
+    /// possible.
     fn spread(&mut self, part: &Part) {
         for &tenant in &part.tenants {
             let inside = |edge: &&u32| self.is_inside(**edge);

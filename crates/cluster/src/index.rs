@@ -1,8 +1,9 @@
 //! Finds hosts with enough space: the best by a key, among those with enough spare cache, memory and processors.
 //!
-//! A binary tree over the hosts. Each node has the smallest key and the most of each resource below it. A search looks at
-//! nodes in the order of their keys, and passes over those without room, so it costs about the logarithm of the number of
-//! hosts for each host found. Needs that no host meets are remembered, so that they are not searched for again.
+//! A binary tree over the hosts. Each node has the smallest key and the most of each resource below it. A search looks
+//! at nodes in the order of their keys, and passes over those without room, so it costs about the logarithm of the
+//! number of hosts for each host found. Needs that no host meets are remembered, so that they are not searched for
+//! again.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -137,7 +138,8 @@ impl Index {
         }
     }
 
-    /// Returns up to `most` hosts that meet the need and are accepted, those with the smallest keys, in the order of keys.
+    /// Returns up to `most` hosts that meet the need and are accepted, those with the smallest keys, in the order of
+    /// keys.
     pub fn best(&self, need: &Need, most: usize, accept: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut found = Vec::new();
         if self.unmet.borrow().iter().any(|unmet| need.covers(unmet)) {

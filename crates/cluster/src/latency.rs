@@ -1,8 +1,9 @@
 //! Our rule: the move that lowers the cluster's expected latency most, less what the move costs.
 //!
-//! A host's best move is found without trying all pairs. A VM cannot save more elsewhere than in a cache of its own, which
-//! bounds what its move gains; VMs are tried by this bound, until none can be better. The hosts that are tried for a VM are
-//! those with the most spare cache; where none has enough, those whose caches' last block is worth the least.
+//! A host's best move is found without trying all pairs. A VM cannot save more elsewhere than in a cache of its own,
+//! which bounds what its move gains; VMs are tried by this bound, until none can be better. The hosts that are tried
+//! for a VM are those with the most spare cache; where none has enough, those whose caches' last block is worth the
+//! least.
 
 use crate::cost::Cost;
 use crate::index::{Index, Offer};

@@ -1,6 +1,6 @@
-//! Decides for a cluster of hosts: which VM moves where so that flash is where it is needed, and how much of each host's
-//! cache each tenant gets.
-//! Where VMs cannot move, it says which hosts borrow spare flash of which others ([`Balancer::loans`]).
+//! Decides for a cluster of hosts: which VM moves where so that flash is where it is needed, and how much of each
+//! host's cache each tenant gets. Where VMs cannot move, it says which hosts borrow spare flash of which others
+//! ([`Balancer::loans`]).
 //!
 //! [`Balancer`] looks at a [`Snapshot`] of the cluster at the end of each window and makes a [`Plan`]: moves of VMs, by
 //! CloudCache's rule or by expected latency, and what it should move but must not, with the reason. [`divide`] computes

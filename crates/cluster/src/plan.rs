@@ -35,10 +35,11 @@ pub struct Move {
     pub from_load: (f64, f64),
     /// Load of the host that it goes to, before and after.
     pub to_load: (f64, f64),
-    /// Latency in microseconds that the two caches are expected to save more in each second from then on. Below 0 if the
-    /// two save less, as when a host is drained.
+    /// Latency in microseconds that the two caches are expected to save more in each second from then on. Below 0 if
+    /// the two save less, as when a host is drained.
     pub gain_us_per_s: f64,
-    /// What the move itself is expected to cost, in microseconds of latency: neighbours during the copy, stall, warm-up.
+    /// What the move itself is expected to cost, in microseconds of latency: neighbours during the copy, stall,
+    /// warm-up.
     pub cost_us: f64,
     /// Bytes that it copies: dirty and reused blocks.
     pub copied_bytes: u64,
@@ -82,8 +83,8 @@ pub enum Hindrance {
     Pinned(String),
     /// It is being moved already, to this host.
     Moving(HostName),
-    /// No serving host has the memory, the processors and the cache for its reservations, and none of the VMs that must not be
-    /// with it.
+    /// No serving host has the memory, the processors and the cache for its reservations, and none of the VMs that must
+    /// not be with it.
     NoRoom,
     /// The limit of moves per round is reached for this host, or for the hosts that could take the VM. The next round
     /// continues.

@@ -28,8 +28,8 @@ pub struct Settings {
     pub threshold: f64,
     /// The consecutive windows with too much demand after which VMs move away.
     pub windows: u32,
-    /// With `least-latency`: the windows over which a host's highest demand counts as what its own VMs may soon need again.
-    /// Only the rest of its cache is offered to other VMs, so it is not given what it must soon give back.
+    /// With `least-latency`: the windows over which a host's highest demand counts as what its own VMs may soon need
+    /// again. Only the rest of its cache is offered to other VMs, so it is not given what it must soon give back.
     pub calm_windows: u32,
     /// With `least-latency`: how many times its cost a move must earn within the horizon.
     pub hysteresis: f64,
@@ -75,7 +75,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the paper's rule: one move per overloaded host and window, and no other brakes than the residence of an hour.
+    /// Returns the paper's rule: one move per overloaded host and window, and no other brakes than the residence of an
+    /// hour.
     pub fn cloudcache() -> Settings {
         Settings {
             rule: Rule::LeastVariance,

@@ -92,8 +92,8 @@ pub struct Vm {
     pub tenant: TenantName,
     /// The host that it runs on.
     pub host: HostName,
-    /// The host that it is being moved to, if it is. Its demand counts there; memory and processors count at both. It is not
-    /// moved again before this has ended.
+    /// The host that it is being moved to, if it is. Its demand counts there; memory and processors count at both. It
+    /// is not moved again before this has ended.
     #[serde(default)]
     pub moving_to: Option<HostName>,
     /// Its memory.

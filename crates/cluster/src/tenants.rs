@@ -1,17 +1,18 @@
 //! Tenants' shares over all hosts: weighted max-min with reservations and limits.
 //!
-//! A tenant's space on a host is at most what it demands there, and all tenants' together at most the host's cache. Weighted
-//! max-min fairness means: no tenant could have more unless another one gave up space that has no more per weight. Which
-//! tenants limit each other depends on where they demand space; [`Network`] determines it.
+//! A tenant's space on a host is at most what it demands there, and all tenants' together at most the host's cache.
+//! Weighted max-min fairness means: no tenant could have more unless another one gave up space that has no more per
+//! weight. Which tenants limit each other depends on where they demand space; [`Network`] determines it.
 //!
 //! First, reservations are met, as far as they are demanded; if hosts are too small for that, in proportion to the
-//! reservations. Then all tenants rise from there, in proportion to their weights, up to demand or limit. The totals are exact
-//! except for rounding to blocks.
+//! reservations. Then all tenants rise from there, in proportion to their weights, up to demand or limit. The totals
+//! are exact except for rounding to blocks.
 //!
 //! Then shares become whole chunks, except those that end at a demand, and those of tenants that would fall below their
 //! reservation. That changes a share by less than a chunk.
 //!
-//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 4.2, for weights and chunks.
+//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 4.2, for weights and
+//! chunks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -87,8 +88,8 @@ pub struct Division {
     pub totals: Vec<TenantTotal>,
 }
 
-/// Returns what the snapshot's VMs demand, summed by tenant and host, sorted. A VM that is being moved demands it where it
-/// goes. Hosts that are away are left out.
+/// Returns what the snapshot's VMs demand, summed by tenant and host, sorted. A VM that is being moved demands it where
+/// it goes. Hosts that are away are left out.
 pub fn demands(snapshot: &Snapshot) -> Vec<Demand> {
     let is_away = |host: &crate::Host| host.state == HostState::Away;
     let away: BTreeSet<&HostName> =
@@ -109,8 +110,8 @@ pub fn demands(snapshot: &Snapshot) -> Vec<Demand> {
     sums.into_iter().map(demand).collect()
 }
 
-/// Divides the caches of hosts, given with their blocks, among tenants. Space that is not demanded is left. The order of hosts,
-/// tenants and demands does not matter.
+/// Divides the caches of hosts, given with their blocks, among tenants. Space that is not demanded is left. The order
+/// of hosts, tenants and demands does not matter.
 ///
 /// # Errors
 /// Names appear twice or are unknown, a weight is not above 0, or a limit is below its reservation.

@@ -1,4 +1,5 @@
-//! CloudCache's rule: the move that leaves the smallest variance of load over hosts, to a host that stays below the threshold.
+//! CloudCache's rule: the move that leaves the smallest variance of load over hosts, to a host that stays below the
+//! threshold.
 //!
 //! Among hosts with caches of the same size, the one with the lowest load is best for a VM. So one host for
 //! each size of cache is tried. With more than [`MOST_SIZES`] sizes, similar ones are grouped and several hosts

@@ -1,8 +1,8 @@
-//! A snapshot with everything looked up: who is where, what is free, and what caches are worth. Planned moves are applied to
-//! it, so that each takes the ones before it into account.
+//! A snapshot with everything looked up: who is where, what is free, and what caches are worth. Planned moves are
+//! applied to it, so that each takes the ones before it into account.
 //!
-//! Hosts and VMs are sorted by name, so nothing depends on their order in the snapshot. What is expensive, the worth of VMs
-//! and caches, is computed when it is first asked for.
+//! Hosts and VMs are sorted by name, so nothing depends on their order in the snapshot. What is expensive, the worth of
+//! VMs and caches, is computed when it is first asked for.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};

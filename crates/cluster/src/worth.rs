@@ -1,12 +1,12 @@
 //! The latency that a host's cache is expected to save, when it is divided as well as it can be.
 //!
-//! A disk's worth at a size is what its hits save in a second. On the concave hull of this curve each block is worth the
-//! slope of its step, so the best division takes the steepest steps of all disks first, the last one in part. The result is
-//! what no division of the curves as they are can exceed, and it exceeds the best one by less than one step of one disk.
-//! Reservations are granted before the steps.
+//! A disk's worth at a size is what its hits save in a second. On the concave hull of this curve each block is worth
+//! the slope of its step, so the best division takes the steepest steps of all disks first, the last one in part. The
+//! result is what no division of the curves as they are can exceed, and it exceeds the best one by less than one step
+//! of one disk. Reservations are granted before the steps.
 //!
-//! Sources: Stone, Turek and Wolf, "Optimal partitioning of cache memory", IEEE ToC 1992, for greedy; Beckmann and Sanchez,
-//! "Talus", HPCA'15, for the hull. `haversack_policy::allocate::hull` divides a single pool in the same way.
+//! Sources: Stone, Turek and Wolf, "Optimal partitioning of cache memory", IEEE ToC 1992, for greedy; Beckmann and
+//! Sanchez, "Talus", HPCA'15, for the hull. `haversack_policy::allocate::hull` divides a single pool in the same way.
 
 use crate::snapshot::{Disk, Vm};
 
@@ -87,8 +87,8 @@ pub(crate) fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<(u64, f6
     corners
 }
 
-/// Divides this many blocks among a host's steps, without those of one VM if given, and with further ones. Returns what they
-/// save, and the slope at which space runs out, 0 if it does not. Both lists have the steepest first.
+/// Divides this many blocks among a host's steps, without those of one VM if given, and with further ones. Returns what
+/// they save, and the slope at which space runs out, 0 if it does not. Both lists have the steepest first.
 pub(crate) fn divided(blocks: u64, own: &[Owned], without: Option<u32>, with: &[Step]) -> (f64, f64) {
     let (mut left, mut saved) = (blocks, 0.0);
     let mut own = own.iter().filter(|owned| Some(owned.vm) != without).map(|owned| owned.step).peekable();

@@ -242,8 +242,8 @@ fn our_rule_against_all_moves() {
     assert!(compared > 50, "only {compared} clusters have a move");
 }
 
-/// What all caches save after twelve windows, by both rules, on clusters with overloaded hosts and VMs of very different
-/// intensity.
+/// What all caches save after twelve windows, by both rules, on clusters with overloaded hosts and VMs of very
+/// different intensity.
 #[test]
 fn our_rule_saves_more_than_the_paper_s() {
     let (mut sums, mut wins, clusters) = ([0.0; 3], 0, 100);

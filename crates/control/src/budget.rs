@@ -4,11 +4,11 @@
 //! flash is taken out of it. So a burst may use what a quiet day has left, while over many days no more is written than
 //! the budget allows.
 //!
-//! The price of a block written to flash is what it must save at least, in microseconds of latency. It is moved so that the
-//! bucket stays half full: writes may exceed the rate while there is more in it, and have to stay below the rate while there
-//! is less. The logarithm of the price integrates what is written beyond that, in units of the rate: a controller that works
-//! alike for prices of 1 us and of 10 ms, and in which quiet hours and bursts weigh by their bytes. In the last tenth
-//! of the bucket the price rises steeply, so that no burst overdraws the account by much.
+//! The price of a block written to flash is what it must save at least, in microseconds of latency. It is moved so that
+//! the bucket stays half full: writes may exceed the rate while there is more in it, and have to stay below the rate
+//! while there is less. The logarithm of the price integrates what is written beyond that, in units of the rate: a
+//! controller that works alike for prices of 1 us and of 10 ms, and in which quiet hours and bursts weigh by their
+//! bytes. In the last tenth of the bucket the price rises steeply, so that no burst overdraws the account by much.
 //!
 //! Caches whose admission weighs no prices follow the same price: see [`Pacer::fill_share`].
 //!
@@ -178,14 +178,15 @@ impl Pacer {
         if price_us <= LEAST_PRICE_US { 0.0 } else { price_us }
     }
 
-    /// Returns the price for admission filters that weigh prices: what they demand without a budget, and this price on top.
+    /// Returns the price for admission filters that weigh prices: what they demand without a budget, and this price on
+    /// top.
     pub fn write_price_us(&self) -> f32 {
         WRITE_PRICE_US + self.price_us() as f32
     }
 
-    /// Returns the share of clean fills that may enter a cache whose admission weighs no prices, when a hit saves this much on
-    /// average. If what blocks are worth is distributed exponentially, that share of them is worth the price. Nothing may
-    /// enter while the account is overdrawn.
+    /// Returns the share of clean fills that may enter a cache whose admission weighs no prices, when a hit saves this
+    /// much on average. If what blocks are worth is distributed exponentially, that share of them is worth the price.
+    /// Nothing may enter while the account is overdrawn.
     pub fn fill_share(&self, saved_us: f64) -> f64 {
         if self.account.balance_bytes <= 0.0 {
             return 0.0;

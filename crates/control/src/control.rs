@@ -120,7 +120,8 @@ impl Control {
         }
     }
 
-    /// Sets what tenants have here of their parts of a cluster. Returns whether that is a change: then a decision is due.
+    /// Sets what tenants have here of their parts of a cluster. Returns whether that is a change: then a decision is
+    /// due.
     pub fn set_tenants(&mut self, tenants: &[TenantBounds]) -> bool {
         let is_change = self.controller.tenants() != tenants;
         self.controller.set_tenants(tenants.to_vec());
@@ -152,8 +153,8 @@ impl Control {
         self.observed.get(disk)?.window.as_ref()
     }
 
-    /// Returns a disk's last windows that say something about its demand, oldest first. They travel with the disk to another
-    /// host.
+    /// Returns a disk's last windows that say something about its demand, oldest first. They travel with the disk to
+    /// another host.
     pub fn kept_windows(&self, disk: &str) -> impl Iterator<Item = &DiskWindow> {
         self.controller.kept_windows(disk)
     }
@@ -263,8 +264,8 @@ impl Control {
         }
     }
 
-    /// Ends a window of the pool, and those of its disks that end with it, and decides. All records of the window must have
-    /// been noted.
+    /// Ends a window of the pool, and those of its disks that end with it, and decides. All records of the window must
+    /// have been noted.
     ///
     /// # Errors
     /// The decision is refused. The measurements are kept, and a new window has begun.
@@ -342,9 +343,10 @@ impl Control {
         }
     }
 
-    /// Switches to another configuration, by which a window begins now. Disks keep their states and their last windows, from
-    /// which forecasts start again. All records so far must have been noted. `counters` returns a disk's counters as they are
-    /// now: the new window counts from there. A disk without them is counted from the start of the window that ends here.
+    /// Switches to another configuration, by which a window begins now. Disks keep their states and their last windows,
+    /// from which forecasts start again. All records so far must have been noted. `counters` returns a disk's counters
+    /// as they are now: the new window counts from there. A disk without them is counted from the start of the window
+    /// that ends here.
     ///
     /// # Errors
     /// The configuration contradicts itself; the previous one stays in effect.

@@ -26,7 +26,8 @@ use crate::counters::Counters;
 const POINTS_AN_OCTAVE: usize = 8;
 /// Ratios are rounded to a millionth: anything finer is noise of the sample.
 const RATIO_STEPS: f64 = 1e6;
-/// Distinct blocks at the end of a window are counted up to this number where distances are exact, and estimated beyond.
+/// Distinct blocks at the end of a window are counted up to this number where distances are exact, and estimated
+/// beyond.
 const EXACT_PLACES: u32 = 1 << 16;
 /// The size of HEC's regions and longest runs: 4 MiB.
 const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
@@ -38,10 +39,11 @@ pub struct ObserverConfig {
     pub window_us: Micros,
     /// The time at the end of a window in which intensity is measured.
     pub measurement_us: Micros,
-    /// Sample size in blocks; `None` for all blocks, of which distances are exact. A disk has four samples, of about 100
-    /// bytes per block.
+    /// Sample size in blocks; `None` for all blocks, of which distances are exact. A disk has four samples, of about
+    /// 100 bytes per block.
     pub sample_blocks: Option<usize>,
-    /// Blocks of the unit in which distances and working sets are measured. If only some blocks are recorded, it is one.
+    /// Blocks of the unit in which distances and working sets are measured. If only some blocks are recorded, it is
+    /// one.
     pub unit_blocks: u64,
     /// Whether reads and writes count only for blocks that they cover as a whole.
     pub whole_blocks: bool,
@@ -402,15 +404,15 @@ fn working_sets(sample: &Sampler, unit_blocks: u64) -> (u64, Vec<u64>) {
     (sample.footprint().round() as u64 * unit_blocks, reused.map(scaled).to_vec())
 }
 
-/// Returns the number of blocks used again since the window began, from the sample that also knows those used in the window
-/// before.
+/// Returns the number of blocks used again since the window began, from the sample that also knows those used in the
+/// window before.
 fn reused(sample: &Sampler, unit_blocks: u64) -> u64 {
     let again = sample.counts().filter(|accesses| *accesses > 1).count();
     (again as f64 / sample.rate()).round() as u64 * unit_blocks
 }
 
-/// Returns the hits of some classes of accesses by cache size, as shares of this many accesses. The last size is one more
-/// than the largest distance if that is exact, and otherwise the next one at which a histogram is.
+/// Returns the hits of some classes of accesses by cache size, as shares of this many accesses. The last size is one
+/// more than the largest distance if that is exact, and otherwise the next one at which a histogram is.
 fn curve(profile: &Profile, classes: &[Class], accesses: f64, unit_blocks: u64, is_exact: bool) -> Curve {
     let mut distances = Histogram::default();
     classes.iter().for_each(|class| distances.merge(profile.class(*class)));

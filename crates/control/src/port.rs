@@ -17,8 +17,8 @@ pub trait Port {
     /// Why a plan cannot be carried out.
     type Error;
 
-    /// Returns the pool's blocks, and a report of each disk that may take part. Latencies in it are those since the last
-    /// window. `None`: the pool is not available.
+    /// Returns the pool's blocks, and a report of each disk that may take part. Latencies in it are those since the
+    /// last window. `None`: the pool is not available.
     fn reports(&mut self) -> Option<(u64, Vec<DiskReport>)>;
 
     /// Keeps entries of the log.

@@ -1,9 +1,9 @@
 //! Predicted against real hit ratios: what was expected of a disk's targets in a window, and what the window showed.
 //!
 //! The prediction is of LRU, from the curve of the window before: of all blocks that are cached if the disk writes back
-//! or through, of reads alone if writes bring nothing in. If the target or the mode changed in the window, it is the mean
-//! of the predictions of each, by the time that each was in force. A disk that shares the pool has no target and no
-//! prediction.
+//! or through, of reads alone if writes bring nothing in. If the target or the mode changed in the window, it is the
+//! mean of the predictions of each, by the time that each was in force. A disk that shares the pool has no target and
+//! no prediction.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.2 and figure 6.
 

@@ -9,8 +9,8 @@ const RECALLED_WINDOWS: u64 = 256;
 /// The most lines to recall, whatever the windows: a restart must not wait for months of decisions.
 pub const MOST_RECALLED_LINES: u64 = 1 << 16;
 
-/// Returns how many lines of a log to recall so that they reach back over enough windows of the disk whose own window is
-/// the longest: 256, or as many as the history has. Each line is about one window of the pool. At most
+/// Returns how many lines of a log to recall so that they reach back over enough windows of the disk whose own window
+/// is the longest: 256, or as many as the history has. Each line is about one window of the pool. At most
 /// [`MOST_RECALLED_LINES`].
 pub fn recalled_lines(config: &Config, own: impl IntoIterator<Item = Option<OwnWindow>>) -> usize {
     let longest = own.into_iter().chain([None]).map(|own| config.most_windows_of_disk(own)).max();

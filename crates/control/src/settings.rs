@@ -50,9 +50,9 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Returns the configuration of decisions on a host of a cluster, whose balancer has to know what disks demand. If the decisions
-/// do not need measurements, demand is the predicted size of the reused working set, and the window is that of the balancer,
-/// where the settings do not say something else.
+/// Returns the configuration of decisions on a host of a cluster, whose balancer has to know what disks demand. If the
+/// decisions do not need measurements, demand is the predicted size of the reused working set, and the window is that
+/// of the balancer, where the settings do not say something else.
 ///
 /// # Errors
 /// As [`config`].

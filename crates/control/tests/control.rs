@@ -449,8 +449,8 @@ fn a_restart_by_another_policy_keeps_what_was_shown_and_one_that_left_is_new() {
     assert_eq!(next.state("local"), Some(DiskState::New));
 }
 
-/// The scanning disk starts over every three windows of the pool. Windows of eight are the shortest in which a cache gets a size
-/// that holds all; this shows when those of sixteen have been filled too.
+/// The scanning disk starts over every three windows of the pool. Windows of eight are the shortest in which a cache
+/// gets a size that holds all; this shows when those of sixteen have been filled too.
 #[test]
 fn a_window_is_chosen_while_the_disk_runs() {
     let mut pair = Pair::new("cloudcache");

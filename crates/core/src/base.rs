@@ -36,8 +36,8 @@ pub struct BaseBlocks {
 }
 
 impl BaseBlocks {
-    /// Returns an empty set for a disk of this size, in sectors, and this grid phase, of which only blocks within the first
-    /// `base_sectors` can be in it.
+    /// Returns an empty set for a disk of this size, in sectors, and this grid phase, of which only blocks within the
+    /// first `base_sectors` can be in it.
     pub fn new(sectors: u64, phase: u8, base_sectors: u64) -> BaseBlocks {
         BaseBlocks { sectors, phase, words: vec![0; words_for(sectors.min(base_sectors))], run: 0..0 }
     }

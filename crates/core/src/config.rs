@@ -207,8 +207,8 @@ pub struct CoreConfig {
     /// How long after a flush its mark may be missing from the devices. Until the mark is on a device, damage at rest
     /// is mistaken for a write that a power loss has torn.
     pub flush_mark_us: Micros,
-    /// Whether a disk with a target in blocks may exceed it while no other disk needs the space. If not, all such targets
-    /// are caps.
+    /// Whether a disk with a target in blocks may exceed it while no other disk needs the space. If not, all such
+    /// targets are caps.
     pub share_spare: bool,
     /// How often the write-intent bitmap of a disk is cleared.
     pub intent_clear_us: Micros,

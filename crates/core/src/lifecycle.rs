@@ -234,8 +234,8 @@ impl Life {
         self.epoch = epoch;
     }
 
-    /// Hands the disk over to another host, which will own it under `epoch`. Until the release is recorded, the hand-over
-    /// can be cancelled.
+    /// Hands the disk over to another host, which will own it under `epoch`. Until the release is recorded, the
+    /// hand-over can be cancelled.
     pub fn hand_over(&mut self, epoch: u64) {
         assert!(epoch > self.epoch, "each epoch belongs to one host");
         self.happened(Event::HandOver);

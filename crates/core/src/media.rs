@@ -71,8 +71,8 @@ pub trait Media {
     fn capacity_bytes(&self, device: usize) -> u64;
     /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
-    /// Like [`Media::read_batch`], but also runs all tasks. If possible, they run while the pages are being read, on several
-    /// threads. They share no data, so the result does not depend on when and where they run.
+    /// Like [`Media::read_batch`], but also runs all tasks. If possible, they run while the pages are being read, on
+    /// several threads. They share no data, so the result does not depend on when and where they run.
     fn read_batch_while(&mut self, reads: &mut [PageRead<'_>], tasks: Vec<Task<'_>>) {
         tasks.into_iter().for_each(|task| task());
         self.read_batch(reads);
@@ -89,8 +89,8 @@ pub trait Media {
     /// The device's failure.
     fn flush(&mut self, device: usize) -> Result<(), IoFailure>;
 
-    /// Receives the addresses of memory of tables that are blank, and about to be filled for the most part. A driver may ask
-    /// the system for large pages there.
+    /// Receives the addresses of memory of tables that are blank, and about to be filled for the most part. A driver
+    /// may ask the system for large pages there.
     fn will_fill(&mut self, _tables: &[Range<usize>]) {}
 
     /// Receives the progress of reading the pool's metadata from time to time.

@@ -14,8 +14,8 @@
 //! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if the
 //!   disk owns no segment, so that no page lists an older one, and only if its region is marked: this is a
 //!   write past the cache.
-//! - Nothing is written to blocks that the disk's earlier owner may still list as dirty; `flow/takeover.rs` has the only
-//!   exception.
+//! - Nothing is written to blocks that the disk's earlier owner may still list as dirty; `flow/takeover.rs` has the
+//!   only exception.
 //! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was
 //!   already durable when it was answered.
 

@@ -202,8 +202,8 @@ impl World {
         }
     }
 
-    /// Opens copies of the devices, with the tasks of the opening in order and in the reverse order, and compares the tables.
-    /// Some openings are enough.
+    /// Opens copies of the devices, with the tasks of the opening in order and in the reverse order, and compares the
+    /// tables. Some openings are enough.
     fn compare_orders(&self, order: &[usize], options: &OpenOptions) -> Flow {
         if !Random::scrambled(self.now).one_in(16) {
             return Ok(());

@@ -129,7 +129,8 @@ pub fn run_seed(seed: u64, options: &Options) -> RunReport {
     reported(seed, learned, |report| one_run(seed, options, &mut report.counts))
 }
 
-/// Does one run, and returns its report, with the violation or panic that has ended it. `options` are those that do it again.
+/// Does one run, and returns its report, with the violation or panic that has ended it. `options` are those that do it
+/// again.
 pub(crate) fn reported(
     seed: u64,
     options: &str,

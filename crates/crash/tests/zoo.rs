@@ -1,6 +1,5 @@
-//! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two, those of a
-//! cluster by that of five.
-//! `ZOO=NAME` hunts only those whose name contains NAME.
+//! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two,
+//! those of a cluster by that of five. `ZOO=NAME` hunts only those whose name contains NAME.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -289,7 +289,8 @@ impl Daemon {
         known.may_be_dirty && self.pool_of(known).is_none()
     }
 
-    /// Refuses a disk that may have dirty blocks in a pool which is not open, under this name or identity or with this origin.
+    /// Refuses a disk that may have dirty blocks in a pool which is not open, under this name or identity or with this
+    /// origin.
     pub(crate) fn refuse_dirty_in_closed_pool(&self, config: &DiskConfig, id: DiskId) -> Result<()> {
         if config.accept_loss.as_ref() == Some(&config.name) {
             return Ok(());

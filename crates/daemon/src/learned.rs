@@ -2,7 +2,8 @@
 //! docs/format.md describes the file.
 //!
 //! Invariants
-//! - One file is written at a time. It is replaced as a whole, and is used only if its checksum is right and it names the disk.
+//! - One file is written at a time. It is replaced as a whole, and is used only if its checksum is right and it names
+//!   the disk.
 //! - A file that is missing or damaged does no harm: the disk's admission starts learning again.
 
 use std::fs::File;
@@ -69,8 +70,8 @@ fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
 }
 
 impl Daemon {
-    /// Saves what the admission of an attached disk has learned, with the last accesses that it remembers if nobody uses
-    /// the disk any more.
+    /// Saves what the admission of an attached disk has learned, with the last accesses that it remembers if nobody
+    /// uses the disk any more.
     pub(crate) fn save_learned(
         &self,
         backend: &dyn Backend,

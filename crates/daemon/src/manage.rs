@@ -309,8 +309,8 @@ impl Daemon {
         ids.into_iter().flatten().find(|id| self.state.taken_over(*id).is_some())
     }
 
-    /// Returns the pool and identity of a disk that is not attached, and what the pool has of it. The name may be the disk's, its
-    /// identity, or the name from which its identity is derived.
+    /// Returns the pool and identity of a disk that is not attached, and what the pool has of it. The name may be the
+    /// disk's, its identity, or the name from which its identity is derived.
     fn find_known(&self, name: &str) -> Result<(String, DiskId, KnownDisk)> {
         let no_such = || DaemonError::NoSuch { what: "disk", name: name.to_string() };
         let (pool, id) = self.find_detached(name)?;

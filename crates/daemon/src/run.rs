@@ -1,8 +1,8 @@
 //! The daemon's lifecycle: start, signals, stop.
 //!
-//! Order of the start: directories, the sandbox, pools, sockets, disks, dropping privileges, policy, then READY. A disk that
-//! cannot be attached, or a pool that cannot be opened while others can, does not delay the start: it is
-//! retried in the background.
+//! Order of the start: directories, the sandbox, pools, sockets, disks, dropping privileges, policy, then READY. A disk
+//! that cannot be attached, or a pool that cannot be opened while others can, does not delay the start: it is retried
+//! in the background.
 //!
 //! Invariants
 //! - The process is confined before it starts threads: threads that already run would not be confined.

@@ -75,8 +75,9 @@ pub fn become_user(user: &User) -> Result<(), SystemError> {
 /// Leaves a descriptor open in a child. Returns its number there.
 pub fn inherit(command: &mut Command, descriptor: OwnedFd) -> RawFd {
     let number = descriptor.as_raw_fd();
-    // SAFETY: the closure runs in the child between fork and exec and makes one system call, fcntl, which is async-signal-safe; it
-    // allocates nothing and takes no lock. The descriptor is open for as long as the closure exists.
+    // SAFETY: the closure runs in the child between fork and exec and makes one system call, fcntl, which is
+    // async-signal-safe; it allocates nothing and takes no lock. The descriptor is open for as long as the closure
+    // exists.
     unsafe {
         command.pre_exec(move || Ok(fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::empty())).map(drop)?));
     }

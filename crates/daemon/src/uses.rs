@@ -32,8 +32,8 @@ pub struct Use {
     pub pool: String,
     /// The pool's identity. `None` if the use is from before uses were recorded.
     pub pool_id: Option<String>,
-    /// The pool may have dirty blocks of the disk: writes may be acknowledged before the origin has them, and the disk was not
-    /// detached since.
+    /// The pool may have dirty blocks of the disk: writes may be acknowledged before the origin has them, and the disk
+    /// was not detached since.
     pub may_be_dirty: bool,
     /// The origin was used since by another disk or through another pool, which may have written it.
     pub is_ended: bool,

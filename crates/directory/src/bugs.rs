@@ -1,5 +1,5 @@
-//! Planted bugs that the crash simulator of a cluster must catch. Without the feature `bug-zoo`, `planted` is always false at
-//! compile time.
+//! Planted bugs that the crash simulator of a cluster must catch. Without the feature `bug-zoo`, `planted` is always
+//! false at compile time.
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -94,8 +94,8 @@ impl Change {
         })
     }
 
-    /// Removes what the directory has of a permanently dead host. Nothing is removed if it is alive again, nor anything that
-    /// others have changed since.
+    /// Removes what the directory has of a permanently dead host. Nothing is removed if it is alive again, nor anything
+    /// that others have changed since.
     ///
     /// # Errors
     /// [`DirectoryError::Changed`] of the host's key: it is alive, as far as the view shows.

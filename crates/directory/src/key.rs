@@ -20,8 +20,8 @@ pub const PREFIX: &str = "/haversack/v1/";
 /// | `leader` | the host that balances | yes | that host |
 /// | `balance` | what it has observed, for the next one | no | that host |
 ///
-/// A disk's key is its identity and not its name, since that is what the hosts agree on when a disk moves. Unless a disk's
-/// configuration gives another one, the identity follows from the name.
+/// A disk's key is its identity and not its name, since that is what the hosts agree on when a disk moves. Unless a
+/// disk's configuration gives another one, the identity follows from the name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// A host that is alive.

@@ -7,15 +7,15 @@
 //! epoch: if that epoch was taken by force, a host with an older record stops using the disk
 //! (`haversack_migrate::heed`).
 //!
-//! This crate does no I/O. It decides what is written and under which conditions ([`changes`], [`Change`], [`Lead`]), and
-//! interprets what is there ([`View`]). The crate `haversack-etcd` carries that out, and the crash simulator runs the
-//! same rules against a model of etcd.
+//! This crate does no I/O. It decides what is written and under which conditions ([`changes`], [`Change`], [`Lead`]),
+//! and interprets what is there ([`View`]). The crate `haversack-etcd` carries that out, and the crash simulator runs
+//! the same rules against a model of etcd.
 //!
 //! The keys are described at [`Key`], the values at the records ([`HostRecord`] and others).
 //!
 //! Invariants
-//! - No time of the system's clock is stored, sent or compared: ages are measured by the monotonic clock of the host that
-//!   shows them. A clock that jumps changes nothing.
+//! - No time of the system's clock is stored, sent or compared: ages are measured by the monotonic clock of the host
+//!   that shows them. A clock that jumps changes nothing.
 //! - A host changes only keys of its own, disks that it owns, and what its callers ask for. Another host's entry of a
 //!   disk is replaced only by one with a higher epoch. An entry with an epoch that was taken by force is never replaced
 //!   by one with a lower epoch.

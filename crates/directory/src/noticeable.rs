@@ -1,7 +1,7 @@
 //! Which differences between two records are worth a write to etcd.
 //!
-//! Names, states and settings in a record are always exact. Figures of load and use change all the time: it is enough to know
-//! them within a few percent.
+//! Names, states and settings in a record are always exact. Figures of load and use change all the time: it is enough
+//! to know them within a few percent.
 
 use crate::record::{DiskRecord, Load, PoolRecord, Worth};
 

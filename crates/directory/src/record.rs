@@ -1,7 +1,7 @@
 //! The values: JSON objects with a `version`.
 //!
-//! Fields may be added within a version, with a default; readers ignore those that they do not know. A record of a later
-//! version is not understood, and is left alone.
+//! Fields may be added within a version, with a default; readers ignore those that they do not know. A record of a
+//! later version is not understood, and is left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub const VERSION: u32 = 1;
 pub struct HostRecord {
     /// A number that the daemon has chosen at its start. It tells two daemons with the same name apart.
     pub instance: u64,
-    /// Reports that the daemon has made since its start. It changes with each, so that all hosts can tell how old a host's
-    /// figures are without comparing clocks.
+    /// Reports that the daemon has made since its start. It changes with each, so that all hosts can tell how old a
+    /// host's figures are without comparing clocks.
     pub reports: u64,
     /// Time between two reports, in seconds.
     pub report_every_s: f64,
@@ -42,7 +42,8 @@ pub struct HostRecord {
     /// What it lends of its flash (`[lend]`); none if it lends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lends: Option<LendRecord>,
-    /// What it borrows where the plan of the cluster says (`[borrow] from = "auto"`): bytes by lender; none if it does not.
+    /// What it borrows where the plan of the cluster says (`[borrow] from = "auto"`): bytes by lender; none if it does
+    /// not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub borrows: Option<BTreeMap<String, u64>>,
 }
@@ -291,14 +292,15 @@ const MOST_TEXT_BYTES: usize = 4096;
 /// The most entries of a list within a record.
 const MOST_ENTRIES: usize = 100_000;
 
-/// What can be read from under a key. Names and texts in it are shown, logged and given to programs, so they are checked.
+/// What can be read from under a key. Names and texts in it are shown, logged and given to programs, so they are
+/// checked.
 pub(crate) trait Record: DeserializeOwned {
     /// Returns why the record cannot be used.
     fn check(&self) -> Result<(), String>;
 }
 
-/// Returns whether a name can be shown: not empty, not too long, and without spaces at its ends and characters that a terminal
-/// may obey.
+/// Returns whether a name can be shown: not empty, not too long, and without spaces at its ends and characters that a
+/// terminal may obey.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MOST_NAME_BYTES

@@ -51,7 +51,8 @@ pub struct Changes {
     pub conflicts: Vec<Conflict>,
 }
 
-/// After this time every difference is written, however small: the entries of 1,000 busy disks make about three writes a second.
+/// After this time every difference is written, however small: the entries of 1,000 busy disks make about three writes
+/// a second.
 const AFTER: Duration = Duration::from_secs(300);
 
 /// Returns whether an entry must be written: it is missing, differs noticeably, or has differed slightly for a long

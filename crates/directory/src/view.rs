@@ -103,8 +103,8 @@ impl View {
         self.pools.range(first..).take_while(move |((of, _), _)| of == host)
     }
 
-    /// Returns the host that had a disk when the disk's entry was written, and its epoch. That can be read from entries of
-    /// later versions, too.
+    /// Returns the host that had a disk when the disk's entry was written, and its epoch. That can be read from entries
+    /// of later versions, too.
     pub fn owner_of(&self, disk: &str) -> Option<(&str, u64)> {
         if let Some(seen) = self.disks.get(disk) {
             return Some((&seen.record.host, seen.record.epoch));

@@ -16,7 +16,8 @@ pub struct Write {
     pub value: Option<Vec<u8>>,
     /// The lease that it depends on; 0 for none.
     pub lease: i64,
-    /// The revision of the key's last change that is expected, 0 for a key that must not exist; none if it does not matter.
+    /// The revision of the key's last change that is expected, 0 for a key that must not exist; none if it does not
+    /// matter.
     pub expected: Option<i64>,
 }
 
@@ -75,7 +76,8 @@ pub enum At {
 }
 
 impl Condition {
-    /// Returns whether it holds of a key that was created and last changed at these revisions, 0 and 0 if it does not exist.
+    /// Returns whether it holds of a key that was created and last changed at these revisions, 0 and 0 if it does not
+    /// exist.
     pub fn holds(&self, created: i64, changed: i64) -> bool {
         match self.at {
             At::Changed(revision) => changed == revision,

@@ -211,7 +211,8 @@ impl ArenaHandle {
         self.run(|reactor| reactor.lending_status())
     }
 
-    /// Passes on what another host says about a disk. Ignored if the disk does not move. The receipt is dropped afterwards.
+    /// Passes on what another host says about a disk. Ignored if the disk does not move. The receipt is dropped
+    /// afterwards.
     pub(crate) fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage, receipt: Receipt) {
         self.mailbox.post(Box::new(move |reactor| {
             reactor.host_said(from, disk, message);
@@ -247,8 +248,8 @@ impl ArenaHandle {
 
     /// Makes this host the owner of a disk whose host is permanently dead, or ends the disk's dependence on such a
     /// host. `epoch` must come from [`haversack_ownership::forced_epoch`]. The takeover is complete when
-    /// [`PoolHandle::migration_status`] says so. A replica that this host has of the owner's dirty blocks is dropped, even if it is
-    /// certain. **Fence all hosts that may own the disk first.**
+    /// [`PoolHandle::migration_status`] says so. A replica that this host has of the owner's dirty blocks is dropped,
+    /// even if it is certain. **Fence all hosts that may own the disk first.**
     ///
     /// # Errors
     /// The disk does not move, needs no other host, or is being moved.

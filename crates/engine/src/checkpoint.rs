@@ -2,13 +2,13 @@
 //! opened.
 //!
 //! It is not made durable. While the host stays up, the next process reads it from the page cache; when the host shuts
-//! down in order, the file system is written back. After a power loss it may contain anything, which its checksums detect: then
-//! the metadata pages are read, as without it.
+//! down in order, the file system is written back. After a power loss it may contain anything, which its checksums
+//! detect: then the metadata pages are read, as without it.
 //!
 //! Invariants
 //! - The file is removed only when the pool's record durably says that it is obsolete, or when it is incomplete.
-//! - Writing it takes no longer than it saves: guests wait for the next process. It takes at most half of the space that is
-//!   free on its file system. A failure is only reported: the pool is stopped cleanly anyway.
+//! - Writing it takes no longer than it saves: guests wait for the next process. It takes at most half of the space
+//!   that is free on its file system. A failure is only reported: the pool is stopped cleanly anyway.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -48,8 +48,8 @@ pub struct PoolSettings {
     pub io_times: Option<WholeTimes>,
     /// Called every two seconds while the pool's metadata is read.
     pub on_progress: OnProgress,
-    /// The file in which a clean stop leaves the tables of the arena, so that the next start need not read all metadata.
-    /// Each arena but the first has a file of its own, named like its staging file. `None` for no such file.
+    /// The file in which a clean stop leaves the tables of the arena, so that the next start need not read all
+    /// metadata. Each arena but the first has a file of its own, named like its staging file. `None` for no such file.
     pub checkpoint_path: Option<PathBuf>,
     /// Called every two seconds while the checkpoint is written.
     pub on_saving: OnSaving,

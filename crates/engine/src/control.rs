@@ -62,7 +62,8 @@ impl Reactor {
         self.disks.get(disk).map(|live| live.handle.number()).ok_or(EngineError::Detached)
     }
 
-    /// Ends the reactor. After a clean stop, what is in flight is awaited for a while: a checkpoint needs a core at rest.
+    /// Ends the reactor. After a clean stop, what is in flight is awaited for a while: a checkpoint needs a core at
+    /// rest.
     pub(crate) fn stop(&mut self) {
         let waits = self.stopped_cleanly && self.checkpoint.is_some() && self.clock.runs();
         let patience_us = if waits { PATIENCE_US } else { 0 };
@@ -197,8 +198,8 @@ impl Reactor {
         Ok(self.core.resume_admission(number, saved)?)
     }
 
-    /// Forgets a detached disk. It has no handle, so it is named by its permanent identity. It is refused if a higher epoch than
-    /// `remembered` is on record.
+    /// Forgets a detached disk. It has no handle, so it is named by its permanent identity. It is refused if a higher
+    /// epoch than `remembered` is on record.
     pub(crate) fn forget(
         &mut self,
         disk: DiskId,

@@ -58,8 +58,8 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Changes the owner and group of a file created by root to those of its directory. Only the owner can open the file, and the
-/// daemon may run as another user than root.
+/// Changes the owner and group of a file created by root to those of its directory. Only the owner can open the file,
+/// and the daemon may run as another user than root.
 fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

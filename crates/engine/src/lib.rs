@@ -1,9 +1,9 @@
 //! Haversack's live data path: cache devices, origins and front ends around the cache core, on io_uring.
 //!
-//! An [`OpenPool`] is a set of cache devices, divided into one or more arenas. An arena has a cache core and a reactor of
-//! its own: one thread. Other threads use a [`PoolHandle`] to attach disks and read figures, and an [`ArenaHandle`] for
-//! what concerns an attached disk. A reactor never blocks on a request: all I/O on devices, origins and sockets goes
-//! through its ring.
+//! An [`OpenPool`] is a set of cache devices, divided into one or more arenas. An arena has a cache core and a reactor
+//! of its own: one thread. Other threads use a [`PoolHandle`] to attach disks and read figures, and an [`ArenaHandle`]
+//! for what concerns an attached disk. A reactor never blocks on a request: all I/O on devices, origins and sockets
+//! goes through its ring.
 
 mod arena;
 mod assembly;

@@ -36,8 +36,8 @@ enum Holder {
     Unknown,
 }
 
-/// Repeats `attempt` until it returns `Some`. Waits for a holder that has exited or is exiting, or is udev's, up to a limit;
-/// any other living holder is an error. If no holder is visible, `unseen_may_go` decides whether to wait.
+/// Repeats `attempt` until it returns `Some`. Waits for a holder that has exited or is exiting, or is udev's, up to a
+/// limit; any other living holder is an error. If no holder is visible, `unseen_may_go` decides whether to wait.
 pub(crate) fn patiently<R>(
     path: &Path,
     unseen_may_go: bool,

@@ -14,8 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 /// The bytes of a large page.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Asks the system to back memory with large pages, as far as there are whole ones in it. They are filled with one page fault
-/// each, and the processor finds them faster. If the system has none, nothing changes.
+/// Asks the system to back memory with large pages, as far as there are whole ones in it. They are filled with one page
+/// fault each, and the processor finds them faster. If the system has none, nothing changes.
 pub fn ask_for_large_pages(addresses: &Range<usize>) {
     let start = addresses.start.next_multiple_of(LARGE_PAGE_BYTES);
     let end = addresses.end - addresses.end % LARGE_PAGE_BYTES;

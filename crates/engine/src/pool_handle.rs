@@ -75,8 +75,8 @@ impl PoolHandle {
         self.arenas.get(usize::from(disk.arena().0)).unwrap_or(&self.arenas[0])
     }
 
-    /// Returns the arena to which a disk belongs; for a new disk, that of the disk `beside`, or else the one with the fewest
-    /// disks.
+    /// Returns the arena to which a disk belongs; for a new disk, that of the disk `beside`, or else the one with the
+    /// fewest disks.
     fn home(&self, disk: DiskId, beside: Option<DiskId>) -> &ArenaHandle {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         let disks_of = |arena: usize| homes.values().filter(|home| usize::from(home.0) == arena).count();
@@ -218,8 +218,8 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
-    /// Tells the pool that another host says that it owns a disk under this epoch. If the disk's guest waits here for an earlier owner,
-    /// that host is asked instead.
+    /// Tells the pool that another host says that it owns a disk under this epoch. If the disk's guest waits here for
+    /// an earlier owner, that host is asked instead.
     ///
     /// # Errors
     /// The pool has stopped.

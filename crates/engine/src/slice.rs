@@ -1,7 +1,7 @@
-//! The reactor's time slice. Where other threads want its processor, the scheduler (EEVDF, since Linux 6.12) lets a thread
-//! with a short slice run soon after it wakes up, for as long as it keeps within its share. So a guest's request does
-//! not wait until whatever else runs on the host has used up its own slice of some milliseconds. It needs no privilege,
-//! and takes no processor time from others: a reactor that works for long is interrupted more often.
+//! The reactor's time slice. Where other threads want its processor, the scheduler (EEVDF, since Linux 6.12) lets a
+//! thread with a short slice run soon after it wakes up, for as long as it keeps within its share. So a guest's request
+//! does not wait until whatever else runs on the host has used up its own slice of some milliseconds. It needs no
+//! privilege, and takes no processor time from others: a reactor that works for long is interrupted more often.
 //!
 //! An older kernel ignores the slice.
 

@@ -353,7 +353,8 @@ fn a_disk_does_not_move_to_where_it_is_smaller() {
     assert!(!owns(&b));
 }
 
-/// The source has released the disk, and the destination died before it took it: a client that only reads there is answered.
+/// The source has released the disk, and the destination died before it took it: a client that only reads there is
+/// answered.
 #[test]
 fn a_disk_that_was_released_is_taken_although_nobody_writes() {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));

@@ -6,8 +6,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits that double with every round through all members, up to [`LONGEST`], and vary, so that the hosts of a cluster do
-/// not all come back at the same instant.
+/// Waits that double with every round through all members, up to [`LONGEST`], and vary, so that the hosts of a cluster
+/// do not all come back at the same instant.
 pub struct Backoff {
     members: u32,
     failures: u32,

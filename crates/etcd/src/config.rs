@@ -14,7 +14,8 @@ pub struct Config {
     pub endpoints: Vec<String>,
     /// The files for TLS; none on a private network.
     pub tls: Option<TlsFiles>,
-    /// The user of etcd, and the file with its password; none if etcd asks for none, or knows the host by its certificate.
+    /// The user of etcd, and the file with its password; none if etcd asks for none, or knows the host by its
+    /// certificate.
     pub user: Option<(String, PathBuf)>,
     /// This host's name.
     pub name: String,

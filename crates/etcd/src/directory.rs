@@ -63,7 +63,8 @@ impl Directory {
         self.shared.instance
     }
 
-    /// Returns what is known of the directory. It does not wait, and the copy is cheap. [`Status::age`] says how old it is.
+    /// Returns what is known of the directory. It does not wait, and the copy is cheap. [`Status::age`] says how old it
+    /// is.
     pub fn view(&self) -> Arc<View> {
         self.shared.view()
     }
@@ -78,16 +79,16 @@ impl Directory {
         self.shared.set_report(report);
     }
 
-    /// Begins a move: from then on nobody else begins one of this disk. It is refused if the disk's entry or an intent has
-    /// changed since the view was taken, or, under a [`Leadership`], if another host balances. A move that this daemon has begun
-    /// already, to the same host, is begun again.
+    /// Begins a move: from then on nobody else begins one of this disk. It is refused if the disk's entry or an intent
+    /// has changed since the view was taken, or, under a [`Leadership`], if another host balances. A move that this
+    /// daemon has begun already, to the same host, is begun again.
     ///
     /// Waits a few seconds at most, and must not be called inside a tokio runtime. Both also hold for all methods
     /// below.
     ///
     /// # Errors
-    /// Etcd is away or does not answer, or somebody else was faster. [`DirectoryError::Time`] leaves open whether the intent
-    /// is there.
+    /// Etcd is away or does not answer, or somebody else was faster. [`DirectoryError::Time`] leaves open whether the
+    /// intent is there.
     pub fn begin_move(
         &self,
         disk: &str,
@@ -136,8 +137,9 @@ impl Directory {
         self.call(Change::drain(host, drain)).map(drop)
     }
 
-    /// Removes what the directory has of a permanently dead host: its pools, the disks that it owned, and its mark as draining.
-    /// Nothing is removed of a host that is alive. Entries that others change meanwhile, since they have taken a disk over, stay.
+    /// Removes what the directory has of a permanently dead host: its pools, the disks that it owned, and its mark as
+    /// draining. Nothing is removed of a host that is alive. Entries that others change meanwhile, since they have
+    /// taken a disk over, stay.
     ///
     /// # Errors
     /// Etcd is away or does not answer; or the host is alive, which is [`DirectoryError::Changed`] of its key.
@@ -222,7 +224,8 @@ impl Directory {
         }
     }
 
-    /// Revokes the lease, if etcd can be reached, and ends the thread. Waits a few seconds at most. Later calls are refused.
+    /// Revokes the lease, if etcd can be reached, and ends the thread. Waits a few seconds at most. Later calls are
+    /// refused.
     pub fn stop(&self) {
         drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -33,7 +33,8 @@ fn with_causes(mut text: String, error: &dyn std::error::Error) -> String {
     if text.is_empty() { error.to_string() } else { text }
 }
 
-/// Returns whether another connection may do better: it was the connection or the member that failed, and not the request.
+/// Returns whether another connection may do better: it was the connection or the member that failed, and not the
+/// request.
 fn is_connection(error: &etcd_client::Error) -> bool {
     // gRPC: invalid argument, not found, permission denied, resource exhausted, failed precondition.
     const OF_THE_REQUEST: [i32; 5] = [3, 5, 7, 8, 9];

@@ -132,8 +132,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns whether this host's name is free. Another daemon that has it, such as the one before this, keeps it until its
-    /// lease ends.
+    /// Returns whether this host's name is free. Another daemon that has it, such as the one before this, keeps it
+    /// until its lease ends.
     fn has_name(&mut self) -> bool {
         let other = self.shared.view().other_daemon(&self.shared.config.name, self.shared.instance);
         let before = std::mem::replace(&mut self.other, other);

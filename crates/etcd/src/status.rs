@@ -17,8 +17,8 @@ pub struct Status {
     pub endpoint: Option<String>,
     /// For how long it has been connected, or away.
     pub since: Duration,
-    /// How long ago this host heard of the directory last: the [`View`] may lack what has happened since then. None if it
-    /// never did.
+    /// How long ago this host heard of the directory last: the [`View`] may lack what has happened since then. None if
+    /// it never did.
     pub age: Option<Duration>,
     /// How long this host still counts as alive without being heard of; none if it does not.
     pub lease_left: Option<Duration>,
@@ -32,8 +32,8 @@ pub struct Status {
     pub conflicts: Vec<Conflict>,
     /// Connections that were made.
     pub connections: u64,
-    /// How often everything had to be read, since the history was not there: at the start, after a compaction while etcd
-    /// was away, from another etcd.
+    /// How often everything had to be read, since the history was not there: at the start, after a compaction while
+    /// etcd was away, from another etcd.
     pub full_reads: u64,
     /// Leases that have ended while this host was running.
     pub lost_leases: u64,

@@ -5,7 +5,8 @@ use etcd_client::{
 };
 use haversack_directory::{At, Condition, Key, Write};
 
-/// Returns a transaction in which each write is carried out if its own key is as expected, whatever becomes of the others.
+/// Returns a transaction in which each write is carried out if its own key is as expected, whatever becomes of the
+/// others.
 pub(crate) fn each(writes: &[Write]) -> Txn {
     Txn::new().and_then(writes.iter().map(nested).collect::<Vec<_>>())
 }

@@ -115,8 +115,8 @@ fn ended(endpoint: &str, why: &str) -> DirectoryError {
     DirectoryError::Watch { endpoint: endpoint.into(), why: why.into() }
 }
 
-/// Returns whether the view is a part of the history of the etcd that answers: not if it is another one, or was restored from
-/// an older copy. The question is answered only if a majority of the members is there.
+/// Returns whether the view is a part of the history of the etcd that answers: not if it is another one, or was
+/// restored from an older copy. The question is answered only if a majority of the members is there.
 async fn is_same_history(
     shared: &Shared,
     calls: &mut Client,

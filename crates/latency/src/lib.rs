@@ -160,8 +160,8 @@ impl Stations {
         self.devices[device].serve(now_ns, kind, bytes, &mut self.rng)
     }
 
-    /// When an I/O to a mirrored pair of cache devices is done: a read is served by the one that is free first, anything else
-    /// by both.
+    /// When an I/O to a mirrored pair of cache devices is done: a read is served by the one that is free first,
+    /// anything else by both.
     pub fn mirrored(&mut self, now_ns: u64, pair: usize, kind: IoKind, bytes: u64) -> u64 {
         let (one, other) = (2 * pair, 2 * pair + 1);
         if kind != IoKind::Read {

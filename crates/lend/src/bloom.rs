@@ -1,7 +1,7 @@
 //! A Bloom filter of block numbers.
 //!
-//! With k probes and 1.44 k bits for each of its blocks, a full filter says yes to 2^-k of the blocks that it does not have.
-//! The probes are taken from two hashes (Kirsch and Mitzenmacher, "Less hashing, same performance", ESA'06).
+//! With k probes and 1.44 k bits for each of its blocks, a full filter says yes to 2^-k of the blocks that it does not
+//! have. The probes are taken from two hashes (Kirsch and Mitzenmacher, "Less hashing, same performance", ESA'06).
 
 use haversack_model::place::mix;
 

@@ -1,16 +1,17 @@
 //! The borrower's side, of one disk.
 //!
-//! Loans are numbered. At most one of them is being filled, the newest one. `newest` counts up with each loan that is asked
-//! for, and each write of a block notes its value ([`Voids`]).
+//! Loans are numbered. At most one of them is being filled, the newest one. `newest` counts up with each loan that is
+//! asked for, and each write of a block notes its value ([`Voids`]).
 //!
 //! Invariants
-//! - A block is sent under a loan only if no write to it has overlapped the read of its data from the origin, nor was under
-//!   way since the loan was asked for. So all copies of a block under one loan have the same contents, those that the origin
-//!   has until the next write begins.
-//! - A copy is used only if no write to the block was under way since its loan was asked for, up to the moment when all data
-//!   of the read is there. So it is what a read of the origin would return.
+//! - A block is sent under a loan only if no write to it has overlapped the read of its data from the origin, nor was
+//!   under way since the loan was asked for. So all copies of a block under one loan have the same contents, those that
+//!   the origin has until the next write begins.
+//! - A copy is used only if no write to the block was under way since its loan was asked for, up to the moment when all
+//!   data of the read is there. So it is what a read of the origin would return.
 //! - Each read that [`Borrower::read`] accepts has exactly one outcome.
-//! - Memory: for each chosen lender about half a KiB, [`MOST_LOANS`] filters, [`MOST_READS`] reads of [`MOST_READ_BLOCKS`] blocks, and the table of writes.
+//! - Memory: for each chosen lender about half a KiB, [`MOST_LOANS`] filters, [`MOST_READS`] reads of
+//!   [`MOST_READ_BLOCKS`] blocks, and the table of writes.
 
 use std::collections::{BTreeMap, VecDeque};
 

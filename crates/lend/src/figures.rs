@@ -27,8 +27,8 @@ pub struct BorrowerFigures {
     pub lent_blocks: u64,
     /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// The mean time of the latest reads from the lender that answers fastest, in microseconds; 0 if there is none. A late one
-    /// counts with the time that the origin takes besides.
+    /// The mean time of the latest reads from the lender that answers fastest, in microseconds; 0 if there is none. A
+    /// late one counts with the time that the origin takes besides.
     pub lender_us: f64,
     /// The mean time of the latest reads of the origin.
     pub origin_us: f64,

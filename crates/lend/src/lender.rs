@@ -1,13 +1,16 @@
 //! The lender's side: who has which loan, and what is given back when the space is needed.
 //!
 //! Invariants
-//! - All loans together have at most the configured number of blocks, and at most as many blocks are stored as the caller says
-//!   are spare.
-//! - When space is short, the host that has most loses its oldest loan first: the hosts' parts tend to equal ones (max-min).
+//! - All loans together have at most the configured number of blocks, and at most as many blocks are stored as the
+//!   caller says are spare.
+//! - When space is short, the host that has most loses its oldest loan first: the hosts' parts tend to equal ones
+//!   (max-min).
 //! - A loan that is refused costs no other loan.
-//! - Unused loans end: those of a host that has been disconnected for a while, and those that a host has not used for a while after
-//!   it reconnected, because a restarted host no longer knows them. If it does know them, it loses only copies.
-//! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send. The caller takes only hosts that may borrow.
+//! - Unused loans end: those of a host that has been disconnected for a while, and those that a host has not used for a
+//!   while after it reconnected, because a restarted host no longer knows them. If it does know them, it loses only
+//!   copies.
+//! - Memory: [`MOST_LOANS`] loans and [`MOST_READS`] reads, whatever other hosts send. The caller takes only hosts that
+//!   may borrow.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -17,7 +20,8 @@ use crate::BLOCK_BYTES;
 use crate::figures::LenderFigures;
 use crate::message::{LEAST_LOAN_BLOCKS, Loan, MOST_LOAN_BLOCKS, Message, checksum};
 
-/// The most loans. Those that are being freed need a place in the pool's table of disks too, as do the host's own disks.
+/// The most loans. Those that are being freed need a place in the pool's table of disks too, as do the host's own
+/// disks.
 const MOST_LOANS: usize = 224;
 /// This many loans fit into the capacity at least.
 const LEAST_LOANS: u64 = 4;
@@ -367,7 +371,8 @@ impl Lender {
         true
     }
 
-    /// Ends the loans of hosts that are gone, from time to time. `connection` returns the number of a host's present connection.
+    /// Ends the loans of hosts that are gone, from time to time. `connection` returns the number of a host's present
+    /// connection.
     pub fn look(&mut self, now: Micros, connection: &dyn Fn(HostId) -> Option<u64>) {
         if now < self.look_us {
             return;

@@ -1,5 +1,5 @@
-//! Random worlds of borrowers, one lender and origins: whatever is lost, repeated, reordered, changed on its way, forgotten or
-//! restarted, a read returns what the origin had at some moment while the read was under way.
+//! Random worlds of borrowers, one lender and origins: whatever is lost, repeated, reordered, changed on its way,
+//! forgotten or restarted, a read returns what the origin had at some moment while the read was under way.
 
 use std::collections::{BTreeMap, HashMap};
 

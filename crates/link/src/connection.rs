@@ -3,7 +3,8 @@
 //! Invariants
 //! - One connection of a host is alive at a time. A newer one of the same peer ends the older one: the peer knows
 //!   better than this side whether the older one still works.
-//! - One frame is in memory for reading, packed and unpacked, and at most twice [`BATCH_BYTES`] and a frame for writing.
+//! - One frame is in memory for reading, packed and unpacked, and at most twice [`BATCH_BYTES`] and a frame for
+//!   writing.
 //! - Beyond what may wait to be handled ([`crate::inbox`]), what a peer sends stays in the socket.
 //! - What waits to be sent waits in the queue, where control overtakes copies, and not in the socket.
 

@@ -1,7 +1,7 @@
 //! Room for the frames of a host that were received and are not handled yet.
 //!
-//! Without it, a peer that sends faster than its frames are handled would make this daemon grow without a limit. While there
-//! is no room, the peer's connection is not read, so that TCP slows the peer down.
+//! Without it, a peer that sends faster than its frames are handled would make this daemon grow without a limit. While
+//! there is no room, the peer's connection is not read, so that TCP slows the peer down.
 //!
 //! Invariants
 //! - At most [`DATA_BYTES`] of data and [`CONTROL_BYTES`] of control are not handled, or one frame that is longer.

@@ -156,8 +156,8 @@ pub struct Links {
 
 impl Links {
     /// Listens, and starts to connect. `deliver` is called on the thread of the connections: it must neither wait nor
-    /// panic. The receipt is to be dropped when the event has been handled, on whichever thread: while too many frames of a
-    /// host are not, no more are received from it.
+    /// panic. The receipt is to be dropped when the event has been handled, on whichever thread: while too many frames
+    /// of a host are not, no more are received from it.
     ///
     /// # Errors
     /// The configuration is wrong, a file cannot be used, or an address cannot be listened on.

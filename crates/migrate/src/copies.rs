@@ -219,7 +219,8 @@ mod tests {
         assert_eq!(sending.arrived(), 2);
     }
 
-    /// Sends blocks to a destination that answers after `round_trip`, with a timeout of 10. Returns when all have arrived.
+    /// Sends blocks to a destination that answers after `round_trip`, with a timeout of 10. Returns when all have
+    /// arrived.
     fn send_all(blocks: u64, window: usize, round_trip: Micros) -> Option<Micros> {
         let mut sending = sending(0..blocks);
         let mut answers = VecDeque::from([(round_trip, sending.at)]);

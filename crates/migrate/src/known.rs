@@ -72,8 +72,8 @@ impl HostRecord {
         self.owner.held_under().max(self.before.and_then(|before| before.had))
     }
 
-    /// Returns that epoch if a host that knows the epoch `known` must record it, as [`is_news`] says. If the host was told
-    /// to forget the disk, only an epoch that it took by force counts: a new disk may have the same identity.
+    /// Returns that epoch if a host that knows the epoch `known` must record it, as [`is_news`] says. If the host was
+    /// told to forget the disk, only an epoch that it took by force counts: a new disk may have the same identity.
     pub fn news(&self, is_void_under_any: bool, known: u64) -> Option<u64> {
         let has = self.owner.held_under().filter(|taken| is_news(is_void_under_any, known, *taken));
         let had = self.before.and_then(|before| before.had).filter(|taken| is_news(false, known, *taken));
@@ -193,8 +193,8 @@ pub struct LaterTakeover {
     pub by: Option<HostId>,
 }
 
-/// Returns who knows of a takeover of the disk by force since host `me` had it, or released it, under the epoch `known`.
-/// Dirty blocks on host `me` would then replace newer data. Which answers count is as in [`newest_epoch`].
+/// Returns who knows of a takeover of the disk by force since host `me` had it, or released it, under the epoch
+/// `known`. Dirty blocks on host `me` would then replace newer data. Which answers count is as in [`newest_epoch`].
 pub fn later_takeover(me: HostId, known: u64, answers: &[(HostId, HostRecord)]) -> Option<LaterTakeover> {
     let counted = |answer: &&(HostId, HostRecord)| counted_epoch(me, answers, &answer.1);
     let (known_to, record) = answers.iter().max_by_key(counted)?;
@@ -234,8 +234,8 @@ pub fn is_news(is_void_under_any: bool, known: u64, taken: u64) -> bool {
     taken > known && (is_void_under_any || is_forced) && !planted(Bug::MissTakeover)
 }
 
-/// Whether a host with this record may take the disk over only if no other host has had it by force since: the host owns
-/// the disk, or its dirty blocks would count as the newest ones.
+/// Whether a host with this record may take the disk over only if no other host has had it by force since: the host
+/// owns the disk, or its dirty blocks would count as the newest ones.
 pub fn relies_on_epoch(info: &DiskInfo, dirty_blocks: u64) -> bool {
     info.owned || matches!(info.moved, Moved::Peer { .. }) && dirty_blocks > 0
 }

@@ -3,8 +3,8 @@
 //! origin.
 //!
 //! Invariants
-//! - A host lends only what it had when it released the disk, only to the host to which it released it, under that epoch, and
-//!   until its next start.
+//! - A host lends only what it had when it released the disk, only to the host to which it released it, under that
+//!   epoch, and until its next start.
 //! - The new owner asks for the list of one claim only, and never after a restart: it has tracked what it has changed
 //!   since that claim, and nothing else.
 //! - No read of the guest waits for a late copy for longer than a few repetitions: then the origin is read.

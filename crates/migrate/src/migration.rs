@@ -42,8 +42,8 @@ pub struct Timing {
     /// The most blocks that are fetched from the earlier owner in a period of 100 ms, if the method has a limit.
     /// Blocks that requests wait for count, too; blocks beyond the limit come first in the next period.
     pub fetched_a_period: Option<u32>,
-    /// How long a replica counts as certain after its owner was heard, unless the owner's policy says otherwise. It must be the
-    /// same on all hosts.
+    /// How long a replica counts as certain after its owner was heard, unless the owner's policy says otherwise. It
+    /// must be the same on all hosts.
     pub lease_us: Micros,
 }
 
@@ -571,7 +571,8 @@ impl Migration {
         }
     }
 
-    /// Takes over the size of the attached disk, which may have been resized: it is needed after the disk has left, too.
+    /// Takes over the size of the attached disk, which may have been resized: it is needed after the disk has left,
+    /// too.
     fn follow_size<M: Memory>(&mut self, call: &Call<'_, M>) {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         if let Some(info) = info.filter(|info| info.attached) {

@@ -1,16 +1,16 @@
 //! How fast copies are sent ahead, so that guests are not slowed down.
 //!
-//! A copy competes with guests for the flash and the reactor of the source, for processors, for the network, and for the
-//! reactor and the flash of the destination. If any of these is scarce, the answer to the copy comes later. So, as in
-//! LEDBAT (RFC 6817, section 2.4), the rate grows while answers come little later than the fastest recent ones, and is halved
-//! when they come later than that.
+//! A copy competes with guests for the flash and the reactor of the source, for processors, for the network, and for
+//! the reactor and the flash of the destination. If any of these is scarce, the answer to the copy comes later. So, as
+//! in LEDBAT (RFC 6817, section 2.4), the rate grows while answers come little later than the fastest recent ones, and
+//! is halved when they come later than that.
 //!
-//! Guests that never pause leave no processor time for copies, and no queue grows either: each of them just waits longer before it
-//! sends its next request. So each host also measures how much its reactor is occupied, and the destination says with its answers
-//! whether it is busy; while either is, the rate is halved, too.
+//! Guests that never pause leave no processor time for copies, and no queue grows either: each of them just waits
+//! longer before it sends its next request. So each host also measures how much its reactor is occupied, and the
+//! destination says with its answers whether it is busy; while either is, the rate is halved, too.
 //!
-//! Copies leave in bursts: one alone costs several times the processor time of one among many, since it wakes the same threads on
-//! both hosts.
+//! Copies leave in bursts: one alone costs several times the processor time of one among many, since it wakes the same
+//! threads on both hosts.
 //!
 //! Invariants
 //! - Where guests are always busy, copies are still sent at the minimum rate. It grows with each pass over the cached
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn a_path_that_nobody_else_uses_is_filled() {
-        // 0.5 ms there and back, and 20,000 copies a second at most. With 2 ms of delay it carries 16,000, and the rate swings
-        // between half of that and all of it.
+        // 0.5 ms there and back, and 20,000 copies a second at most. With 2 ms of delay it carries 16,000, and the rate
+        // swings between half of that and all of it.
         let rate = send(8_000_000, 1, |_, others| 500 + 50 * others as Micros);
         assert!((11_000..=16_000).contains(&rate), "{rate}");
     }

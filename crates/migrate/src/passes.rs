@@ -16,7 +16,8 @@ use haversack_model::{BlockNo, Micros};
 const PAUSE_US: Micros = 100_000;
 /// A pass that finds no more blocks than this has caught up with the guest.
 const FEW_BLOCKS: usize = 256;
-/// The guest changes blocks as fast as they are sent if a pass finds more than this share of the pass before, in percent.
+/// The guest changes blocks as fast as they are sent if a pass finds more than this share of the pass before, in
+/// percent.
 const NOT_FEWER_PERCENT: usize = 80;
 /// Number of passes before that counts.
 const LEAST_PASSES: u32 = 3;

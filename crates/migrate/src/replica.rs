@@ -4,8 +4,8 @@
 //! - What is confirmed to the owner is durable here.
 //! - A copy is stored once, in the round in which it was sent, and only for this start of this host's pool. So no late
 //!   message replaces a newer copy, or ends or restarts a newer replica.
-//! - The replica is *certain* only while the owner cannot have continued without it: for `lease_us` after this host has sent
-//!   the beat that the owner last returned. After a restart of this host it is not certain.
+//! - The replica is *certain* only while the owner cannot have continued without it: for `lease_us` after this host has
+//!   sent the beat that the owner last returned. After a restart of this host it is not certain.
 
 use std::collections::VecDeque;
 

@@ -1,15 +1,15 @@
-//! The owner's side of a replica: it streams copies of dirty blocks to another host, and a flush of the guest waits until
-//! that host has them on flash.
+//! The owner's side of a replica: it streams copies of dirty blocks to another host, and a flush of the guest waits
+//! until that host has them on flash.
 //!
 //! Invariants
 //! - A new replica starts empty. The owner tells it that it is complete only when it has everything that any flush so
 //!   far promised. Flushes already wait for the replica before that moment.
-//! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or
-//!   when that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after
-//!   the *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
-//! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have them.
-//!   After a restart, an owner that has lost some with a device or with metadata does not end its replica until the loss is
-//!   accepted.
+//! - The owner continues without such a replica only when the replica's host has recorded that it dropped it, or when
+//!   that host has, by its own clock, counted it as uncertain: it counts it as certain for at most `lease_us` after the
+//!   *beat* that the owner last returned, and the owner waits longer than that after it received that beat.
+//! - While the owner has lost dirty blocks, it does not ask a host to drop a replica that was complete, which may have
+//!   them. After a restart, an owner that has lost some with a device or with metadata does not end its replica until
+//!   the loss is accepted.
 //! - A host with an old replica asks the owner when it has heard nothing from the owner for a while. The owner then
 //!   tells the host to drop the replica, even if the disk has moved on. An owner that has lost dirty blocks does not.
 //! - After a restart, the owner serves the disk only when its replica has ended. Otherwise a guest could read an older
@@ -194,8 +194,8 @@ fn wait_us(lease_us: Micros) -> Micros {
 }
 
 impl Migration {
-    /// Sets which host should have a replica of the disk's dirty blocks, if any. [`Migration::set_write_through`] is to be
-    /// called afterwards.
+    /// Sets which host should have a replica of the disk's dirty blocks, if any. [`Migration::set_write_through`] is to
+    /// be called afterwards.
     pub fn set_replica(&mut self, policy: Option<ReplicaPolicy>) {
         self.replica = policy;
     }
@@ -218,8 +218,8 @@ impl Migration {
         self.replicating.as_ref().map(|one| one.at)
     }
 
-    /// Returns why there is no replica although its host answers, if that is known. With [`NoReplica::Losses`], an old one may
-    /// be there, which stays until the loss is accepted.
+    /// Returns why there is no replica although its host answers, if that is known. With [`NoReplica::Losses`], an old
+    /// one may be there, which stays until the loss is accepted.
     pub fn no_replica(&self) -> Option<NoReplica> {
         if self.awaits_end_of_replica() && matches!(self.problem, Some(ManageError::LostHere(_))) {
             return Some(NoReplica::Losses);
@@ -228,8 +228,8 @@ impl Migration {
         self.hindrance.of(self.replica?.at).filter(|_| is_missing)
     }
 
-    /// The operator accepts that dirty blocks are lost here, and does not want the replica that may have them. What another
-    /// host still has for this one is not lost. It holds until the disk is attached.
+    /// The operator accepts that dirty blocks are lost here, and does not want the replica that may have them. What
+    /// another host still has for this one is not lost. It holds until the disk is attached.
     pub fn accept_loss(&mut self) {
         self.accepts_loss = true;
     }

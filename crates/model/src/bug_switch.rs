@@ -2,8 +2,8 @@
 
 /// Defines the switch of a crate's planted bugs, of which the type is given.
 ///
-/// `planted(bug)` tells whether a bug is planted in this thread, and `plant` plants one, or removes it. Without the crate's
-/// feature `bug-zoo` there is no `plant`, and `planted` is always false at compile time.
+/// `planted(bug)` tells whether a bug is planted in this thread, and `plant` plants one, or removes it. Without the
+/// crate's feature `bug-zoo` there is no `plant`, and `planted` is always false at compile time.
 #[macro_export]
 macro_rules! bug_switch {
     ($bug:ty) => {

@@ -1,7 +1,7 @@
 //! Intents: a move is in the directory before anything is sent, so that no other move of the same disk begins.
 //!
-//! An intent decides nothing: the source's record says who owns the disk. The intent of a move that has ended, or that was
-//! abandoned, is removed.
+//! An intent decides nothing: the source's record says who owns the disk. The intent of a move that has ended, or that
+//! was abandoned, is removed.
 //!
 //! The intent of a disk that is being sent stays while the VM may still be moved: while the daemon that began the
 //! move is in the directory, and after that for as long as the program that the daemon called may run, because a

@@ -1,6 +1,8 @@
-//! Which VM moves a host of a cluster begins, ends and cleans up, according to its view of the directory and its balancer.
+//! Which VM moves a host of a cluster begins, ends and cleans up, according to its view of the directory and its
+//! balancer.
 //!
-//! Nothing here does I/O or reads a clock: the daemon's threads and the crash simulator of a cluster run the same decisions.
+//! Nothing here does I/O or reads a clock: the daemon's threads and the crash simulator of a cluster run the same
+//! decisions.
 //!
 //! - [`snapshot`] is what the balancer sees of the directory.
 //! - [`Observed`] is what a host remembers for the balancer: windows with too much demand, and earlier moves.

@@ -1,8 +1,8 @@
 //! The host that balances: what it does next.
 //!
-//! One of the hosts that have the operator's program moves VMs, one at a time. [`Mover::round`] begins a round. Each step says
-//! what to do, and the driver calls the method that takes the outcome, until there is nothing more to do. Then the driver
-//! removes the intents of the round.
+//! One of the hosts that have the operator's program moves VMs, one at a time. [`Mover::round`] begins a round. Each
+//! step says what to do, and the driver calls the method that takes the outcome, until there is nothing more to do.
+//! Then the driver removes the intents of the round.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

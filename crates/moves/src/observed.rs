@@ -1,10 +1,11 @@
 //! What a host remembers for the balancer.
 //!
-//! Every host observes the windows, and follows what the host that balances hands on through the directory. So the history of
-//! moves outlives the leader, and also the directory's data, as long as one host that knows it keeps running.
+//! Every host observes the windows, and follows what the host that balances hands on through the directory. So the
+//! history of moves outlives the leader, and also the directory's data, as long as one host that knows it keeps
+//! running.
 //!
-//! Times are on the cluster's clock, in microseconds. It is not the time of day: it advances with the monotonic clocks of the
-//! hosts, and is set forward to the latest time that a host has received.
+//! Times are on the cluster's clock, in microseconds. It is not the time of day: it advances with the monotonic clocks
+//! of the hosts, and is set forward to the latest time that a host has received.
 
 use std::time::Instant;
 

@@ -18,8 +18,8 @@ const LINK_BYTES_PER_S: u64 = 1_250_000_000;
 
 /// Returns the cluster as the directory has it.
 ///
-/// A disk without a VM in its configuration is a VM by itself. Two disks with the same name, which cannot move to each other's
-/// host, are told apart by their identities.
+/// A disk without a VM in its configuration is a VM by itself. Two disks with the same name, which cannot move to each
+/// other's host, are told apart by their identities.
 pub fn of(view: &View) -> Snapshot {
     let away = view.away();
     let capacity = |host: &str| -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A forced epoch is higher than any that earlier takeovers have led to, whether they are known or not.
-//! - Two hosts that take a disk over in the same second have different epochs, except with a probability of 2^-22, so that
-//!   the one with the lower epoch yields when it hears of the other.
+//! - Two hosts that take a disk over in the same second have different epochs, except with a probability of 2^-22, so
+//!   that the one with the lower epoch yields when it hears of the other.
 
 use haversack_model::HostId;
 

@@ -639,7 +639,8 @@ fn no_two_hosts_write_and_nothing_is_lost() {
     }
 }
 
-/// Returns a state from which no way leads to one in which the disk is served where its VM runs, by a host that needs no other.
+/// Returns a state from which no way leads to one in which the disk is served where its VM runs, by a host that needs
+/// no other.
 fn dead_end(world: &World) -> Option<State> {
     let first = world.init_states().remove(0);
     let (mut numbers, mut states) = (HashMap::from([(first.clone(), 0usize)]), vec![first]);

@@ -35,7 +35,8 @@ pub fn papers() -> Result<Vec<Paper>, PaperError> {
     PAPERS.iter().map(read).collect()
 }
 
-/// The papers and figures of these names, each paper with the figures that are wanted: `PAPER`, `PAPER/FIGURE` or `all`.
+/// The papers and figures of these names, each paper with the figures that are wanted: `PAPER`, `PAPER/FIGURE` or
+/// `all`.
 ///
 /// # Errors
 /// There is no such paper or figure.

@@ -128,8 +128,8 @@ impl Claim {
         Judged { says, place, paper: self.paper, ours, verdict, words, over_seeds: None }
     }
 
-    /// Returns where the paper's number puts the system on our scale: a difference is applied to our result for the other
-    /// system. `None` if the paper has no number, or the other system was not measured.
+    /// Returns where the paper's number puts the system on our scale: a difference is applied to our result for the
+    /// other system. `None` if the paper has no number, or the other system was not measured.
     pub fn paper_value(&self, outcome: &Outcome) -> Option<f64> {
         match self.paper {
             Number::Value(value) | Number::AtMost(value) | Number::AtLeast(value) => Some(value),

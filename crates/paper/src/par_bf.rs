@@ -1,9 +1,9 @@
-//! Par-BF: an index of what a remote cache has, as a list of partial Bloom filters. A new filter is added when the last one is
-//! full, so the size need not be known in advance.
+//! Par-BF: an index of what a remote cache has, as a list of partial Bloom filters. A new filter is added when the last
+//! one is full, so the size need not be known in advance.
 //!
-//! A Bloom filter cannot forget. When the filters have room for a filter's worth of keys more than the cache holds, the oldest
-//! is dropped, and those of its keys that are still cached are entered again. Until then a key that left the cache gives a
-//! wasted trip, as a false positive does.
+//! A Bloom filter cannot forget. When the filters have room for a filter's worth of keys more than the cache holds, the
+//! oldest is dropped, and those of its keys that are still cached are entered again. Until then a key that left the
+//! cache gives a wasted trip, as a false positive does.
 //!
 //! Invariant
 //! - A cached key is always found: what is not found is not cached.

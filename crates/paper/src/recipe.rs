@@ -1,7 +1,7 @@
 //! A recipe: what a figure is made of, as data. The files are in the folder `papers`.
 //!
-//! A paper has figures. A figure has a recipe of one of a few kinds, a mix of loads, plots, columns of a table, and claims:
-//! what the paper says, with its own numbers.
+//! A paper has figures. A figure has a recipe of one of a few kinds, a mix of loads, plots, columns of a table, and
+//! claims: what the paper says, with its own numbers.
 
 use std::collections::BTreeMap;
 
@@ -224,7 +224,8 @@ pub struct Moves {
     /// Targets of all disks and with them sizes of the pools, instead of the mix's. Each is an x of the plots.
     #[serde(default)]
     pub targets: Vec<Size>,
-    /// Rates at which the earlier host is asked for blocks, in bytes a second; 0 for no limit. Each is an x of the plots.
+    /// Rates at which the earlier host is asked for blocks, in bytes a second; 0 for no limit. Each is an x of the
+    /// plots.
     #[serde(default)]
     pub rates: Vec<Size>,
     /// How long the VM is measured from its stop on, instead of the mix's time.

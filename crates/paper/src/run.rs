@@ -52,8 +52,8 @@ pub fn check(papers: &[Paper], traces: Option<&Path>) -> Result<(), PaperError> 
     Ok(())
 }
 
-/// Makes a figure, with real MSR traces from a folder if one is given. Generated loads are played with this many seeds, at
-/// least one, of which the first gives the loads of the figure's mix; if nothing is generated, one suffices.
+/// Makes a figure, with real MSR traces from a folder if one is given. Generated loads are played with this many seeds,
+/// at least one, of which the first gives the loads of the figure's mix; if nothing is generated, one suffices.
 ///
 /// # Errors
 /// The recipe is wrong, or the traces cannot be read.

@@ -1,4 +1,5 @@
-//! A figure's load: generated, or with the user's real MSR traces in place of volumes like them; and what is assumed of it.
+//! A figure's load: generated, or with the user's real MSR traces in place of volumes like them; and what is assumed of
+//! it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

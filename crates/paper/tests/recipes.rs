@@ -124,8 +124,8 @@ fn a_page_has_the_plots_of_every_kind() {
     }
 }
 
-/// ECI-Cache's corner case C.2: the disk's own hits after the change, and what it has at the end of a part. The other disk
-/// goes on hitting all the time.
+/// ECI-Cache's corner case C.2: the disk's own hits after the change, and what it has at the end of a part. The other
+/// disk goes on hitting all the time.
 #[test]
 fn a_phase_has_the_hits_of_each_disk_and_the_shares_at_its_end() {
     let papers = find(&["eci-cache/C.2".to_string()]).unwrap();

@@ -212,8 +212,8 @@ const STAGING_SHARE: f64 = 0.005;
 impl std::str::FromStr for AdmissionRule {
     type Err = PolicyError;
 
-    /// Parses `always`, `learned`, `hec`, `larc`, `small-reads(BLOCKS)`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
-    /// reuses.
+    /// Parses `always`, `learned`, `hec`, `larc`, `small-reads(BLOCKS)`, or reuse before admission as `address(N)`,
+    /// `data(N)`, `hybrid(N)` with N reuses.
     fn from_str(text: &str) -> Result<AdmissionRule, PolicyError> {
         let unknown = || PolicyError::UnknownName {
             what: "admission",
@@ -391,8 +391,8 @@ impl Config {
         wanted.unwrap_or_else(policys)
     }
 
-    /// Returns how many windows of the pool make up a disk's window of this length: it is rounded up to whole windows of the
-    /// pool, which is the smallest.
+    /// Returns how many windows of the pool make up a disk's window of this length: it is rounded up to whole windows
+    /// of the pool, which is the smallest.
     ///
     /// Source: CloudCache (Arteaga), section 3.4.3.
     pub fn whole_windows(&self, length_us: Micros) -> u64 {

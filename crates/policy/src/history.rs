@@ -1,5 +1,5 @@
-//! A sliding history: the last windows of a disk counted together, for factors that should change slowly while decisions
-//! are made often.
+//! A sliding history: the last windows of a disk counted together, for factors that should change slowly while
+//! decisions are made often.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 4.1: a line of the
 //! history each minute, and the last thirty lines for an allocation.

@@ -118,8 +118,8 @@ pub struct DiskInput {
     /// Where its window stands, if the decision ends a window of the pool.
     #[serde(default, skip_serializing_if = "WindowStage::is_ended")]
     pub window_stage: WindowStage,
-    /// How the length of its window was chosen while it runs. `None` if it is not, or was not chosen yet: then it is the
-    /// policy's.
+    /// How the length of its window was chosen while it runs. `None` if it is not, or was not chosen yet: then it is
+    /// the policy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<Knee>,
     /// The last windows together, if the configuration wants more than one.

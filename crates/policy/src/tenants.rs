@@ -137,8 +137,8 @@ fn limit(most_blocks: u64, own: &[usize], is_measured: impl Fn(&usize) -> bool, 
     }
 }
 
-/// Returns by how much the reservations of a tenant's claims must rise so that they come to what the tenant has, as far as it is
-/// demanded.
+/// Returns by how much the reservations of a tenant's claims must rise so that they come to what the tenant has, as far
+/// as it is demanded.
 fn raised(
     least_blocks: u64,
     own: &[usize],

@@ -35,8 +35,8 @@ pub struct DiskWindow {
     pub wss_blocks: u64,
     /// Distinct blocks reused at least once, twice and so on: RWSS_1, RWSS_2, ...
     pub rwss_blocks: Vec<u64>,
-    /// Distinct blocks used that had been used before, in this window or in the one before it. Figures of earlier versions
-    /// do not say.
+    /// Distinct blocks used that had been used before, in this window or in the one before it. Figures of earlier
+    /// versions do not say.
     #[serde(default)]
     pub reused_blocks: u64,
     /// Blocks of the regions ever touched more than once: what HEC would admit.
@@ -53,7 +53,8 @@ pub struct DiskWindow {
     /// versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<f64>,
-    /// Blocks of the unit in which distances and working sets were measured, if it was not one. All sizes are in blocks.
+    /// Blocks of the unit in which distances and working sets were measured, if it was not one. All sizes are in
+    /// blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit_blocks: Option<u64>,
     /// Mean latency of the origin in microseconds; `None` if it was not measured yet.
@@ -83,8 +84,8 @@ impl DiskWindow {
         ratio(self.read_hits, self.reads)
     }
 
-    /// Returns the relative standard error of a distance of this many blocks: 0 if distances are exact, `None` if that is
-    /// not known. The distance is counted in sampled units, of which there are `sampled * units` on average.
+    /// Returns the relative standard error of a distance of this many blocks: 0 if distances are exact, `None` if that
+    /// is not known. The distance is counted in sampled units, of which there are `sampled * units` on average.
     pub fn distance_error(&self, blocks: u64) -> Option<f64> {
         let sampled = self.sampled.filter(|sampled| *sampled > 0.0)?;
         let units = (blocks / self.unit_blocks.unwrap_or(1).max(1)).max(1);

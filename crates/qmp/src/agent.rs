@@ -1,8 +1,8 @@
 //! QEMU's guest agent: a program in the guest that freezes its file systems.
 //!
-//! The host talks to it through a character device of QEMU, where an earlier client may have left half a command and unread
-//! answers. `guest-sync-delimited` after the byte 0xFF, which is not valid in JSON, discards both ("QEMU Guest Agent Protocol
-//! Reference").
+//! The host talks to it through a character device of QEMU, where an earlier client may have left half a command and
+//! unread answers. `guest-sync-delimited` after the byte 0xFF, which is not valid in JSON, discards both ("QEMU Guest
+//! Agent Protocol Reference").
 //!
 //! Invariant
 //! - An answer to a command of an earlier client is never mistaken for an answer to ours.
@@ -132,8 +132,8 @@ impl GuestAgent {
         }
     }
 
-    /// Freezes the guest's file systems: they are synced, and processes that write are blocked. Returns the number of frozen
-    /// file systems.
+    /// Freezes the guest's file systems: they are synced, and processes that write are blocked. Returns the number of
+    /// frozen file systems.
     ///
     /// # Errors
     /// The agent refuses, or does not answer within `patience`; it may still freeze them then.

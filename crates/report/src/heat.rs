@@ -34,8 +34,8 @@ const SHADES: f64 = 16.0;
 const SAMPLES: usize = 6;
 
 impl HeatMap {
-    /// Makes a chart without rows, for values at the given places of the x axis, in order and at equal distances: each is the
-    /// end of its cell. A value of `range.0` or less is white, one of `range.1` or more has the full colour.
+    /// Makes a chart without rows, for values at the given places of the x axis, in order and at equal distances: each
+    /// is the end of its cell. A value of `range.0` or less is white, one of `range.1` or more has the full colour.
     pub fn new(title: &str, x: Axis, at: Vec<f64>, unit: Unit, range: (f64, f64)) -> HeatMap {
         HeatMap { title: title.into(), x, at, rows: Vec::new(), unit, range, limit: None }
     }

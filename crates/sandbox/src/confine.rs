@@ -35,11 +35,11 @@ pub struct Confined {
     pub unrestricted: Vec<&'static str>,
 }
 
-/// Confines the process and all that it starts to what the lists allow. Nothing of that can be undone. It must not have more than one
-/// thread yet: others would stay as they are.
+/// Confines the process and all that it starts to what the lists allow. Nothing of that can be undone. It must not have
+/// more than one thread yet: others would stay as they are.
 ///
-/// The process gets no new privileges from then on: programs with set-user-id are run without. Connecting to abstract Unix sockets
-/// is refused unless `abstract_sockets` is set. Signals are not restricted.
+/// The process gets no new privileges from then on: programs with set-user-id are run without. Connecting to abstract
+/// Unix sockets is refused unless `abstract_sockets` is set. Signals are not restricted.
 ///
 /// # Errors
 /// The kernel has no Landlock, the process has threads, or a listed path is gone. Nothing is restricted then.
@@ -79,8 +79,9 @@ pub fn confine_child(command: &mut Command, rules: &[&Rules]) -> Result<(), Sand
     // The child inherits this process's restriction of abstract sockets.
     let descriptor: Option<OwnedFd> = ruleset(rules, true, Gone::LeftOut)?.into();
     let descriptor = descriptor.ok_or(SandboxError::Unsupported)?;
-    // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and landlock_restrict_self, which
-    // are async-signal-safe; it allocates nothing and takes no lock. The descriptor is open for as long as the closure exists.
+    // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and
+    // landlock_restrict_self, which are async-signal-safe; it allocates nothing and takes no lock. The descriptor is
+    // open for as long as the closure exists.
     unsafe {
         command.pre_exec(move || {
             let failed = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0

@@ -68,8 +68,9 @@ pub struct Rules {
 impl Rules {
     /// Allows access to a file, or to everything below a directory, which must exist.
     ///
-    /// A directory of links to devices, such as a volume group's, stands for those devices, too, as they are now: the kernel looks
-    /// at where a device is, not at the links. Only directories that nobody but root can change are taken for such.
+    /// A directory of links to devices, such as a volume group's, stands for those devices, too, as they are now: the
+    /// kernel looks at where a device is, not at the links. Only directories that nobody but root can change are taken
+    /// for such.
     ///
     /// # Errors
     /// It does not exist.

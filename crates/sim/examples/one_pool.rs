@@ -1,8 +1,8 @@
 //! Hits of one pool shared by many disks (allocator `none`), against the same accesses to a single disk.
 //!
-//! `cargo run --release -p haversack-sim --example one_pool -- DISKS [TRACE...]`: with traces, each disk plays one of them,
-//! copies shifted in time; without, Zipf loads of different skew and size, and scans beside local loads. The pool has
-//! ten segments for each disk, or with traces also 5, 10 and 20 % of the footprint.
+//! `cargo run --release -p haversack-sim --example one_pool -- DISKS [TRACE...]`: with traces, each disk plays one of
+//! them, copies shifted in time; without, Zipf loads of different skew and size, and scans beside local loads. The pool
+//! has ten segments for each disk, or with traces also 5, 10 and 20 % of the footprint.
 
 use haversack_core::Target;
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;

@@ -1,5 +1,5 @@
-//! How fast the simulator is: `simulation_speed TRACE BLOCKS [POLICY...]` prints millions of block accesses a second of each
-//! policy, one after the other on one thread, without the time that reading takes.
+//! How fast the simulator is: `simulation_speed TRACE BLOCKS [POLICY...]` prints millions of block accesses a second of
+//! each policy, one after the other on one thread, without the time that reading takes.
 //!
 //! `zipf:REQUESTS,BLOCKS` in place of a file makes requests up while they are played.
 

@@ -334,8 +334,8 @@ impl Mix {
         })
     }
 
-    /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself, and so does every seed
-    /// if all loads are recorded.
+    /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself, and so does every
+    /// seed if all loads are recorded.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Mix {
         let added = seed.wrapping_sub(1).wrapping_mul(SEED_STRIDE);
@@ -370,8 +370,8 @@ impl Mix {
 const MEASURED_PART: f64 = 0.25;
 const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
-/// A configuration with windows of this many seconds, and a shorter measurement of intensity at their end. What disks are
-/// measured over is as many windows as before.
+/// A configuration with windows of this many seconds, and a shorter measurement of intensity at their end. What disks
+/// are measured over is as many windows as before.
 pub fn with_windows(config: &Config, seconds: f64) -> Config {
     let window_us = (seconds * 1e6) as Micros;
     let measured_us = (window_us as f64 * MEASURED_PART) as Micros;

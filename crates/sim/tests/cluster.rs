@@ -1,4 +1,5 @@
-//! The cluster simulator: the claims that docs/compare-cluster.md makes, with built-in scenarios, some of them with fewer hosts.
+//! The cluster simulator: the claims that docs/compare-cluster.md makes, with built-in scenarios, some of them with
+//! fewer hosts.
 
 use std::path::Path;
 

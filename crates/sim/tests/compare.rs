@@ -157,7 +157,8 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
     let text = std::fs::read_to_string(&path).expect("it was written");
     std::fs::write(&path, &text[..text.len() - 20]).expect("it is cut");
     let all = run(b"one", vec![0.1, 0.3]);
-    // Ten more for the other size, one for the line that was cut, and two for the bounds, which are worked out together.
+    // Ten more for the other size, one for the line that was cut, and two for the bounds, which are worked out
+    // together.
     let expected = 10 + 10 + 1 + 2;
     assert_eq!((all.combinations.len(), lines()), (16, expected));
     let again = run(b"one", vec![0.1, 0.3]);

@@ -53,8 +53,8 @@ fn mix() -> (Mix, MigrationTable) {
     (mix, table)
 }
 
-/// Every read is checked by the simulator, and in the end every block that was written is read at the destination: an error
-/// says what was wrong.
+/// Every read is checked by the simulator, and in the end every block that was written is read at the destination: an
+/// error says what was wrong.
 #[test]
 fn every_method_gives_the_vm_its_own_data() {
     let (mix, table) = mix();

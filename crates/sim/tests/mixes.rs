@@ -45,8 +45,8 @@ fn a_mix_takes_the_daemon_s_keys() {
     assert_eq!(at, [10_000_000_000, 20_000_000_000]);
 }
 
-/// The mix's window is that of the pool. A disk is measured over as many of them as in the system itself, unless the policy
-/// says otherwise; a history is a number of windows too.
+/// The mix's window is that of the pool. A disk is measured over as many of them as in the system itself, unless the
+/// policy says otherwise; a history is a number of windows too.
 #[test]
 fn the_window_of_a_mix_keeps_the_windows_of_a_system_in_proportion() {
     let of = |policy: &str| {

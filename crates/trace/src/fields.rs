@@ -9,7 +9,8 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Splits a line at a separator; blanks around fields do not count. The separator b' ' stands for any run of blanks.
+    /// Splits a line at a separator; blanks around fields do not count. The separator b' ' stands for any run of
+    /// blanks.
     pub fn new(line: &'a [u8], separator: u8) -> Self {
         Fields { rest: Some(line.trim_ascii()).filter(|l| !l.is_empty()), separator }
     }

@@ -7,7 +7,8 @@ use crate::error::{Damage, TraceError};
 ///
 /// Accesses come in batches, so that a source costs one virtual call per several thousand of them.
 pub trait Source: Send {
-    /// Appends the next accesses to `into`, at most a few thousand. Returns their number; 0 at the end, and from then on.
+    /// Appends the next accesses to `into`, at most a few thousand. Returns their number; 0 at the end, and from then
+    /// on.
     ///
     /// # Errors
     /// Accesses before the damage have been appended by earlier calls.

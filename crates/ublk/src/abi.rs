@@ -1,7 +1,7 @@
 //! Constants and layouts of the kernel's ublk driver, from Linux' include/uapi/linux/ublk_cmd.h.
 //!
-//! Invariant: every struct has the size and the offsets that the kernel expects; the tests check them. Each consists only
-//! of integers without padding between them, so all its bytes are initialized.
+//! Invariant: every struct has the size and the offsets that the kernel expects; the tests check them. Each consists
+//! only of integers without padding between them, so all its bytes are initialized.
 
 use std::mem::size_of;
 

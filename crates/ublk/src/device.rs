@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A device is taken over only for the URI that it was created for: its description has the URI's identity.
-//! - A device that never was available is removed by the next server of its URI. Others are removed only by their own server,
-//!   or if the user says so.
+//! - A device that never was available is removed by the next server of its URI. Others are removed only by their own
+//!   server, or if the user says so.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -176,7 +176,8 @@ pub fn remove(control: &mut Control, number: u32) -> Result<(), UblkError> {
     control.plain(ControlCommand::DelDev, number)
 }
 
-/// Returns the number of the device to take over, if there is one. Removes what is left of one that never was available.
+/// Returns the number of the device to take over, if there is one. Removes what is left of one that never was
+/// available.
 fn find(control: &mut Control, plan: &Plan) -> Result<Option<u32>, UblkError> {
     for number in numbers(Path::new(LIST)) {
         let Some(info) = control.info(number)? else { continue };

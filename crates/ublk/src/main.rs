@@ -32,8 +32,8 @@ use serve::Wishes;
 /// The default number of queues.
 const MOST_QUEUES: u16 = 4;
 
-/// Serves a disk of the Haversack daemon as a block device of this host, /dev/ublkbN, until it is stopped with SIGTERM or
-/// SIGINT.
+/// Serves a disk of the Haversack daemon as a block device of this host, /dev/ublkbN, until it is stopped with SIGTERM
+/// or SIGINT.
 ///
 /// Prints the device's path when it can be used. Requires root and the kernel's ublk driver.
 #[derive(Parser)]

@@ -36,8 +36,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and its owner is being dropped; a queue drops its memory only when no I/O on it is in flight.
-        // A failure would only leave the memory mapped.
+        // SAFETY: this is the whole mapping, and its owner is being dropped; a queue drops its memory only when no I/O
+        // on it is in flight. A failure would only leave the memory mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -121,8 +121,8 @@ impl Descriptors {
     pub fn get(&self, tag: u16) -> Descriptor {
         assert!(tag < self.depth, "tag {tag} of {}", self.depth);
         let source = self.mapping.part(usize::from(tag) * size_of::<Descriptor>(), size_of::<Descriptor>());
-        // SAFETY: `part` has checked the range; the mapping begins on a page, so that descriptors are aligned; any bytes are
-        // valid integers; volatile, because the kernel writes the memory.
+        // SAFETY: `part` has checked the range; the mapping begins on a page, so that descriptors are aligned; any
+        // bytes are valid integers; volatile, because the kernel writes the memory.
         unsafe { source.cast::<Descriptor>().read_volatile() }
     }
 }

@@ -1,8 +1,8 @@
 //! One queue of a device: a thread with a ring, which passes requests from the kernel to the daemon, and answers back.
 //!
 //! Invariants
-//! - Each request is answered to the kernel once. Without a connection, requests wait, unless the program is about to end:
-//!   then they fail, so that the device can be removed.
+//! - Each request is answered to the kernel once. Without a connection, requests wait, unless the program is about to
+//!   end: then they fail, so that the device can be removed.
 //! - Memory is dropped only when the kernel has no I/O on it: after an error it stays until the program ends.
 
 use std::fs::File;

@@ -88,7 +88,8 @@ impl BlockRequest {
     }
 }
 
-/// Returns the kernel's result of a failure. The block layer knows few errors; all others are input/output errors there.
+/// Returns the kernel's result of a failure. The block layer knows few errors; all others are input/output errors
+/// there.
 pub fn failure(errno: Errno) -> i32 {
     match errno {
         Errno::ENOSPC => -libc::ENOSPC,

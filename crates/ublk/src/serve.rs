@@ -1,7 +1,7 @@
 //! The life of the program: connect, create the device, serve it until a signal arrives, remove it.
 //!
-//! Invariant: from the moment that the block device can be used, only a signal removes it. After any error it stays, and
-//! its requests wait for the next server.
+//! Invariant: from the moment that the block device can be used, only a signal removes it. After any error it stays,
+//! and its requests wait for the next server.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -1,8 +1,8 @@
 //! The requests of a queue, without I/O: where each of them is.
 //!
-//! A request's tag is *idle* (the kernel has it, and no request), *waiting* (its request is not sent), *sent* (the daemon
-//! has the request) or *closed* (the kernel gives it no more requests). What was sent and not answered when a connection
-//! ends waits again.
+//! A request's tag is *idle* (the kernel has it, and no request), *waiting* (its request is not sent), *sent* (the
+//! daemon has the request) or *closed* (the kernel gives it no more requests). What was sent and not answered when a
+//! connection ends waits again.
 //!
 //! Invariants
 //! - A tag is waiting exactly if it is in the queue of waiting ones, once.

@@ -58,8 +58,8 @@ impl Upstream {
         self.socket.display().to_string()
     }
 
-    /// Returns a number for the URI, never 0. It goes into the kernel's description of a device, so that a device is never
-    /// continued with another URI.
+    /// Returns a number for the URI, never 0. It goes into the kernel's description of a device, so that a device is
+    /// never continued with another URI.
     pub fn identity(&self) -> u64 {
         // FNV-1a: the number must be the same in every version of this program.
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,7 +1,7 @@
 //! A vhost-user-blk back end in two halves.
 //!
-//! - The *protocol half* ([`serve`]) is a blocking thread per front end (QEMU): it owns the connection, negotiates, maps
-//!   the guest's memory, and hands complete queues to a [`Handler`].
+//! - The *protocol half* ([`serve`]) is a blocking thread per front end (QEMU): it owns the connection, negotiates,
+//!   maps the guest's memory, and hands complete queues to a [`Handler`].
 //! - The *data half* ([`Queue`]) belongs to the thread that drives the I/O: it takes requests out of a virtqueue and
 //!   completes them, without system calls (except for eventfds) and without allocations.
 //!

@@ -19,7 +19,8 @@ use crate::servers::{DELAY_MS, RATE_MIB};
 
 /// The hosts.
 pub const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
-/// The VMs: each one's name, that of its disk, too; its host in the beginning; the size of its disk in MiB, all of which it reads.
+/// The VMs: each one's name, that of its disk, too; its host in the beginning; the size of its disk in MiB, all of
+/// which it reads.
 pub const VMS: [(&str, usize, u64); 5] =
     [("vm1", 0, 10), ("vm2", 0, 10), ("vm3", 0, 10), ("vm4", 1, 4), ("vm5", 2, 4)];
 /// The cache device of each host.

@@ -1,9 +1,9 @@
-//! `make run-cluster`: three hosts on this machine. One of them has VMs that demand more than its cache; the balancer of the cluster
-//! moves some of them to the others.
+//! `make run-cluster`: three hosts on this machine. One of them has VMs that demand more than its cache; the balancer
+//! of the cluster moves some of them to the others.
 //!
-//! All of it is real: daemons, etcd, guests in QEMU (software emulation) with a load, a program that moves them with `haversack
-//! migrate`. Loads and moves are what the cluster says, hits and latencies what the daemons have counted. It ends with everything that
-//! it has started.
+//! All of it is real: daemons, etcd, guests in QEMU (software emulation) with a load, a program that moves them with
+//! `haversack migrate`. Loads and moves are what the cluster says, hits and latencies what the daemons have counted. It
+//! ends with everything that it has started.
 
 mod hosts;
 mod moment;

@@ -42,8 +42,8 @@ fn start() -> io::Result<File> {
 
 /// Starts the processors that the kernel has not started (`maxcpus=1`).
 ///
-/// While the drivers map the disks' registers, no other processor runs: QEMU's software emulation of several has been seen to
-/// fail at that time, with an assertion in `msix_table_mmio_write`.
+/// While the drivers map the disks' registers, no other processor runs: QEMU's software emulation of several has been
+/// seen to fail at that time, with an assertion in `msix_table_mmio_write`.
 fn start_processors() -> io::Result<()> {
     for entry in fs::read_dir("/sys/devices/system/cpu")? {
         let online = entry?.path().join("online");

@@ -37,7 +37,8 @@ fn disk(name: &str, origin: &Nbdkit, more: &str) -> Disk {
     Disk::new(name, origin.uri()).with("from = \"none\"").with(more)
 }
 
-/// Starts the hosts with caches of these sizes, and more lines of their `[cluster]`. None of them has a policy in its file.
+/// Starts the hosts with caches of these sizes, and more lines of their `[cluster]`. None of them has a policy in its
+/// file.
 fn start<'a>(
     places: &'a [Place],
     etcd: &Etcd<'_>,
@@ -197,8 +198,8 @@ fn tenants_are_kept_to_their_parts_over_two_hosts_with_and_without_etcd() {
                 while begin.elapsed() < time {
                     work(guests)?;
                     let bytes = together(daemons)?;
-                    // When demand is measured differently, the hosts exchange space, and one of them gives its part up only
-                    // as its disk gets new blocks.
+                    // When demand is measured differently, the hosts exchange space, and one of them gives its part up
+                    // only as its disk gets new blocks.
                     exceeded += 1;
                     if bytes <= MOST_BYTES {
                         (held, exceeded) = (Instant::now(), 0);

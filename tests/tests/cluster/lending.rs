@@ -109,8 +109,8 @@ struct Scene<'a> {
     _origin: Nbdkit,
 }
 
-/// Starts a host with a small cache whose disk is behind an origin that reads for 30 ms, and a host with a large cache, and fills
-/// the disk.
+/// Starts a host with a small cache whose disk is behind an origin that reads for 30 ms, and a host with a large cache,
+/// and fills the disk.
 fn start<'a>(place: &Place, places: &'a [Place; 2], lends: &str) -> Result<Scene<'a>> {
     let hosts = Hosts::new(place, &["alpha", "beta"])?;
     start_on(place, places, &hosts, None, lends, 30)

@@ -116,7 +116,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// The program that moves the VM: it has the cache sent, asks the test to move the client, and waits until that is done.
+/// The program that moves the VM: it has the cache sent, asks the test to move the client, and waits until that is
+/// done.
 fn hook(place: &Place, places: &[Place; 3]) -> Result<PathBuf> {
     let socket = |host: &Place| host.path("run").join("control.sock").display().to_string();
     let cases: String =

@@ -1,4 +1,5 @@
-//! Where a VM cannot move, spare flash does: an overloaded host borrows what the cluster's plan says, and gives it back.
+//! Where a VM cannot move, spare flash does: an overloaded host borrows what the cluster's plan says, and gives it
+//! back.
 
 use std::ops::Range;
 

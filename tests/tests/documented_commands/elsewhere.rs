@@ -8,7 +8,8 @@ pub(super) struct Elsewhere {
     pub(super) begins: &'static str,
     /// Why they are not run on a page's own host.
     pub(super) why: &'static str,
-    /// The file that runs the same, and what it contains of it: a test's function, or the program's call. `None`: nothing runs it.
+    /// The file that runs the same, and what it contains of it: a test's function, or the program's call. `None`:
+    /// nothing runs it.
     pub(super) by: Option<(&'static str, &'static str)>,
 }
 

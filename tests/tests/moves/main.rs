@@ -1,6 +1,6 @@
-//! Disks move between two hosts with a network in between, again and again, while everything that can fail does: daemons are
-//! killed, the link is cut or slow, the destination's cache is full, the origins go away. Whatever happens, no client sees
-//! an error or a wrong byte.
+//! Disks move between two hosts with a network in between, again and again, while everything that can fail does:
+//! daemons are killed, the link is cut or slow, the destination's cache is full, the origins go away. Whatever happens,
+//! no client sees an error or a wrong byte.
 //!
 //! `HAVERSACK_MOVES` is how often disks move (10 if it is not set; guests a tenth of it), `HAVERSACK_SEED` where the
 //! random numbers begin.

@@ -78,8 +78,8 @@ impl Memory {
         entries.map(move |entry| if *entry == 0 { 0 } else { by_age(*entry) })
     }
 
-    /// Continues from the entries that [`Memory::entries_by_age`] returned earlier. Those that are invalid or too old are
-    /// dropped.
+    /// Continues from the entries that [`Memory::entries_by_age`] returned earlier. Those that are invalid or too old
+    /// are dropped.
     pub fn resume(&mut self, shift: u32, entries: impl Iterator<Item = u32>, now: u64) {
         (self.shift, self.noted_at, self.swept_at) = (shift, now, now);
         let time = self.time(now);

@@ -377,8 +377,8 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Returns how far the caches are, or `None` if that is not known within the limit, or [`LEAST_PATIENCE`] if that is longer.
-    /// An error also if Ctrl-C is pressed.
+    /// Returns how far the caches are, or `None` if that is not known within the limit, or [`LEAST_PATIENCE`] if that
+    /// is longer. An error also if Ctrl-C is pressed.
     fn look(&mut self, limit: Duration) -> Result<Option<Fill>> {
         let Controller { client, filling, interrupts, .. } = self;
         client.block_on(async {

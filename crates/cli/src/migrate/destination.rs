@@ -37,7 +37,8 @@ pub fn check_waits(destination: &mut Monitor) -> Result<()> {
     }
 }
 
-/// Has QEMU listen for the VM, unless it does already. Returns the URI for the source. `host` is the destination's host.
+/// Has QEMU listen for the VM, unless it does already. Returns the URI for the source. `host` is the destination's
+/// host.
 pub fn listen(destination: &mut Monitor, host: &str, uri: Option<&str>) -> Result<String> {
     let before = destination.migration()?;
     if before.ports.is_empty() && before.sockets.is_empty() {
@@ -79,7 +80,8 @@ fn accept(destination: &mut Monitor, uri: &str) -> std::result::Result<(), QmpEr
     }
 }
 
-/// Waits until a VM that was sent runs here, or is refused. `runs` tells whether it ran before it was sent: a paused one stays paused.
+/// Waits until a VM that was sent runs here, or is refused. `runs` tells whether it ran before it was sent: a paused
+/// one stays paused.
 pub fn arrive(destination: &mut Monitor, runs: bool) -> Result<Arrival> {
     let lost = |why: String| {
         CliError::Attention(format!(

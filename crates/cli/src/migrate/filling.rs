@@ -104,8 +104,8 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    /// Whether a job of the daemon sends a disk. Without a job, the daemon sends the disk because a hypervisor has opened
-    /// it on the other host, and does not stop if this process is killed.
+    /// Whether a job of the daemon sends a disk. Without a job, the daemon sends the disk because a hypervisor has
+    /// opened it on the other host, and does not stop if this process is killed.
     async fn has_job(&self, disk: &str) -> Result<bool> {
         let jobs: Vec<Job> = self.client.ask(Method::GET, "/v1/jobs").await?;
         let is_running = |job: &Job| matches!(job.state, JobState::Running);
@@ -120,8 +120,8 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// The VM is about to move, or has moved: the disks follow it even without this process. Repeated by [`Filling::keep`]. For
-    /// use within [`Client::block_on`].
+    /// The VM is about to move, or has moved: the disks follow it even without this process. Repeated by
+    /// [`Filling::keep`]. For use within [`Client::block_on`].
     pub async fn let_go(&mut self) {
         (self.is_let_go, self.kept) = (true, None);
         self.keep().await;

@@ -23,7 +23,8 @@ pub fn discard(destination: &mut Monitor) {
     }
 }
 
-/// The destination has refused a VM, but this process did not see it being sent there, or the source's QEMU cannot be asked.
+/// The destination has refused a VM, but this process did not see it being sent there, or the source's QEMU cannot be
+/// asked.
 pub fn unknown_whether_sent(why: &str) -> CliError {
     CliError::Attention(format!(
         "the QEMU at --qmp-destination has refused a VM: {why}. Whether the VM runs anywhere is not known: if it runs on no host, 'cont' \

@@ -1,5 +1,5 @@
-//! A process that outlives the one that quiesces disks: even if that one is killed, the guard thaws the guest and restores the
-//! disks' write modes.
+//! A process that outlives the one that quiesces disks: even if that one is killed, the guard thaws the guest and
+//! restores the disks' write modes.
 //!
 //! Invariants
 //! - There is at most one guard for each disk of a daemon, and for each guest.
@@ -154,7 +154,8 @@ impl Guard {
     }
 }
 
-/// Runs as a guard: waits until the process that started it exits or closes the pipe, then restores what that process changed.
+/// Runs as a guard: waits until the process that started it exits or closes the pipe, then restores what that process
+/// changed.
 pub fn run(client: &Client, arguments: &GuardArguments) -> Result<()> {
     // Signals to all processes of a session or service must not end the guard.
     let _ignored = Signals::new(client)?;
@@ -176,8 +177,8 @@ pub fn run(client: &Client, arguments: &GuardArguments) -> Result<()> {
     restored.into_iter().collect()
 }
 
-/// Claims the disks and the guest while the result lives: an abstract socket's name is unique, and is free again when its
-/// process ends.
+/// Claims the disks and the guest while the result lives: an abstract socket's name is unique, and is free again when
+/// its process ends.
 fn alone(client: &Client, arguments: &GuardArguments) -> Result<Vec<UnixListener>> {
     let socket = client.socket().display();
     let disks = arguments.disks.iter().map(|name| (format!("disk '{name}'"), format!("{socket} {name}")));
@@ -198,8 +199,8 @@ fn alone(client: &Client, arguments: &GuardArguments) -> Result<Vec<UnixListener
     disks.chain(agent).map(claim).collect()
 }
 
-/// Waits until the pipe from the starting process is closed, but no longer than `most` after the freeze began. Returns the
-/// number of frozen file systems, or `None` if no freeze was announced.
+/// Waits until the pipe from the starting process is closed, but no longer than `most` after the freeze began. Returns
+/// the number of frozen file systems, or `None` if no freeze was announced.
 fn wait(most: Duration) -> Option<u64> {
     let (said, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -232,8 +233,8 @@ fn tell(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Thaws the guest. Retries until that succeeds or QEMU is gone, since nothing else would thaw it. Returns an error if the guest
-/// was not frozen until now.
+/// Thaws the guest. Retries until that succeeds or QEMU is gone, since nothing else would thaw it. Returns an error if
+/// the guest was not frozen until now.
 fn thaw(socket: &Path, frozen: u64) -> Result<()> {
     let (mut has_said, mut refusal) = (false, None);
     loop {

@@ -110,7 +110,8 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan, context: &str) {
     }
 }
 
-/// Returns a constraint that a plan violates, if there is one, even if all VMs are on both of their hosts at the same time.
+/// Returns a constraint that a plan violates, if there is one, even if all VMs are on both of their hosts at the same
+/// time.
 pub fn violation(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let mut on: BTreeMap<&HostName, Vec<&Vm>> = BTreeMap::new();
     let mut reserved_at: BTreeMap<&HostName, u64> = BTreeMap::new();

@@ -143,8 +143,8 @@ fn part_of_a_block_is_not_discarded() {
     assert_eq!(window.urd.points(), [(1, 0.25)], "block 0 is read again, block 1 is gone");
 }
 
-/// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that was
-/// used in the first and one that is used twice; in the third, nothing that was used in the second.
+/// The demand that LARC was given: of three blocks, one is used again within the first window; in the second, one that
+/// was used in the first and one that is used twice; in the third, nothing that was used in the second.
 #[test]
 fn reused_addresses_are_remembered_for_two_windows() {
     for sample_blocks in [Some(64), None] {
@@ -316,7 +316,8 @@ fn without_a_sample_the_largest_distance_is_exact() {
     assert!(sampled.sampled.unwrap() < 0.1 && sampled.trd.blocks_needed() != largest + 1);
 }
 
-/// All distances are equal, so that nothing but the error of the estimate is seen, beside the rounding of a curve's sizes.
+/// All distances are equal, so that nothing but the error of the estimate is seen, beside the rounding of a curve's
+/// sizes.
 #[test]
 fn sampled_distances_are_within_the_stated_error() {
     const ROUNDING: f64 = 1.0 / 8.0;

@@ -298,8 +298,8 @@ impl<M: Memory> Call<'_, M> {
     /// notified.
     ///
     /// # Errors
-    /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already, or the pool has no device
-    /// left to record it on.
+    /// The disk is attached, was not left clean, is damaged, has a job, or had that epoch already, or the pool has no
+    /// device left to record it on.
     pub fn release_detached(
         &mut self,
         now: Micros,
@@ -340,8 +340,8 @@ impl<M: Memory> Call<'_, M> {
         self.end_job(disk, Ok(()));
     }
 
-    /// Drops dirty blocks of a handed-over disk, which the new owner now has durably, or of a replica, which the owner's
-    /// origin has. They are gone when [`Core::forgetting`] is 0.
+    /// Drops dirty blocks of a handed-over disk, which the new owner now has durably, or of a replica, which the
+    /// owner's origin has. They are gone when [`Core::forgetting`] is 0.
     ///
     /// # Errors
     /// The disk is not one of which another host needs blocks.

@@ -115,8 +115,8 @@ impl<M: Memory> Call<'_, M> {
         Ok(true)
     }
 
-    /// Takes sectors of a block from the buffer of `tag`, which another host has filled, into a staging frame. `None` if there
-    /// is no space now.
+    /// Takes sectors of a block from the buffer of `tag`, which another host has filled, into a staging frame. `None`
+    /// if there is no space now.
     pub(crate) fn take_in(&mut self, tag: RequestTag, mask: u8) -> Option<FrameNo> {
         let is_usable = self.store.usable_devices().next().is_some();
         let has_room = self.staging.free() > self.spare_frames() && is_usable;

@@ -3,8 +3,8 @@
 //! Such a disk is expected and never claimed. Its target is 0: it only uses space that no other disk needs.
 //!
 //! Invariant
-//! - Under one number, a block of a lent disk never gets two different contents. So a copy that is read is the one that was
-//!   stored, or there is none.
+//! - Under one number, a block of a lent disk never gets two different contents. So a copy that is read is the one that
+//!   was stored, or there is none.
 
 use haversack_model::{DiskNo, Micros};
 
@@ -25,8 +25,8 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Makes a disk whose blocks are lent: they are stored with [`Call::take_copy`] and read with [`Call::read_copy`], and a
-    /// crash voids them.
+    /// Makes a disk whose blocks are lent: they are stored with [`Call::take_copy`] and read with [`Call::read_copy`],
+    /// and a crash voids them.
     ///
     /// # Errors
     /// As for [`Call::expect_disk`].
@@ -37,8 +37,8 @@ impl<M: Memory> Call<'_, M> {
         Ok(disk)
     }
 
-    /// Gives up a disk whose blocks are lent: none of them is read from now on. Their space is freed step by step until the job
-    /// ends.
+    /// Gives up a disk whose blocks are lent: none of them is read from now on. Their space is freed step by step until
+    /// the job ends.
     ///
     /// # Errors
     /// It is not lent, or is being given up.

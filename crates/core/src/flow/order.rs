@@ -1,12 +1,12 @@
 //! Cleaning in the order of the guest's flushes: at any moment, the origin is as some flush of the guest left it, plus
-//! some of the writes that came after that flush. File systems and databases recover from such a state, as they do after
-//! a power loss.
+//! some of the writes that came after that flush. File systems and databases recover from such a state, as they do
+//! after a power loss.
 //!
 //! Dirty blocks form groups, each of which ends with a flush: commits up to the last one that the flush made durable.
 //! Entries have the sequence numbers of their commits, so the group of a block is known without further state. The
 //! cleaner writes one group after the other, with a flush of the origin in between. Two rules keep the groups apart:
-//! - A block whose version on flash belongs to an ended group is not committed again before that version is clean.
-//!   So there is one dirty version of each block on flash. The newer version waits in the staging area, and a flush of the
+//! - A block whose version on flash belongs to an ended group is not committed again before that version is clean. So
+//!   there is one dirty version of each block on flash. The newer version waits in the staging area, and a flush of the
 //!   guest waits for it.
 //! - A write past the cache waits until all groups are clean that had ended at its first check. A write that the cache
 //!   itself would send past it is staged instead.
@@ -44,8 +44,8 @@ use groups::Order;
 const SLOTS_TRIED: usize = 16_384;
 
 impl Core {
-    /// Whether the origin is as some flush of the guest left it, plus some later writes; `None` if the disk's blocks are
-    /// not cleaned in order.
+    /// Whether the origin is as some flush of the guest left it, plus some later writes; `None` if the disk's blocks
+    /// are not cleaned in order.
     pub(crate) fn is_origin_in_order(&self, disk: DiskNo) -> Option<bool> {
         let order = self.disk(disk).cleaner.order.as_ref()?;
         Some(order.is_kept(self.oldest_in_order(disk)))
@@ -70,8 +70,8 @@ impl Core {
         self.needs_cleaning(disk, slot) && slot.mask() & self.disk(disk).inside(slot.block()) != 0
     }
 
-    /// Returns the commits from the oldest dirty block of the ended groups to the last one of these groups; `None` if they
-    /// are clean.
+    /// Returns the commits from the oldest dirty block of the ended groups to the last one of these groups; `None` if
+    /// they are clean.
     pub(crate) fn dirty_groups(&self, disk: DiskNo) -> Option<RangeInclusive<u64>> {
         let order = self.disk(disk).cleaner.order.as_ref()?;
         let oldest = self.oldest_in_order(disk)?;

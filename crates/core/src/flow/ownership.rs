@@ -45,8 +45,8 @@ impl<M: Memory> Call<'_, M> {
         self.attach_with(now, config, epoch, accept_loss, false)
     }
 
-    /// As [`Call::attach`], but drops clean blocks although the epoch is the recorded one: the caller knows that the origin may
-    /// have been written since they were cached.
+    /// As [`Call::attach`], but drops clean blocks although the epoch is the recorded one: the caller knows that the
+    /// origin may have been written since they were cached.
     ///
     /// # Errors
     /// See [`ManageError`]; nothing was changed in that case.
@@ -86,8 +86,8 @@ impl<M: Memory> Call<'_, M> {
                     peer.needs_all();
                 }
             }
-            // What the replica has is older than what is acknowledged here, until the owner has made sure that it is not
-            // used.
+            // What the replica has is older than what is acknowledged here, until the owner has made sure that it is
+            // not used.
             Moved::Replicates { .. } => self.disk_mut(disk).moving = Some(Box::new(Moving::replicating())),
             _ => {
                 let d = self.disk_mut(disk);

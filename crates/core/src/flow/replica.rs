@@ -82,8 +82,8 @@ impl<M: Memory> Call<'_, M> {
         Ok((disk, self.start_job(disk, JobKind::Record, Some(version))))
     }
 
-    /// Stores a copy of a block's dirty sectors from the buffer of `tag`, one block long, each sector at its place. Returns
-    /// false if there is no space now, or if some of it is beyond the end that the disk has here.
+    /// Stores a copy of a block's dirty sectors from the buffer of `tag`, one block long, each sector at its place.
+    /// Returns false if there is no space now, or if some of it is beyond the end that the disk has here.
     ///
     /// # Errors
     /// There is no replica of the disk here, or it is being taken over.

@@ -1,14 +1,14 @@
 //! The owner's side of a replica of its dirty blocks on another host's flash.
 //!
 //! Invariants
-//! - The record says that there may be a replica before anything of it counts, and until it can no longer be used: so after
-//!   a crash no flush succeeds before that is settled.
+//! - The record says that there may be a replica before anything of it counts, and until it can no longer be used: so
+//!   after a crash no flush succeeds before that is settled.
 //! - A copy has the dirty sectors of a block, and those that the replica has already. If a block has no dirty ones, the
 //!   origin has it durably, and the replica must not keep it.
 //! - If the owner has lost sectors of a block, the replica keeps its version of the block. Each change of the block
 //!   then counts as missing from the replica, since the lost version may be newer than the replica's.
-//! - While flushes wait for the replica, they succeed only when it has, durably, every change that was made before, or when
-//!   it can no longer be used.
+//! - While flushes wait for the replica, they succeed only when it has, durably, every change that was made before, or
+//!   when it can no longer be used.
 
 use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 
@@ -151,12 +151,12 @@ impl<M: Memory> Call<'_, M> {
         next
     }
 
-    /// Records that another host may have a replica of a disk's dirty blocks. When the job has ended, that host may be told
-    /// to start one, and then [`Call::replicate`] is to be called.
+    /// Records that another host may have a replica of a disk's dirty blocks. When the job has ended, that host may be
+    /// told to start one, and then [`Call::replicate`] is to be called.
     ///
     /// # Errors
-    /// The disk is not attached, has a job, needs blocks of another host or has a replica, it has lost dirty blocks, or it is
-    /// cleaned in the order of flushes, which a replica does not keep.
+    /// The disk is not attached, has a job, needs blocks of another host or has a replica, it has lost dirty blocks, or
+    /// it is cleaned in the order of flushes, which a replica does not keep.
     pub fn start_replication(&mut self, now: Micros, disk: DiskNo, at: HostId) -> Result<JobId, ManageError> {
         self.now = now;
         self.attached(disk)?;
@@ -216,8 +216,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Starts to read a copy of a block's dirty sectors, and of those that the replica has, into the buffer of `tag`, as
-    /// [`Call::read_copy`] does. `None` if there is nothing to copy, or not yet.
+    /// Starts to read a copy of a block's dirty sectors, and of those that the replica has, into the buffer of `tag`,
+    /// as [`Call::read_copy`] does. `None` if there is nothing to copy, or not yet.
     ///
     /// # Errors
     /// As for requests.
@@ -265,7 +265,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Ends a replica, of which it is certain that no host will use it any more. Flushes do not wait for it from now on.
+    /// Ends a replica, of which it is certain that no host will use it any more. Flushes do not wait for it from now
+    /// on.
     pub fn end_replication(&mut self, now: Micros, disk: DiskNo) {
         self.now = now;
         let Some(d) = self.disks.get_mut(disk) else { return };

@@ -57,7 +57,8 @@ impl Core {
         }
     }
 
-    /// Returns the sectors that only the peer has, block by block and in order. It takes time in proportion to their number.
+    /// Returns the sectors that only the peer has, block by block and in order. It takes time in proportion to their
+    /// number.
     pub fn only_at_peer(&self, disk: DiskNo) -> Vec<(BlockNo, u8)> {
         let peer = self.disks.get(disk).and_then(|d| d.moving.as_ref()).and_then(|m| m.peer.as_ref());
         let Some(peer) = peer else { return Vec::new() };
@@ -106,9 +107,9 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Makes the record say that this host does not need the peer, once everything that it can have is durable here. What
-    /// only the peer had is lost from that record on. Not earlier: if this host dies first, and the peer comes back,
-    /// nothing is lost.
+    /// Makes the record say that this host does not need the peer, once everything that it can have is durable here.
+    /// What only the peer had is lost from that record on. Not earlier: if this host dies first, and the peer comes
+    /// back, nothing is lost.
     fn record_give_up(&mut self, disk: DiskNo, epoch: u64) {
         let peer = self.disk(disk).moving.as_ref().and_then(|moving| moving.peer.as_ref());
         let loss = peer.and_then(PeerBlocks::given_up);
@@ -137,9 +138,9 @@ impl<M: Memory> Call<'_, M> {
         self.queue(disk);
     }
 
-    /// Lets blocks that are durable here be cleaned while the peer is being given up, if other blocks wait for space that
-    /// nothing else could give up. If this host dies before the record is durable, and the peer comes back, the peer's
-    /// versions of these blocks count again.
+    /// Lets blocks that are durable here be cleaned while the peer is being given up, if other blocks wait for space
+    /// that nothing else could give up. If this host dies before the record is durable, and the peer comes back, the
+    /// peer's versions of these blocks count again.
     pub(crate) fn make_room_for_given_up(&mut self, disk: DiskNo) {
         if !self.disk(disk).cleaner.space_needed || self.space_comes(disk) {
             return;

@@ -176,8 +176,8 @@ impl<'a, E> PieceWriter<'a, E> {
         Ok(())
     }
 
-    /// Writes a table of `len` items as a section, each item as `N` bytes. If `skip_zeroes`, parts whose bytes are all zero
-    /// are left out.
+    /// Writes a table of `len` items as a section, each item as `N` bytes. If `skip_zeroes`, parts whose bytes are all
+    /// zero are left out.
     pub fn table<const N: usize>(
         &mut self,
         section: Section,

@@ -36,7 +36,8 @@ pub struct DeviceRecord {
     pub id: Uuid,
     /// Segments on it.
     pub segments: u32,
-    /// This many of its segments, from the first, are prepared for use. The others were never used, regardless of their content.
+    /// This many of its segments, from the first, are prepared for use. The others were never used, regardless of their
+    /// content.
     pub prepared: u32,
     /// Its state in the pool.
     pub state: DeviceState,

@@ -1,8 +1,8 @@
 //! Checkpoints: a clean stop leaves its tables, so that the next opening need not read all metadata pages.
 //!
-//! The stop gets an identity, which the record names ([`crate::Call::name_stop`]). When nothing is left to do, the core is
-//! turned into a checkpoint of that stop. The next opening takes it if the record still names the stop, and from then on
-//! the record names none.
+//! The stop gets an identity, which the record names ([`crate::Call::name_stop`]). When nothing is left to do, the core
+//! is turned into a checkpoint of that stop. The next opening takes it if the record still names the stop, and from
+//! then on the record names none.
 //!
 //! Invariants
 //! - A checkpoint is taken of a core that cannot write any more: [`Core::checkpoint`] consumes it.
@@ -117,8 +117,8 @@ impl std::fmt::Display for Named {
 }
 
 impl Core {
-    /// Turns the core, after a clean stop that has an identity, into a checkpoint: `sink` takes it piece by piece. No I/O of
-    /// the core may be in flight.
+    /// Turns the core, after a clean stop that has an identity, into a checkpoint: `sink` takes it piece by piece. No
+    /// I/O of the core may be in flight.
     ///
     /// # Errors
     /// See [`Unsaved`]. The stop remains clean, and the pool opens without a checkpoint.
@@ -264,8 +264,8 @@ fn is_here(pool: &Pool, device: &HeadDevice) -> bool {
 }
 
 impl Recovered {
-    /// Drops the blocks of a disk that do not outlive a restart. Others stay, even where the origin may have been written
-    /// past the cache: the tables of a clean stop know which blocks that was.
+    /// Drops the blocks of a disk that do not outlive a restart. Others stay, even where the origin may have been
+    /// written past the cache: the tables of a clean stop know which blocks that was.
     fn keep_persistent(&mut self, disk: DiskNo, persistence: Persistence) {
         if persistence == Persistence::All {
             return;

@@ -1,7 +1,8 @@
 //! Compares cores that were opened from the same devices, for tests.
 //!
-//! A core that was opened from a checkpoint may differ from one that was opened from the pages: the pages may list blocks that the tables know to be evicted in place, and may list blocks as dirty that are clean.
-//! They never lack a block that the tables have.
+//! A core that was opened from a checkpoint may differ from one that was opened from the pages: the pages may list
+//! blocks that the tables know to be evicted in place, and may list blocks as dirty that are clean. They never lack a
+//! block that the tables have.
 
 use std::convert::Infallible;
 
@@ -53,8 +54,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the tables of this core and of another one that was opened from the same pages are the same, byte by byte.
-    /// For tests; slow.
+    /// Whether the tables of this core and of another one that was opened from the same pages are the same, byte by
+    /// byte. For tests; slow.
     pub fn has_tables_of(&self, other: &Core) -> bool {
         tables(&self.store) == tables(&other.store)
     }
@@ -75,8 +76,8 @@ pub(super) fn tables(store: &Store) -> Vec<Vec<u8>> {
 }
 
 fn compare_segment(ours: &Core, number: SegmentNo, theirs: &Core, same: SegmentNo) -> Result<(), String> {
-    // Where the origin may have been written past the cache, recovery from pages drops clean blocks; the tables of a clean
-    // stop know which of them are as the origin has them.
+    // Where the origin may have been written past the cache, recovery from pages drops clean blocks; the tables of a
+    // clean stop know which of them are as the origin has them.
     let is_marked = |slot: SlotNo, block| {
         theirs.disks.get(ours.store.owner_of(slot)).is_some_and(|disk| disk.intents.is_marked(block))
     };
@@ -111,8 +112,8 @@ fn compare_segment(ours: &Core, number: SegmentNo, theirs: &Core, same: SegmentN
     Ok(())
 }
 
-/// Whether a page that recovery has written may leave a slot out: it is obsolete, or the one of two copies that the pages
-/// still call dirty.
+/// Whether a page that recovery has written may leave a slot out: it is obsolete, or the one of two copies that the
+/// pages still call dirty.
 fn leaves(ours: &Store, number: SlotNo, mine: Slot, theirs: &Store) -> bool {
     let other = theirs.lookup(ours.owner_of(number), mine.block());
     let is_copy = || mine.durable_dirty() && other.is_some_and(|(_, other)| other.seq() == mine.seq());

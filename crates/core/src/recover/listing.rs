@@ -169,8 +169,8 @@ impl Filled {
         self.grown_bytes = 0;
     }
 
-    /// Checks the pages of a group, from segment `first` on, and puts into slots the entries that are known to be flushed
-    /// by `mark` or by the marks of the group.
+    /// Checks the pages of a group, from segment `first` on, and puts into slots the entries that are known to be
+    /// flushed by `mark` or by the marks of the group.
     fn fill(
         &mut self,
         disks: &[Option<DiskRecord>],
@@ -444,8 +444,8 @@ mod tests {
         }
     }
 
-    /// What a page of a disk lists: versions of few blocks, some in several copies. The data of half of them is zero, as
-    /// on the devices.
+    /// What a page of a disk lists: versions of few blocks, some in several copies. The data of half of them is zero,
+    /// as on the devices.
     fn content(rng: &mut Random, owner: u16, redundancy: bool) -> Vec<u8> {
         let (zero_crc, seed) = (checksum::crc32c(&[0; BLOCK_BYTES]), checksum::disk_seed(disk_id(owner)));
         let slot = |_| {

@@ -16,8 +16,8 @@ pub(super) fn note_once(segments: &mut Vec<SegmentNo>, segment: SegmentNo) {
     }
 }
 
-/// Decides between a live entry and another of the same block, which was live so far. Segments whose page must be written
-/// again are added to `scrub`.
+/// Decides between a live entry and another of the same block, which was live so far. Segments whose page must be
+/// written again are added to `scrub`.
 pub(super) fn settle(store: &mut Store, scrub: &mut Vec<SegmentNo>, number: SlotNo, other: SlotNo) {
     let live = |number| store.live(number).expect("only live entries are compared");
     let (slot, o) = (live(number), live(other));
@@ -162,8 +162,8 @@ mod tests {
         others.iter().for_each(|entry| store.place(entry.number, entry.placed(), placed));
     }
 
-    /// Entries that get into the index in rounds, many segments at a time and some ranges of the index before others, end
-    /// like those that are taken over one after the other.
+    /// Entries that get into the index in rounds, many segments at a time and some ranges of the index before others,
+    /// end like those that are taken over one after the other.
     #[test]
     fn the_order_of_adding_to_the_index_decides_nothing() {
         for seed in 0..12 {

@@ -325,8 +325,8 @@ impl<'a> Group<'a> {
 /// Processes segments as they are read, in two stages. While one part is in the second stage, the next part is in the
 /// first stage, and the part after that is being read.
 pub(crate) trait Stages {
-    /// Returns the tasks of both stages: of the first stage for the groups of a part, and of the second stage for the part
-    /// that has been in the first.
+    /// Returns the tasks of both stages: of the first stage for the groups of a part, and of the second stage for the
+    /// part that has been in the first.
     fn tasks<'a>(&'a mut self, groups: &mut dyn Iterator<Item = Group<'a>>) -> Vec<Task<'a>>;
 
     /// Ends the second stage, and moves the part that was in the first one to it. All tasks have run.

@@ -2,9 +2,9 @@
 //! at a time.
 //!
 //! The index of a large pool does not fit in the processor's caches, so the cost of an entry is the wait for its
-//! bucket. The processor is therefore told some entries ahead which bucket comes. And the index is
-//! divided into ranges: the entries of one range can be added while those of others are, on as many threads as a driver
-//! has. Meanwhile the index is not part of the store, so the next segments can be put into their slots at the same time.
+//! bucket. The processor is therefore told some entries ahead which bucket comes. And the index is divided into ranges:
+//! the entries of one range can be added while those of others are, on as many threads as a driver has. Meanwhile the
+//! index is not part of the store, so the next segments can be put into their slots at the same time.
 //!
 //! Entries are added in rounds. In a round, each entry is tried in its current bucket only. Entries that find it full
 //! move on to their next bucket, which may be in any range, and are tried there in the next round, before the entries
@@ -87,8 +87,8 @@ impl Placed {
     }
 }
 
-/// Sorts entries by the part that each is in; `ends` has as many items as there are parts. Those of one part stay in their
-/// order.
+/// Sorts entries by the part that each is in; `ends` has as many items as there are parts. Those of one part stay in
+/// their order.
 fn sort<'a>(
     lists: impl Iterator<Item = &'a [Search]> + Clone,
     part: impl Fn(&Search) -> usize,
@@ -227,8 +227,8 @@ impl Indexing {
         })
     }
 
-    /// Ends a round, whose tasks have run. `settle` is called with each live entry whose block already has a live entry,
-    /// and with that other entry: only one of the two may stay the first.
+    /// Ends a round, whose tasks have run. `settle` is called with each live entry whose block already has a live
+    /// entry, and with that other entry: only one of the two may stay the first.
     pub fn finish(
         &mut self,
         placed: &[impl AsRef<Placed>],
@@ -279,8 +279,9 @@ impl AsRef<Placed> for Placed {
 }
 
 impl Adding {
-    /// Tries the entries of this round in their buckets, until all were tried or until many pairs have to be compared first.
-    /// They are tried by the position of their buckets, so that those of neighbouring ones use the same pages of memory.
+    /// Tries the entries of this round in their buckets, until all were tried or until many pairs have to be compared
+    /// first. They are tried by the position of their buckets, so that those of neighbouring ones use the same pages of
+    /// memory.
     fn run(&mut self, mut range: IndexRange<'_>, number: usize, placed: &[impl AsRef<Placed>]) {
         let lists = placed.iter().map(|placed| placed.as_ref().range(number));
         let (mut sorted, mut ends) = (Vec::new(), [0; SORT_PARTS]);
@@ -315,15 +316,15 @@ impl Adding {
 }
 
 impl Store {
-    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. Its part of the ghost list is
-    /// empty.
+    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to. Its part of the ghost list
+    /// is empty.
     pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.assign(number, disk);
         self.relist(number, 0);
     }
 
-    /// Returns the slots from a segment on, in parts of this many segments, to be filled. [`Store::filled`] must be told by
-    /// how much the parts have grown.
+    /// Returns the slots from a segment on, in parts of this many segments, to be filled. [`Store::filled`] must be
+    /// told by how much the parts have grown.
     pub(crate) fn slots_to_fill(
         &mut self,
         first: SegmentNo,
@@ -347,8 +348,8 @@ impl Store {
         self.count_placed(number.segment(), counts);
     }
 
-    /// Counts entries that were put into slots of a segment, whose owner is known. The time at which they became dirty is no
-    /// longer known: the time of the pool's opening is used.
+    /// Counts entries that were put into slots of a segment, whose owner is known. The time at which they became dirty
+    /// is no longer known: the time of the pool's opening is used.
     pub(crate) fn count_placed(&mut self, segment: SegmentNo, counts: PlacedCounts) {
         let PlacedCounts { all, live, dirty } = counts;
         let disk = DiskNo(self.segments[segment].owner);

@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! - Only a store at rest is written: nothing is superseded, every page is durable, every device is in use.
-//! - What is read is what was written: checksums say so. Numbers that index a table are checked nevertheless, and so are
-//!   sums over segments.
+//! - What is read is what was written: checksums say so. Numbers that index a table are checked nevertheless, and so
+//!   are sums over segments.
 
 use std::collections::VecDeque;
 
@@ -71,8 +71,8 @@ fn part<T>(table: &mut [T], at: usize, count: usize) -> Option<&mut [T]> {
 }
 
 impl Store {
-    /// Whether nothing is in progress, and no device has left since the pool was opened: the segments of one that has still
-    /// have numbers here, and none after the next start.
+    /// Whether nothing is in progress, and no device has left since the pool was opened: the segments of one that has
+    /// still have numbers here, and none after the next start.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.superseded.is_empty()
             && self.written_pages.is_empty()
@@ -111,8 +111,8 @@ impl Store {
         w.0
     }
 
-    /// Takes over a piece of a store with the same devices. This store is blank otherwise. Returns `None` if there is no
-    /// place for it.
+    /// Takes over a piece of a store with the same devices. This store is blank otherwise. Returns `None` if there is
+    /// no place for it.
     pub(crate) fn load(&mut self, loading: &mut Loading, piece: &Piece<'_>) -> Option<()> {
         match piece.section {
             Section::State => loading.state.extend_from_slice(piece.payload),
@@ -271,8 +271,8 @@ impl DiskSpace {
         }
     }
 
-    /// Reads what was written of a disk's space, and whether it shared the pool. It has as many segments as it had, none
-    /// of them known yet.
+    /// Reads what was written of a disk's space, and whether it shared the pool. It has as many segments as it had,
+    /// none of them known yet.
     fn take(r: &mut Reader<'_>, segments: usize, now: u64) -> Option<(DiskSpace, bool)> {
         let count = r.u32()? as usize;
         (count <= segments).then_some(())?;

@@ -69,8 +69,8 @@ pub struct Common {
     pub(super) oldest: BTreeSet<(u64, DiskNo)>,
     /// The sharers with segments, by how often the main hand has swept their segments, in parts of [`LAP`].
     pub(super) laps: BTreeSet<(u64, DiskNo)>,
-    /// The order that `segments` had before a restart, until all of them are common again: which part of the ghost list an
-    /// address is in depends on it.
+    /// The order that `segments` had before a restart, until all of them are common again: which part of the ghost list
+    /// an address is in depends on it.
     pub(super) former: Vec<SegmentNo>,
 }
 

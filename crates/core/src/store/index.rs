@@ -38,9 +38,9 @@ const PAGE_BYTES: usize = 4096;
 /// The lines of a bucket.
 const LINES: usize = CACHE_LINE / size_of::<Line>();
 
-/// A bucket. Its words, little-endian: 0 to 2 are the lowest byte of each entry's hash; the low half of word 3 has a bit
-/// for each entry in use; its other bytes count the entries that found it full (see the module); 4 to 15 are the slot
-/// numbers.
+/// A bucket. Its words, little-endian: 0 to 2 are the lowest byte of each entry's hash; the low half of word 3 has a
+/// bit for each entry in use; its other bytes count the entries that found it full (see the module); 4 to 15 are the
+/// slot numbers.
 pub type Bucket = [Line; LINES];
 
 /// The fewest buckets of a range, as a power of two: a page of memory.
@@ -181,10 +181,10 @@ impl IndexRange<'_> {
         self.bucket_mut(search)[0][0] = std::hint::black_box(0);
     }
 
-    /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, which may be
-    /// in another range, and false is returned. `same` gets the entries there that may have the same hash. As long as
-    /// nothing was removed since the index was empty, every entry of the same hash that was added before is in one of the
-    /// buckets of a search.
+    /// Adds the entry to the bucket where its search is. If that is full, the search goes on to the next one, which may
+    /// be in another range, and false is returned. `same` gets the entries there that may have the same hash. As long
+    /// as nothing was removed since the index was empty, every entry of the same hash that was added before is in one
+    /// of the buckets of a search.
     #[inline]
     pub fn enter(&mut self, search: &mut Search, mut same: impl FnMut(SlotNo)) -> bool {
         let spread = self.spread;
@@ -321,8 +321,8 @@ impl Index {
         &self.lines[self.first..][..self.spread.count * LINES]
     }
 
-    /// Fills part of an empty index with what [`Index::all`] had: quarters from the index `at` on, which begins a bucket.
-    /// Returns false if it cannot have been there: it is outside, or a slot is not one of `slots`.
+    /// Fills part of an empty index with what [`Index::all`] had: quarters from the index `at` on, which begins a
+    /// bucket. Returns false if it cannot have been there: it is outside, or a slot is not one of `slots`.
     pub fn fill(&mut self, at: usize, from: &[[u8; size_of::<Line>()]], slots: u32) -> bool {
         let to = self.first + at..self.first + at + from.len();
         let is_inside = at.is_multiple_of(LINES)

@@ -10,8 +10,8 @@ use super::index::Bucket;
 #[inline]
 pub fn prefetch(bucket: &Bucket) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: every x86-64 processor has the instruction. It changes nothing but caches, and an address where nothing is
-    // mapped is no fault.
+    // SAFETY: every x86-64 processor has the instruction. It changes nothing but caches, and an address where nothing
+    // is mapped is no fault.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(bucket).cast()) };
 }
 

@@ -210,8 +210,8 @@ impl Slots {
         self.segment(segment).expect(slot);
     }
 
-    /// Returns the slots from a segment on in parts of this many segments. [`Slots::grown`] must be told by how much the
-    /// parts have grown.
+    /// Returns the slots from a segment on in parts of this many segments. [`Slots::grown`] must be told by how much
+    /// the parts have grown.
     pub fn parts(&mut self, first: SegmentNo, segments: usize) -> impl Iterator<Item = SlotsPart<'_>> {
         let at = first.0 as usize;
         let slots = self.slots[at * PER_SEGMENT..].chunks_mut(segments * PER_SEGMENT);
@@ -249,8 +249,8 @@ impl Slots {
         range.start.addr()..range.end.addr()
     }
 
-    /// Returns the bytes of memory that the table takes once every slot was used. What differs in slots is counted as it
-    /// is now.
+    /// Returns the bytes of memory that the table takes once every slot was used. What differs in slots is counted as
+    /// it is now.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.slots[..])
             + size_of_val(&self.usual_highs[..])
@@ -300,8 +300,8 @@ impl SegmentSlots<'_> {
         self.write(at, slot, false);
     }
 
-    /// Sets the usual high bits to those of a slot that the segment, all blank so far, will contain. Without this, filling
-    /// it when the high bits are not 0 would put each of its first slots in the additional table.
+    /// Sets the usual high bits to those of a slot that the segment, all blank so far, will contain. Without this,
+    /// filling it when the high bits are not 0 would put each of its first slots in the additional table.
     pub fn expect(&mut self, slot: &Slot) {
         debug_assert!(self.others.is_none() && slot.status() != Status::Blank);
         *self.usual_high = slot.parts().seq_high;

@@ -412,8 +412,8 @@ mod tests {
         let mut stay = Stay::default();
         (0..512).for_each(|_| stay.add(1000));
         assert_eq!(stay.space_us(), 0.0, "nothing that was evicted is used again");
-        // Of four evicted blocks one is used again within a quarter of a stay, so that it would have saved 800 us: a whole
-        // stay would save four times as much.
+        // Of four evicted blocks one is used again within a quarter of a stay, so that it would have saved 800 us: a
+        // whole stay would save four times as much.
         for _ in 0..5000 {
             (0..4).for_each(|_| stay.add(1000));
             stay.used_again(Gone::Evicted, 250, 800.0);

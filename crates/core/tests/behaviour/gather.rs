@@ -1,5 +1,5 @@
-//! Dirty blocks of a disk that was handed over, or taken over by another host, keep no other disk out that has to take blocks over
-//! from another host.
+//! Dirty blocks of a disk that was handed over, or taken over by another host, keep no other disk out that has to take
+//! blocks over from another host.
 
 use haversack_core::{CoreConfig, DiskConfig, IoFailure, Moved, PeerLoss, RequestTag, Target, offline};
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};

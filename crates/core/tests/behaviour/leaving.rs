@@ -59,8 +59,8 @@ fn a_failed_devices_dirty_blocks_are_not_superseded_before_the_record_drops_it()
     the_origin_wins_after_a_kill(rig);
 }
 
-/// A pool without redundancy and a disk whose first block has an older version on device 0, durable and listed as dirty,
-/// and a newer one on device 1, which has been cleaned.
+/// A pool without redundancy and a disk whose first block has an older version on device 0, durable and listed as
+/// dirty, and a newer one on device 1, which has been cleaned.
 fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
     let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
     let mut rig = Rig::new(&[4, 4], false, config);

@@ -138,8 +138,8 @@ fn attach_with_peer(rig: &mut Rig, disk: DiskNo, held: [u8; 3], accept_loss: boo
     rig.finish(job);
 }
 
-/// Until the record says that the previous owner is given up, its blocks may count again. What was written here since must
-/// then be dirty: the origin's version would count as older than that of the previous owner.
+/// Until the record says that the previous owner is given up, its blocks may count again. What was written here since
+/// must then be dirty: the origin's version would count as older than that of the previous owner.
 #[test]
 fn a_peer_that_is_back_before_it_was_given_up_replaces_nothing_that_was_written_since() {
     for loss in [PeerLoss::Recorded, PeerLoss::Accepted] {
@@ -183,8 +183,8 @@ fn nothing_is_on_record_as_lost_before_the_peer_is_given_up() {
     assert_eq!(rig.read(disk, 0, 24)[..], expected);
 }
 
-/// A device is missing, so everything here is void. What the previous owner still has is then the newest, even where this
-/// host had something newer.
+/// A device is missing, so everything here is void. What the previous owner still has is then the newest, even where
+/// this host had something newer.
 #[test]
 fn blocks_of_the_peer_count_again_when_all_is_void_here() {
     let (mut rig, disk) = dependent_with(&[4, 4], &lazy());

@@ -1,4 +1,5 @@
-//! A host's connection to etcd: it connects, keeps a lease, watches, writes reports and makes calls, one after the other.
+//! A host's connection to etcd: it connects, keeps a lease, watches, writes reports and makes calls, one after the
+//! other.
 //!
 //! The simulator decides which messages are exchanged and when. The code of `haversack_directory` decides which keys
 //! are written and how the view follows them.
@@ -206,8 +207,8 @@ impl Access {
         self.exchange = Some(Exchange { sent: now, arrives, answered, ask: Some(ask), answer: None, caller });
     }
 
-    /// Returns what is to be written of the last report, if anything. Another daemon that has this host's name, such as the one
-    /// before this, keeps it until its lease ends.
+    /// Returns what is to be written of the last report, if anything. Another daemon that has this host's name, such as
+    /// the one before this, keeps it until its lease ends.
     fn due_writes(&mut self, now: Micros) -> Option<Vec<Write>> {
         if self.view.other_daemon(&self.name, self.instance).is_some() {
             return None;

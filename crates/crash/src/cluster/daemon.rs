@@ -1,4 +1,5 @@
-//! A host's daemon, as far as the cluster is concerned: it reports, observes, clears intents away, and balances if it leads.
+//! A host's daemon, as far as the cluster is concerned: it reports, observes, clears intents away, and balances if it
+//! leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! What hosts ask each other apart from the protocol between them: what they have on record of disks, so that a host that was cut
-//! off, or was down, learns that a disk was taken over from it. It can learn that from the directory, too.
+//! What hosts ask each other apart from the protocol between them: what they have on record of disks, so that a host
+//! that was cut off, or was down, learns that a disk was taken over from it. It can learn that from the directory, too.
 //!
-//! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same code.
+//! Who is asked when is as in the daemon, where threads and frames carry it; what follows from an answer is the same
+//! code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +51,8 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
     }
 }
 
-/// Has a host note that another one takes a disk over. Returns whether the host has recorded it; an error if it has the disk itself.
+/// Has a host note that another one takes a disk over. Returns whether the host has recorded it; an error if it has the
+/// disk itself.
 pub fn yield_to(
     machines: &mut Machines,
     at: usize,
@@ -97,7 +99,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Does what is due on host `me`. `instances` are the daemons of all hosts, `view` is what this one knows of the directory.
+    /// Does what is due on host `me`. `instances` are the daemons of all hosts, `view` is what this one knows of the
+    /// directory.
     pub fn look(
         &mut self,
         me: usize,

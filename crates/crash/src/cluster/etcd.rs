@@ -1,4 +1,5 @@
-//! A model of etcd: keys with revisions and leases, transactions, and a history that watches read and that can be compacted.
+//! A model of etcd: keys with revisions and leases, transactions, and a history that watches read and that can be
+//! compacted.
 //!
 //! It can be without a quorum, and it can be replaced by an empty one.
 

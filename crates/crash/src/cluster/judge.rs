@@ -1,13 +1,15 @@
 //! What must never happen in a cluster.
 //!
-//! - Two hosts own a disk and are not fenced. An epoch belongs to two hosts, or a disk is owned under a lower one than before.
-//! - The directory names a host that never owned the disk under that epoch; or another host's entry is replaced by one whose epoch is
-//!   not higher, or deleted.
+//! - Two hosts own a disk and are not fenced. An epoch belongs to two hosts, or a disk is owned under a lower one than
+//!   before.
+//! - The directory names a host that never owned the disk under that epoch; or another host's entry is replaced by one
+//!   whose epoch is not higher, or deleted.
 //! - A host that does not lead begins a move of the balancer.
 //! - An intent is removed while the daemon that has begun its move is there and drives it.
 //! - The balancer moves a VM to a host that has long been dead.
-//! - The balancer moves a VM twice within the residence, or back within `no_return`, unless etcd has lost its data since and the
-//!   leader's process has never seen a directory that had the earlier move. Moves off draining hosts are as urgent as an operator says.
+//! - The balancer moves a VM twice within the residence, or back within `no_return`, unless etcd has lost its data
+//!   since and the leader's process has never seen a directory that had the earlier move. Moves off draining hosts are
+//!   as urgent as an operator says.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

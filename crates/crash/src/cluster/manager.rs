@@ -1,5 +1,5 @@
-//! The manager of the VMs: it moves a VM with its disks from one host to another, in steps that fail, take long, or are rolled back,
-//! and starts VMs again whose hosts have died.
+//! The manager of the VMs: it moves a VM with its disks from one host to another, in steps that fail, take long, or are
+//! rolled back, and starts VMs again whose hosts have died.
 
 use std::collections::BTreeSet;
 
@@ -249,7 +249,8 @@ impl Manager {
         Ok(())
     }
 
-    /// A host has died: what was running there may be started elsewhere at once. If not, it starts when the host is back.
+    /// A host has died: what was running there may be started elsewhere at once. If not, it starts when the host is
+    /// back.
     pub fn died(&mut self, machines: &mut Machines, at: usize) -> Flow {
         for vm in 0..VMS.len() {
             if Manager::host_of(machines, vm) == at && !self.is_moving(vm) && self.rng.one_in(3) {

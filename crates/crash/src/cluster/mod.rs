@@ -1,10 +1,10 @@
-//! Five hosts, their virtual machines and an etcd: VMs are moved by the balancer and by hand while hosts die, the network and etcd fail,
-//! and etcd loses its data.
+//! Five hosts, their virtual machines and an etcd: VMs are moved by the balancer and by hand while hosts die, the
+//! network and etcd fail, and etcd loses its data.
 //!
-//! The decisions are those of the daemon: [`haversack_cluster`] plans, [`haversack_moves`] begins, ends and clears away, and
-//! [`haversack_directory`] says what is written and under which conditions. Simulated are what they run on: etcd (`etcd`), a host's
-//! connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs (`manager`). A judge
-//! (`judge`) knows what must never happen.
+//! The decisions are those of the daemon: [`haversack_cluster`] plans, [`haversack_moves`] begins, ends and clears
+//! away, and [`haversack_directory`] says what is written and under which conditions. Simulated are what they run on:
+//! etcd (`etcd`), a host's connection to it (`access`), the threads of the daemon (`daemon`) and the manager of the VMs
+//! (`manager`). A judge (`judge`) knows what must never happen.
 //!
 //! In half of the runs, hosts are off for long or for ever. An operator (`operator`) then lets other hosts take their
 //! disks over (`own`), and either has the losses recorded or accepts them (`losses`). Hosts ask each other about that

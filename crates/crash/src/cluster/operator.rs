@@ -1,8 +1,8 @@
 //! Hosts that are off for long, or for ever, and an operator who has other hosts take their disks over.
 //!
-//! The operator sees in the directory which hosts are away and which disks they have, and on the hosts which disks wait for one of
-//! them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it knows of every takeover;
-//! until then it is drained, and no VM is started there.
+//! The operator sees in the directory which hosts are away and which disks they have, and on the hosts which disks wait
+//! for one of them. A host that is only cut off may be taken for dead: it is fenced then. It is let in again when it
+//! knows of every takeover; until then it is drained, and no VM is started there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

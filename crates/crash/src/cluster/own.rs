@@ -1,9 +1,11 @@
-//! An operator takes a disk over with `haversack disk own` on one of the hosts: step by step what the daemon does there.
+//! An operator takes a disk over with `haversack disk own` on one of the hosts: step by step what the daemon does
+//! there.
 //!
 //! - All other hosts are asked. One that is connected and does not answer, or objects, ends the attempt.
 //! - Those that are not connected are fenced, and their VMs are off from then on.
 //! - The others note the takeover.
-//! - The host takes the disk, under an epoch taken by force. What only the fenced hosts had is lost, and the oracle hears of it then.
+//! - The host takes the disk, under an epoch taken by force. What only the fenced hosts had is lost, and the oracle
+//!   hears of it then.
 //!
 //! If the host already owns the disk and needs blocks of a dead one, nothing is fenced.
 //!

@@ -1,4 +1,5 @@
-//! One seed, one run: VMs move between hosts that die, while etcd fails; in the end everything must be in order, and all is read.
+//! One seed, one run: VMs move between hosts that die, while etcd fails; in the end everything must be in order, and
+//! all is read.
 
 use std::time::{Duration, Instant};
 
@@ -321,7 +322,8 @@ impl Cluster {
         }
     }
 
-    /// Waits, without faults, until one host serves each disk and needs no other, the directory says so, and has no intents.
+    /// Waits, without faults, until one host serves each disk and needs no other, the directory says so, and has no
+    /// intents.
     fn settle(&mut self) -> Flow {
         self.calm();
         let until = self.machines.shared.now + PATIENCE_US;

@@ -1,4 +1,5 @@
-//! The I/Os of a host: what they do to its cache devices and to the origins, and what becomes of them when its process ends.
+//! The I/Os of a host: what they do to its cache devices and to the origins, and what becomes of them when its process
+//! ends.
 //!
 //! Invariants
 //! - A fenced host changes no origin.

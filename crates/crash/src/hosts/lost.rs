@@ -1,5 +1,5 @@
-//! Sectors of a disk that are lost: only a dead host had them, and the operator has not accepted that. Reads of them fail
-//! until they are written again.
+//! Sectors of a disk that are lost: only a dead host had them, and the operator has not accepted that. Reads of them
+//! fail until they are written again.
 //!
 //! Invariants
 //! - A sector that was lost stays listed until a write of it is durable: a power cut may undo the write.

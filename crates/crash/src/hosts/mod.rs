@@ -1,5 +1,5 @@
-//! Hosts between which the disks of virtual machines move: hosts that keep dying, over a network that loses, delays, repeats and
-//! reorders messages. An oracle knows what each read may return, and who may write the origin when.
+//! Hosts between which the disks of virtual machines move: hosts that keep dying, over a network that loses, delays,
+//! repeats and reorders messages. An oracle knows what each read may return, and who may write the origin when.
 //!
 //! The simulators of two hosts and of a cluster decide what happens on them.
 

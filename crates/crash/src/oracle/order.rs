@@ -4,8 +4,8 @@ use super::{Oracle, Tick};
 use crate::pattern::{Content, Version};
 
 impl Oracle {
-    /// Checks the content of an origin whose blocks are cleaned in the order of the guest's flushes: if it has anything that
-    /// was written after a flush, it has everything that was acknowledged before that flush.
+    /// Checks the content of an origin whose blocks are cleaned in the order of the guest's flushes: if it has anything
+    /// that was written after a flush, it has everything that was acknowledged before that flush.
     ///
     /// # Errors
     /// A sector that is older.

@@ -92,7 +92,8 @@ impl Twin {
         self.read_each_block()
     }
 
-    /// Moves the guest, up to the moment when its new host owns the disk and still needs the old one. Returns the old one.
+    /// Moves the guest, up to the moment when its new host owns the disk and still needs the old one. Returns the old
+    /// one.
     fn move_until_claimed(&mut self) -> Flow<usize> {
         self.pre_copy()?;
         let from = self.machines.guests[0].host;

@@ -1,7 +1,8 @@
-//! The owner of a disk dies permanently under load, and the host that has a replica of its dirty blocks takes the disk over.
+//! The owner of a disk dies permanently under load, and the host that has a replica of its dirty blocks takes the disk
+//! over.
 //!
-//! The oracle treats that as a power cut of the owner: what was flushed must be there, everything else may be older. Only if
-//! the replica was not complete, what only the dead host had is lost.
+//! The oracle treats that as a power cut of the owner: what was flushed must be there, everything else may be older.
+//! Only if the replica was not complete, what only the dead host had is lost.
 
 use haversack_core::PeerLoss;
 use haversack_model::random::Random;

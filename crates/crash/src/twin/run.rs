@@ -18,7 +18,8 @@ use crate::world::{Flow, violation};
 const RUNS_WITH_A_PACE: u64 = 3;
 /// One run in this many ends with a host that dies permanently.
 const RUNS_WITH_FORCE: u64 = 3;
-/// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or elsewhere.
+/// One guest in this many is shut down instead of moved: its disk is detached before it starts again, there or
+/// elsewhere.
 const GUESTS_THAT_SHUT_DOWN: u64 = 4;
 /// One run in this many has a disk that shares blocks with its base.
 const RUNS_WITH_A_BASE: u64 = 5;

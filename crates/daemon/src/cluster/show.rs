@@ -103,8 +103,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a permanently dead host, and what it owned, from the directory. Its disks stay where they are: this gives them to
-    /// no other host.
+    /// Removes a permanently dead host, and what it owned, from the directory. Its disks stay where they are: this
+    /// gives them to no other host.
     ///
     /// # Errors
     /// It is not confirmed, nobody knows the host, it is alive, or etcd cannot be reached.

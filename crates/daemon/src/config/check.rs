@@ -1,8 +1,8 @@
 //! Whether the parts of a configuration agree with each other.
 //!
 //! Invariants
-//! - A configuration without a problem has unique names and ids of pools and disks, every disk's pool, and no path that two
-//!   parts use.
+//! - A configuration without a problem has unique names and ids of pools and disks, every disk's pool, and no path that
+//!   two parts use.
 //! - A problem names the part of the file in which it is, by a byte offset.
 
 use std::collections::HashMap;

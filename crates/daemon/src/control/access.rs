@@ -1,8 +1,8 @@
 //! Roles of callers, and what they are required for.
 //!
 //! Invariants
-//! - A caller has the highest of the roles of its groups, its certificate and the token. Root and the daemon's own user are
-//!   admins.
+//! - A caller has the highest of the roles of its groups, its certificate and the token. Root and the daemon's own user
+//!   are admins.
 //! - Without `[access]`, anyone who can open the control socket is an admin.
 //! - Every request of a caller without a role is refused. A request whose caller is not known has no role.
 //! - Responses to readers contain no secrets.
@@ -165,8 +165,8 @@ async fn without_secrets(response: Response) -> Response {
     }
 }
 
-/// Authenticates a request over TCP by its token. The request is refused if the token is not valid and its client certificate has
-/// no role.
+/// Authenticates a request over TCP by its token. The request is refused if the token is not valid and its client
+/// certificate has no role.
 pub async fn with_token(
     State(token): State<Option<Arc<str>>>,
     mut caller: Caller,

@@ -31,8 +31,9 @@ fn cut(text: &str) -> String {
     text.chars().take(MOST_CHARACTERS).collect()
 }
 
-/// Adds an event after each call that may change something, with its result, even if the caller has disconnected. Calls of
-/// readers and of callers without a role are all refused, and are not recorded: they could displace the events of others.
+/// Adds an event after each call that may change something, with its result, even if the caller has disconnected. Calls
+/// of readers and of callers without a role are all refused, and are not recorded: they could displace the events of
+/// others.
 pub async fn audit(
     State(daemon): State<Arc<Daemon>>,
     caller: Caller,

@@ -21,7 +21,8 @@ pub enum Role {
     Reader,
     /// Can also attach, change, move and detach disks as long as no data is lost, and set the policy.
     Operator,
-    /// Can do everything, including giving up data, taking disks over, changing a pool's devices and stopping the daemon.
+    /// Can do everything, including giving up data, taking disks over, changing a pool's devices and stopping the
+    /// daemon.
     Admin,
 }
 

@@ -31,8 +31,8 @@ fn is_for_admins(config: &DiskConfig) -> bool {
         || config.origin.starts_with("qemu:")
 }
 
-/// Attaches a disk now and whenever the daemon starts, until it is detached. Requires an admin if it accepts a loss or another
-/// origin, if it names the host to take the disk from, or if its origin begins with `qemu:`.
+/// Attaches a disk now and whenever the daemon starts, until it is detached. Requires an admin if it accepts a loss or
+/// another origin, if it names the host to take the disk from, or if its origin begins with `qemu:`.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskConfig,
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn attach(

@@ -89,8 +89,8 @@ pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).map_err(|source| ListenError::Bind { place: address.to_string(), source })
 }
 
-/// Creates all sockets of the control API for a daemon that runs as `own_user`. The Unix socket must be removed when it is no
-/// longer served.
+/// Creates all sockets of the control API for a daemon that runs as `own_user`. The Unix socket must be removed when it
+/// is no longer served.
 ///
 /// # Errors
 /// See [`ListenError`].

@@ -83,7 +83,8 @@ pub async fn takeover(State(control): State<Control>, Part(disk): Part<String>) 
     answer(&control, move |daemon| daemon.takeover_of(&disk)).await
 }
 
-/// Takes a disk over from a permanently dead host: fences that host, then owns the disk. Refused while that host answers.
+/// Takes a disk over from a permanently dead host: fences that host, then owns the disk. Refused while that host
+/// answers.
 #[utoipa::path(post, path = "/v1/disks/{disk}/own", request_body = OwnDisk,
     params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - Work for a request runs on a thread of its own, never on the one that serves connections.
-//! - What a caller can do depends on its role, see `access.rs`. A route belongs to the lowest role that can use it. Giving up
-//!   data requires an admin on every route.
+//! - What a caller can do depends on its role, see `access.rs`. A route belongs to the lowest role that can use it.
+//!   Giving up data requires an admin on every route.
 //! - Long calls answer immediately with a job.
 //! - Connections are limited in number and time, see `serve.rs`.
 

@@ -16,8 +16,8 @@ pub fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; FEW];
     loop {
         let mut length = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: `groups` has room for `length` bytes, any bytes are valid numbers, and the kernel writes no more. Both
-        // pointers outlive the call.
+        // SAFETY: `groups` has room for `length` bytes, any bytes are valid numbers, and the kernel writes no more.
+        // Both pointers outlive the call.
         let failed = unsafe {
             libc::getsockopt(
                 stream.as_fd().as_raw_fd(),

@@ -68,7 +68,8 @@ pub struct Server {
     pub request_time: Duration,
 }
 
-/// Places for connections by role, so that callers with a lower role cannot use up the places of those with a higher one.
+/// Places for connections by role, so that callers with a lower role cannot use up the places of those with a higher
+/// one.
 pub struct ByRole {
     /// Callers without a role.
     pub strangers: Arc<Places>,

@@ -36,8 +36,8 @@ pub struct HelperLock {
 }
 
 impl HelperLock {
-    /// Takes the lock of the helper with this socket. A helper that an earlier daemon has left is waited for, and killed if
-    /// it takes too long.
+    /// Takes the lock of the helper with this socket. A helper that an earlier daemon has left is waited for, and
+    /// killed if it takes too long.
     ///
     /// # Errors
     /// The file cannot be opened, or the earlier helper does not end.

@@ -1,5 +1,5 @@
-//! Configures a helper over its QMP monitor: which nodes to open and what to export. The passwords of an origin are then not on
-//! a command line, which every user of the host can read.
+//! Configures a helper over its QMP monitor: which nodes to open and what to export. The passwords of an origin are
+//! then not on a command line, which every user of the host can read.
 //!
 //! Invariants
 //! - After the first command that the monitor refuses, no more are sent.
@@ -34,8 +34,8 @@ impl Setup {
         Ok(Setup { monitor, commands: commands(spec) })
     }
 
-    /// Sends the commands from a thread of its own. The receiver gets the result, with the reason if the helper refuses one; it
-    /// is disconnected if the helper has ended.
+    /// Sends the commands from a thread of its own. The receiver gets the result, with the reason if the helper refuses
+    /// one; it is disconnected if the helper has ended.
     pub fn begin(self) -> io::Result<Receiver<Result<(), String>>> {
         // Whoever waits may have given up.
         let (sender, outcome) = sync_channel(1);

@@ -217,8 +217,8 @@ impl Daemon {
         }
     }
 
-    /// Returns the error of a disk whose lock was taken away. If another host says that it has taken the disk over, that is recorded
-    /// here, and the error names that host.
+    /// Returns the error of a disk whose lock was taken away. If another host says that it has taken the disk over,
+    /// that is recorded here, and the error names that host.
     pub(crate) fn or_who_took_it(&self, name: &str, id: DiskId, error: DaemonError) -> DaemonError {
         if !matches!(error, DaemonError::Locked(LockError::Lost { .. })) {
             return error;

@@ -149,8 +149,8 @@ impl Hosts {
         DaemonError::NoSuch { what: "host", name: name.to_string() }
     }
 
-    /// Asks all hosts for a disk. Returns the one that has it or knows who does, or `None` if no host has it. A host that
-    /// does not answer may have it, unless `is_new` says that none has.
+    /// Asks all hosts for a disk. Returns the one that has it or knows who does, or `None` if no host has it. A host
+    /// that does not answer may have it, unless `is_new` says that none has.
     fn find_owner(&self, disk: &str, id: DiskId, is_new: bool) -> Result<Option<HostId>> {
         let mut deadline = None;
         let mut asked = self.others();

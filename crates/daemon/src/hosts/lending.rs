@@ -1,8 +1,8 @@
 //! Pooled flash: which hosts this one borrows from and lends to, and which of the lenders have said that they lend.
 //!
 //! Invariants
-//! - Messages about loans go only to a host that has said, on the present connection, that it lends to this one. A host of an
-//!   older version does not know these messages.
+//! - Messages about loans go only to a host that has said, on the present connection, that it lends to this one. A host
+//!   of an older version does not know these messages.
 //! - Disks ask only chosen lenders: those of the configuration or, with `from = "auto"`, those that the cluster's plan
 //!   names (`cluster/loans.rs`). When a lender is no longer chosen, its loans are given back.
 
@@ -53,7 +53,8 @@ pub struct LendConfig {
 /// The hosts that this one borrows from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lenders {
-    /// Those that the cluster's plan names, while disks of this host need more than its cache and their VMs cannot move.
+    /// Those that the cluster's plan names, while disks of this host need more than its cache and their VMs cannot
+    /// move.
     Auto,
     /// These.
     Named(Vec<String>),

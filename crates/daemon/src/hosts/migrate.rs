@@ -44,8 +44,8 @@ impl Daemon {
         found.ok_or_else(|| DaemonError::NoSuch { what: "disk", name: id.to_string() })
     }
 
-    /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has the
-    /// disk. If the job is cancelled or not kept alive, the disk stays here.
+    /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has
+    /// the disk. If the job is cancelled or not kept alive, the disk stays here.
     ///
     /// # Errors
     /// There is no such disk or host, or the disk does not move.
@@ -313,8 +313,8 @@ impl Daemon {
 }
 
 impl Hosts {
-    /// Remembers that the move of a disk was cancelled, so that requests of the destination do not start it again, unless
-    /// the move was only given up.
+    /// Remembers that the move of a disk was cancelled, so that requests of the destination do not start it again,
+    /// unless the move was only given up.
     fn note_cancelled(&self, disk: DiskId, to: HostId) {
         if !self.given_up.locked().remove(&disk) {
             self.aborted.locked().insert((disk, to));

@@ -324,8 +324,8 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Calls `look` repeatedly, on a thread of its own, until the daemon ends. After a panic it continues a minute later. `what` says
-/// what it does, for the operator.
+/// Calls `look` repeatedly, on a thread of its own, until the daemon ends. After a panic it continues a minute later.
+/// `what` says what it does, for the operator.
 fn watch(
     daemon: &Arc<Daemon>,
     (name, what): (&str, &'static str),

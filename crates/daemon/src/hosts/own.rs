@@ -443,7 +443,8 @@ impl Daemon {
         }
     }
 
-    /// Returns which of the hosts that do not answer had a complete replica of the dead host's blocks, by the directory.
+    /// Returns which of the hosts that do not answer had a complete replica of the dead host's blocks, by the
+    /// directory.
     fn replica_elsewhere(&self, hosts: &Hosts, id: DiskId, plan: &Plan) -> Option<String> {
         let (owner, replica_at) = self.cluster()?.replica_of(id)?;
         let is_silent = |host: &HostId| plan.suspects.contains(host);

@@ -1,10 +1,11 @@
-//! Replicas of disks' dirty blocks on other hosts: which host is to have one, whether it has one, and what is shown of that.
+//! Replicas of disks' dirty blocks on other hosts: which host is to have one, whether it has one, and what is shown of
+//! that.
 //!
 //! Invariants
 //! - A setting that no replica can follow is refused, with the reason.
 //! - The host of a replica is asked to attach the disk only while the disk is served here and is not on its way there.
-//! - A disk is resized only when its replica has ended, and detached only then or while the replica stays because of blocks
-//!   that are lost here.
+//! - A disk is resized only when its replica has ended, and detached only then or while the replica stays because of
+//!   blocks that are lost here.
 //! - What is shown is at most as old as the last look.
 
 mod asked;

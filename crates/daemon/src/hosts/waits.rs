@@ -117,8 +117,8 @@ impl Waits {
         self.leads.extend(lead.map(|lead| (lead, id)));
     }
 
-    /// Asks a host for the disk that a guest waits for, if the host says that it owns the disk. A takeover must be recorded
-    /// instead: blocks here may be obsolete then.
+    /// Asks a host for the disk that a guest waits for, if the host says that it owns the disk. A takeover must be
+    /// recorded instead: blocks here may be obsolete then.
     pub fn hear(
         &mut self,
         daemon: &Daemon,

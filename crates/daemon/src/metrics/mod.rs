@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A name has one type and help text, and all its samples are consecutive, as the format requires.
-//! - Names follow Prometheus' conventions: base units (seconds, bytes) last, counters end with `_total`, and every state
-//!   of a thing with states is exported, so that a query need not know which it was before.
+//! - Names follow Prometheus' conventions: base units (seconds, bytes) last, counters end with `_total`, and every
+//!   state of a thing with states is exported, so that a query need not know which it was before.
 
 mod cluster;
 mod disks;

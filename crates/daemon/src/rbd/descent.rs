@@ -1,8 +1,8 @@
 //! Which data an RBD image reads from the snapshot that it was cloned from.
 //!
 //! An image is striped over objects of one size. An object that the image does not have is read from its parent. Which
-//! objects it has is in its *object map*, which RBD updates before it writes the first data of an object: two bits for each
-//! object, 0 if it does not exist.
+//! objects it has is in its *object map*, which RBD updates before it writes the first data of an object: two bits for
+//! each object, 0 if it does not exist.
 //!
 //! The map is a separate object in the pool (`ceph::BitVector<2>` in Ceph's sources): a head of fixed size, preceded by
 //! its length, then the bits, four objects per byte, the first in the highest bits; then checksums, which the cluster
@@ -75,8 +75,8 @@ pub fn shared_ranges(disk: &BlockDevice, base: &BlockDevice) -> Result<Vec<Range
     info.shared_ranges(&map).ok_or_else(|| format!("the object map of {} is malformed", image.path()))
 }
 
-/// Returns `POOL[/NAMESPACE]/IMAGE@SNAPSHOT` of an origin that is one RBD snapshot, of the cluster with this configuration;
-/// empty if it is none.
+/// Returns `POOL[/NAMESPACE]/IMAGE@SNAPSHOT` of an origin that is one RBD snapshot, of the cluster with this
+/// configuration; empty if it is none.
 fn snapshot_of(device: &BlockDevice, conf: &str) -> String {
     let [node] = &device.nodes[..] else { return String::new() };
     let text = |key: &str| node[key].as_str().unwrap_or_default();

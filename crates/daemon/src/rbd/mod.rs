@@ -30,8 +30,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// How often its end is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Returns whether a disk with an origin of this device can move between hosts: it is one RBD image, and nothing above it
-/// caches what another host may have changed.
+/// Returns whether a disk with an origin of this device can move between hosts: it is one RBD image, and nothing above
+/// it caches what another host may have changed.
 pub fn can_move(origin: &str, device: &BlockDevice) -> bool {
     origin.starts_with("rbd:") && Image::all_of(device).len() == 1
 }

@@ -74,8 +74,8 @@ impl Register {
         Ok(())
     }
 
-    /// Checks again that the pool's lock is there and its host not marked: a client that was blocklisted may write again after a
-    /// time.
+    /// Checks again that the pool's lock is there and its host not marked: a client that was blocklisted may write
+    /// again after a time.
     ///
     /// # Errors
     /// As for [`Register::admit`].

@@ -42,8 +42,8 @@ impl Daemon {
         Holder::new(pool.id, &pool.name, id, &config.name, host)
     }
 
-    /// Locks the store of an origin for a disk's pool, where the store has such locks. `is_requested`: a lock that was taken
-    /// away from this host may be taken again.
+    /// Locks the store of an origin for a disk's pool, where the store has such locks. `is_requested`: a lock that was
+    /// taken away from this host may be taken again.
     ///
     /// # Errors
     /// The store is locked for others, the lock was taken away, or the store does not answer.
@@ -123,8 +123,8 @@ impl Daemon {
         self.release_store(pool, config, id);
     }
 
-    /// Releases the lock of a disk's store, unless the pool has blocks of the disk that its store does not have. A lock that was
-    /// taken away stays noted.
+    /// Releases the lock of a disk's store, unless the pool has blocks of the disk that its store does not have. A lock
+    /// that was taken away stays noted.
     pub(crate) fn unlock_store(&self, config: &DiskConfig, id: DiskId) {
         let (Ok(Origin::Helper(device)), Ok(pool), false) =
             (Origin::parse(&config.origin), self.pool(&config.pool), config.read_only)

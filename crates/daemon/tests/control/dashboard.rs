@@ -29,8 +29,8 @@ const DISKS: u16 = 1000;
 const LONG_NAME: &str = "a-guest-whose-name-goes-on-and-on-";
 /// Minutes of history: enough for a forecast.
 const MINUTES: u64 = 15;
-/// The time limit until the page is painted with all its disks. On an idle machine it takes less than a second; a page whose
-/// work grows with the square of the disks takes minutes.
+/// The time limit until the page is painted with all its disks. On an idle machine it takes less than a second; a page
+/// whose work grows with the square of the disks takes minutes.
 const PAINTED_MS: f64 = 30_000.0;
 /// Window sizes in pixels, of a desktop computer and of a telephone.
 const DESK: (u32, u32) = (1280, 900);

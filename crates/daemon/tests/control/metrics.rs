@@ -43,8 +43,8 @@ fn parse(text: &str) -> BTreeMap<String, Described> {
     metrics
 }
 
-/// The metrics of a daemon with a pool, a device, a disk, a policy that has decided once, another host that does not answer, and a
-/// cluster whose etcd cannot be reached.
+/// The metrics of a daemon with a pool, a device, a disk, a policy that has decided once, another host that does not
+/// answer, and a cluster whose etcd cannot be reached.
 async fn metrics() -> BTreeMap<String, Described> {
     let api = Api::new();
     let policy = json!({"allocator": "rwss", "window": "1s"});

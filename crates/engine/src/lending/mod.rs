@@ -1,7 +1,7 @@
 //! Pooled flash: this host reads disks' origins through the spare flash of others, and lends its own.
 //!
-//! The borrower's side is a layer over a disk's origin ([`crate::origin`]); a disk that does not borrow has none. The lender's
-//! side stores the blocks of each loan as copies of a disk of its own, which has no origin and never gets one
+//! The borrower's side is a layer over a disk's origin ([`crate::origin`]); a disk that does not borrow has none. The
+//! lender's side stores the blocks of each loan as copies of a disk of its own, which has no origin and never gets one
 //! ([`haversack_core::Call::lend_space`]).
 //!
 //! Invariants

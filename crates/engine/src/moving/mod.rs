@@ -1,12 +1,13 @@
 //! Disks whose cache moves between hosts with their VMs: one [`Migration`] for each, driven by the reactor.
 //!
-//! The protocol decides who serves a disk. Until this host may, the guest's requests wait: a vhost-user queue is not read,
-//! and requests of NBD clients are held. A queue that starts, or an NBD client's first write, says that the guest is here. An
-//! NBD client that only reads is no sign of that: a hypervisor reads from a disk long before its guest arrives, so its reads
-//! are answered by the host that owns the disk, and are not cached.
+//! The protocol decides who serves a disk. Until this host may, the guest's requests wait: a vhost-user queue is not
+//! read, and requests of NBD clients are held. A queue that starts, or an NBD client's first write, says that the guest
+//! is here. An NBD client that only reads is no sign of that: a hypervisor reads from a disk long before its guest
+//! arrives, so its reads are answered by the host that owns the disk, and are not cached.
 //!
-//! A host with dirty blocks for another one keeps its `Migration` when the disk is detached, and has it again after a restart.
-//! A disk that is detached and clean *stands by*: whichever host asks for it, or reads it for a client, gets it.
+//! A host with dirty blocks for another one keeps its `Migration` when the disk is detached, and has it again after a
+//! restart. A disk that is detached and clean *stands by*: whichever host asks for it, or reads it for a client, gets
+//! it.
 //!
 //! Invariants
 //! - No request of a guest reaches the core before the protocol lets the disk be served.
@@ -113,7 +114,8 @@ pub struct HostSettings {
 /// How a disk that can move is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
-    /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing newer.
+    /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing
+    /// newer.
     pub from: Option<HostId>,
     /// The host that should keep a replica of the disk's dirty blocks while this host owns it, and what happens without
     /// a replica.
@@ -209,8 +211,8 @@ impl Reactor {
             return Err(ManageError::Busy.into());
         }
         self.check_not_overtaken(config.id)?;
-        // A disk that may still have a replica is attached when the replica has ended, and one that needs blocks of another
-        // host when that host has listed them.
+        // A disk that may still have a replica is attached when the replica has ended, and one that needs blocks of
+        // another host when that host has listed them.
         let is_attached_later =
             info.is_some_and(|info| matches!(info.moved, Moved::Depends { .. } | Moved::Replicates { .. }));
         let is_left = info.is_some_and(|info| !info.owned) || is_attached_later;

@@ -254,8 +254,9 @@ fn copy(iovecs: &[libc::iovec], at: usize, bytes: &mut [u8], direction: Directio
         let start = skip.min(iovec.iov_len);
         skip -= start;
         let len = (iovec.iov_len - start).min(bytes.len() - done);
-        // SAFETY: the iovec is part of the memory of a request that the origin has answered, or has not been given. Nobody else
-        // uses that memory until the answer is passed on. `start` and `len` are inside it, and `done` and `len` inside `bytes`.
+        // SAFETY: the iovec is part of the memory of a request that the origin has answered, or has not been given.
+        // Nobody else uses that memory until the answer is passed on. `start` and `len` are inside it, and `done` and
+        // `len` inside `bytes`.
         unsafe {
             let memory = iovec.iov_base.cast::<u8>().add(start);
             let place = bytes.as_mut_ptr().add(done);

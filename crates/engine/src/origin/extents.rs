@@ -1,9 +1,9 @@
 //! Asks a disk's NBD server which blocks it reads from the image that the disk was made from, and compares some of them
 //! with that image.
 //!
-//! QEMU's servers tell it in the metadata context `qemu:allocation-depth`: the layer of an image's chain that has the data,
-//! 1 for the image itself, 2 and more for what is behind it, 0 for data that no layer has. The data behind the image is
-//! what the base reads as.
+//! QEMU's servers tell it in the metadata context `qemu:allocation-depth`: the layer of an image's chain that has the
+//! data, 1 for the image itself, 2 and more for what is behind it, 0 for data that no layer has. The data behind the
+//! image is what the base reads as.
 //!
 //! Each layer is compared separately: an image between the disk's and the base's, such as one made by a snapshot, may
 //! have little data.
@@ -74,8 +74,8 @@ impl Descent {
     /// Returns the blocks of the disk that its origin reads from the base.
     ///
     /// # Errors
-    /// A server does not answer, the disk's does not tell where its data is, or the two origins differ where they should
-    /// not.
+    /// A server does not answer, the disk's does not tell where its data is, or the two origins differ where they
+    /// should not.
     pub fn shared_blocks(&self) -> Result<BaseBlocks> {
         let OriginSpec::Nbd { uri, tls, .. } = &self.origin else {
             let why = "a file or device does not tell which of its data is another image's; the disk needs an origin \
@@ -271,8 +271,8 @@ impl Asked {
         bad(&self.origin, why)
     }
 
-    /// Reports the extents from an offset on: offset and length in bytes, and depth. Returns how many bytes they cover, more
-    /// than 0.
+    /// Reports the extents from an offset on: offset and length in bytes, and depth. Returns how many bytes they cover,
+    /// more than 0.
     fn extents(&mut self, offset: u64, length: u32, mut each: impl FnMut(u64, u64, u32)) -> Result<u64> {
         let mut covered = 0;
         self.ask(Command::BlockStatus, offset, length, |event, _| {

@@ -29,8 +29,8 @@ use crate::ring::{Completion, Order, Owner};
 static ZEROES: Aligned = Aligned([0; 1 << 16]);
 /// The longest write of zeroes.
 const MOST_ZERO_BYTES: u64 = (ZEROES.0.len() * 64) as u64;
-/// Types of file systems (statfs) that are local, or on which all hosts see the same pages: ext4, XFS, Btrfs, ZFS, F2FS,
-/// bcachefs, tmpfs, ramfs, overlayfs; CephFS, GFS2, OCFS2, Lustre, GPFS.
+/// Types of file systems (statfs) that are local, or on which all hosts see the same pages: ext4, XFS, Btrfs, ZFS,
+/// F2FS, bcachefs, tmpfs, ramfs, overlayfs; CephFS, GFS2, OCFS2, Lustre, GPFS.
 const COHERENT: [u32; 14] = [
     0xef53,
     0x5846_5342,

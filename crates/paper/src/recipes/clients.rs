@@ -1,8 +1,8 @@
-//! Clients of a remote flash cache behind their memory: without the flash, with queries to it for every read, and with an
-//! index of it. Reads only.
+//! Clients of a remote flash cache behind their memory: without the flash, with queries to it for every read, and with
+//! an index of it. Reads only.
 //!
-//! Latencies are those of the simulator's model. A query, a read of the remote flash and one of the origin each cross the
-//! network once and back.
+//! Latencies are those of the simulator's model. A query, a read of the remote flash and one of the origin each cross
+//! the network once and back.
 //!
 //! Source: Liu et al., 2015, sections 3.2 and 5.2, equation 1, figures 2 and 9.
 

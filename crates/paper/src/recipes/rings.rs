@@ -1,5 +1,6 @@
-//! Hit ratios estimated from rings of several sizes: the last accesses of a disk that fit show which reads come back within a
-//! distance (vCacheShare, sections 3 to 4.2 and figure 2). Reads of blocks that are not covered as a whole do not count.
+//! Hit ratios estimated from rings of several sizes: the last accesses of a disk that fit show which reads come back
+//! within a distance (vCacheShare, sections 3 to 4.2 and figure 2). Reads of blocks that are not covered as a whole do
+//! not count.
 
 use std::path::Path;
 
@@ -103,7 +104,8 @@ impl Ring {
         self.fills += 1;
     }
 
-    /// Returns the mean estimates at each size, and the largest distance. What a ring that was never full has counts alone.
+    /// Returns the mean estimates at each size, and the largest distance. What a ring that was never full has counts
+    /// alone.
     fn end(mut self) -> (Vec<Option<f64>>, Option<u64>) {
         if self.fills == 0 {
             self.evaluate();

@@ -1,5 +1,5 @@
-//! Lengths of windows: hits of each disk if its cache has the size of its reuse working set in windows of each length, and
-//! the knee (CloudCache, section 3.4.1 and figure 3.3).
+//! Lengths of windows: hits of each disk if its cache has the size of its reuse working set in windows of each length,
+//! and the knee (CloudCache, section 3.4.1 and figure 3.3).
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -7,8 +7,8 @@
 //! function, here it is solved exactly or on its hull, and the gap is reported. As in the printed equation,
 //! each VM counts the same, however many accesses it makes; priority is its weight.
 //!
-//! Sources: ECI-Cache (Ahmadian et al., 2018), section 5.1, equation 2, algorithms 1 and 2, with URD; Centaur (Koller et
-//! al., ICAC'15) with TRD.
+//! Sources: ECI-Cache (Ahmadian et al., 2018), section 5.1, equation 2, algorithms 1 and 2, with URD; Centaur (Koller
+//! et al., ICAC'15) with TRD.
 
 use super::problem::{Problem, Solver};
 use super::{Allocation, Allocator, Claim, check, targets};

@@ -9,8 +9,8 @@
 //! the space of the smaller and has the worth of the larger. The result is then an upper bound of the optimum, and
 //! says so.
 //!
-//! Source: Kellerer, Pferschy and Pisinger, "Knapsack Problems", 2004, chapter 11: dominance, upper bounds and reduction
-//! of multiple-choice knapsack problems.
+//! Source: Kellerer, Pferschy and Pisinger, "Knapsack Problems", 2004, chapter 11: dominance, upper bounds and
+//! reduction of multiple-choice knapsack problems.
 
 use super::hull;
 
@@ -37,8 +37,8 @@ struct Sum {
     worth: f64,
 }
 
-/// Returns the highest worth of dividing this many blocks, if a solution of the worth `known` exists. Each curve has rising
-/// points of blocks, from 0 on, and rising worth.
+/// Returns the highest worth of dividing this many blocks, if a solution of the worth `known` exists. Each curve has
+/// rising points of blocks, from 0 on, and rising worth.
 pub fn optimum(blocks: u64, curves: &[Vec<(u64, f64)>], known: f64) -> Optimum {
     let relaxed = hull::relaxed(blocks, curves);
     let known = known.max(filled(blocks, curves, relaxed.whole));
@@ -122,7 +122,8 @@ fn undominated(mut sums: Vec<Sum>) -> Vec<Sum> {
     sums
 }
 
-/// Joins neighbours, so that at most this many are left: each with the space of the smallest and the worth of the largest.
+/// Joins neighbours, so that at most this many are left: each with the space of the smallest and the worth of the
+/// largest.
 fn joined(sums: &[Sum], most: usize) -> Vec<Sum> {
     let of = |group: &[Sum]| Sum { blocks: group[0].blocks, worth: group[group.len() - 1].worth };
     sums.chunks(sums.len().div_ceil(most.max(1))).map(of).collect()

@@ -72,8 +72,8 @@ impl Problem {
         claims.iter().zip(&solution.units).map(blocks).collect()
     }
 
-    /// Returns how close a solution is to the best division in blocks, or to an upper bound of that: an optimum in units is
-    /// not one in blocks.
+    /// Returns how close a solution is to the best division in blocks, or to an upper bound of that: an optimum in
+    /// units is not one in blocks.
     pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
         let best = optimum(self.blocks, &self.curves, solution.worth);
         let bound = best.worth;

@@ -3,8 +3,8 @@
 //! The paper divides all of the pool: units without worth are given out by priority, unless spare space is to
 //! be left idle.
 //!
-//! Source: vCacheShare (Meng et al., ATC'14), section 5: maximise the sum of priority_i * CU_i(c_i), with the sum of c_i
-//! = C and c_min <= c_i <= c_max.
+//! Source: vCacheShare (Meng et al., ATC'14), section 5: maximise the sum of priority_i * CU_i(c_i), with the sum of
+//! c_i = C and c_min <= c_i <= c_max.
 
 use super::problem::{Problem, Solver};
 use super::{Allocation, Allocator, Claim, Spare, check, targets};

@@ -2,8 +2,8 @@
 //!
 //! So an allocator that gives each disk at most its demand divides by weights alone.
 //!
-//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 3.3: C_i = w_i / sum w * C
-//! is guaranteed, regardless of how much a tenant uses.
+//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, section 3.3: C_i = w_i / sum
+//! w * C is guaranteed, regardless of how much a tenant uses.
 
 use super::Demand;
 use crate::curve::Curve;

@@ -1,8 +1,9 @@
 //! How long a window should be: the knee of hit ratio against window length.
 //!
 //! A disk's accesses are replayed (`trial.rs`) for each length, here from a trace, and in
-//! [`running_knee`](super::running_knee) while the disk runs. The knee is the point farthest above the straight line from the shortest window to the longest, with a logarithmic time axis and both axes scaled
-//! to 1. If it is less than [`CLEAR`] above the line, there is no clear knee, and the shortest window is chosen.
+//! [`running_knee`](super::running_knee) while the disk runs. The knee is the point farthest above the straight line
+//! from the shortest window to the longest, with a logarithmic time axis and both axes scaled to 1. If it is less than
+//! [`CLEAR`] above the line, there is no clear knee, and the shortest window is chosen.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to
 //! flatten out"; without one "the window size should be set to a small value". The knee is found by the rule

@@ -1,12 +1,12 @@
-//! Demand is the addresses used again, as LARC sees them: blocks used in the window that were used before, in it or in the
-//! window before it.
+//! Demand is the addresses used again, as LARC sees them: blocks used in the window that were used before, in it or in
+//! the window before it.
 //!
-//! RWSS_1 counts only blocks used twice within the window. LARC remembers addresses longer, in a list whose size follows
-//! the hit ratio, so that a block that was used once in each of two windows is reused as well. Here addresses are
-//! remembered for two windows.
+//! RWSS_1 counts only blocks used twice within the window. LARC remembers addresses longer, in a list whose size
+//! follows the hit ratio, so that a block that was used once in each of two windows is reused as well. Here addresses
+//! are remembered for two windows.
 //!
-//! Source: CloudCache (Arteaga), section 3.4.4: LARC was given demands "by using the number of reused addresses to predict
-//! cache demand".
+//! Source: CloudCache (Arteaga), section 3.4.4: LARC was given demands "by using the number of reused addresses to
+//! predict cache demand".
 
 use super::Demand;
 use crate::curve::Curve;

@@ -28,8 +28,8 @@ impl Trial {
         Trial { window, reuses, cache: Lru::new(0), staged: Lru::new(places), shift: 0 }
     }
 
-    /// From now on expects accesses to one block in 2^`shift`, which is no less than before. What is known of these blocks
-    /// is kept.
+    /// From now on expects accesses to one block in 2^`shift`, which is no less than before. What is known of these
+    /// blocks is kept.
     pub fn narrow(&mut self, shift: u8) {
         self.window.narrow(shift);
         let is_sampled = |block| spread(block).leading_zeros() >= shift.into();
@@ -51,8 +51,8 @@ impl Trial {
         &self.window
     }
 
-    /// Advances the time, and reports the RWSS_N of each window that has ended, in blocks. Must be called before an access
-    /// at that time.
+    /// Advances the time, and reports the RWSS_N of each window that has ended, in blocks. Must be called before an
+    /// access at that time.
     pub fn pass(&mut self, now_us: Micros, mut ended: impl FnMut(u64)) {
         let (reuses, mut latest) = (usize::from(self.reuses), None);
         self.window.pass(now_us, |sizes| {

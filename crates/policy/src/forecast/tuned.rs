@@ -1,5 +1,5 @@
-//! Smoothing that fits its parameters to the whole history, for the smallest sum of squared one-step errors: a smoother runs for
-//! each choice of parameters and sums its own errors, so that fitting needs no copy of the history.
+//! Smoothing that fits its parameters to the whole history, for the smallest sum of squared one-step errors: a smoother
+//! runs for each choice of parameters and sums its own errors, so that fitting needs no copy of the history.
 
 use super::Forecast;
 

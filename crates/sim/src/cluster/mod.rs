@@ -1,5 +1,5 @@
-//! Clusters of hosts between which VMs move: small ones request by request ([`traced`]), large ones by models of their VMs
-//! ([`model`]).
+//! Clusters of hosts between which VMs move: small ones request by request ([`traced`]), large ones by models of their
+//! VMs ([`model`]).
 //!
 //! Both decide by `haversack-cluster`, as the daemon's leader does.
 

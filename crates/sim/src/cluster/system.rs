@@ -93,7 +93,8 @@ impl System {
                 of("cloudcache")
             }
             System::HaversackLocal | System::Haversack => Ok(Config {
-                // The pool is not divided, but demands are measured and forecast for the balancer. Write modes are fixed.
+                // The pool is not divided, but demands are measured and forecast for the balancer. Write modes are
+                // fixed.
                 demand: DemandRule::Rwss { reuses: 1 },
                 forecast: Method::ExpSelf,
                 filter_outliers: true,

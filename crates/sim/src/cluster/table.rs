@@ -50,8 +50,8 @@ pub struct ClusterTable {
     pub latency: LatencyTable,
 }
 
-/// Settings of the balancer other than its defaults: those of time are in hours of a cluster, and simulated time is often
-/// shorter.
+/// Settings of the balancer other than its defaults: those of time are in hours of a cluster, and simulated time is
+/// often shorter.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct BalancingTable {

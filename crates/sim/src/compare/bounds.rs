@@ -5,8 +5,8 @@
 //! static divisions of LRU caches: a system that follows phases, or a replacement better than LRU, may exceed
 //! it.
 //!
-//! All of them have the memory that the systems' pool has: of the production cache its segments, which are whole, and its
-//! staging area.
+//! All of them have the memory that the systems' pool has: of the production cache its segments, which are whole, and
+//! its staging area.
 
 use haversack_analyze::{Histogram, Kind, Stack};
 use haversack_policy::allocate::Claim;

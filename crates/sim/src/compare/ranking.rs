@@ -1,7 +1,7 @@
 //! Whether the systems' ranking holds over the seeds: the same order with each, or which pairs change theirs.
 //!
-//! Source of tau: Kendall, "A new measure of rank correlation", Biometrika 1938: pairs in the same order with two seeds minus
-//! pairs in the opposite one, over all pairs.
+//! Source of tau: Kendall, "A new measure of rank correlation", Biometrika 1938: pairs in the same order with two seeds
+//! minus pairs in the opposite one, over all pairs.
 
 use serde::Serialize;
 
@@ -71,8 +71,8 @@ pub struct Ranking {
     pub swaps: Vec<Swap>,
 }
 
-/// Returns the rankings of each size; none with a single seed or system. Pools with a budget of flash writes are those of
-/// one system only, and are left out beside pools without.
+/// Returns the rankings of each size; none with a single seed or system. Pools with a budget of flash writes are those
+/// of one system only, and are left out beside pools without.
 pub fn rankings(comparison: &Comparison) -> Vec<Ranking> {
     let budget = comparison.combinations.first().and_then(|row| row.write_budget);
     let all: Vec<Vec<&Combination>> =

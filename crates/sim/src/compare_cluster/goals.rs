@@ -6,8 +6,8 @@ use super::{ClusterComparison, Details, Run, Scenario};
 use crate::cluster::model::Event;
 use crate::cluster::{System, model};
 
-/// CloudCache with migration over CloudCache's allocation alone, from what it reports of both over none: +28 % and +17 % hits,
-/// -27 % and -13 % of the 90th percentile.
+/// CloudCache with migration over CloudCache's allocation alone, from what it reports of both over none: +28 % and +17
+/// % hits, -27 % and -13 % of the 90th percentile.
 const PAPER_HITS: f64 = 1.28 / 1.17 - 1.0;
 const PAPER_P90: f64 = 0.73 / 0.87 - 1.0;
 /// Within this many windows, the variance of load must fall to half of its value right after a step in demand.
@@ -78,7 +78,8 @@ fn always(measure: &str, goal: &str, most: f64, text: fn(f64) -> String, found: 
     Goal { reached: mean.reached.map(|_| found.iter().all(|figure| *figure <= most)), ..mean }
 }
 
-/// A figure of a system relative to that of another, minus 1, for each seed that both have and in which the other is not 0.
+/// A figure of a system relative to that of another, minus 1, for each seed that both have and in which the other is
+/// not 0.
 fn relative(
     comparison: &ClusterComparison,
     ours: System,

@@ -1,5 +1,5 @@
-//! Methods of migration on equal terms: a mix moves with every method, over links of several speeds, with pools of several
-//! sizes, and with several seeds.
+//! Methods of migration on equal terms: a mix moves with every method, over links of several speeds, with pools of
+//! several sizes, and with several seeds.
 
 mod goals;
 mod show;

@@ -31,8 +31,8 @@ fn most_iops(station: &StationModel, read_share: f64) -> f64 {
 }
 
 impl Hardware {
-    /// Computes it from a latency model. Requests are of one block; `read_share` of them are reads, of which `hit_ratio` hit.
-    /// Each VM keeps `depth` in flight. Writes go to the storage alone.
+    /// Computes it from a latency model. Requests are of one block; `read_share` of them are reads, of which
+    /// `hit_ratio` hit. Each VM keeps `depth` in flight. Writes go to the storage alone.
     pub fn of(model: &LatencyModel, read_share: f64, hit_ratio: f64, depth: u32) -> Hardware {
         let (hits, misses) = (read_share * hit_ratio, read_share * (1.0 - hit_ratio));
         let storage_reads = misses / (1.0 - hits).max(f64::MIN_POSITIVE);

@@ -36,8 +36,8 @@ pub struct MigrationTable {
     /// Its round-trip time.
     #[serde(default = "round_trip")]
     pub round_trip: Span,
-    /// Bytes a second that `on-demand-rws` fetches from the source at most, on demand and in the background; 0 for no limit.
-    /// Other methods have no limit.
+    /// Bytes a second that `on-demand-rws` fetches from the source at most, on demand and in the background; 0 for no
+    /// limit. Other methods have no limit.
     #[serde(default)]
     pub rate: Size,
     /// Latencies and speeds other than the simulator's defaults.
@@ -128,7 +128,8 @@ fn round_trip() -> Span {
 }
 
 impl MigrationTable {
-    /// The defaults for a disk that moves at a given time. The window is a minute, or shorter if the move comes earlier.
+    /// The defaults for a disk that moves at a given time. The window is a minute, or shorter if the move comes
+    /// earlier.
     pub fn at(disk: &str, at: Span) -> MigrationTable {
         let before = at.as_micros().saturating_sub(memory().as_micros());
         let window = Span(Duration::from_micros(before.min(LONGEST_WINDOW_US)));

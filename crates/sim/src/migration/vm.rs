@@ -115,7 +115,8 @@ impl<'a> Vm<'a> {
         }
     }
 
-    /// Reads the next batch if nothing is left of this one. A load that keeps requests in flight starts over at its end.
+    /// Reads the next batch if nothing is left of this one. A load that keeps requests in flight starts over at its
+    /// end.
     fn fill(&mut self) -> Result<bool, SimError> {
         if self.next < self.batch.len() {
             return Ok(true);

@@ -1,5 +1,5 @@
-//! Disks that begin as copies of a base: a read of a block that its disk has not written yet is a read of the base's block, so
-//! that one copy in the cache serves all of them; writes go to the disk itself. Nothing writes to a base.
+//! Disks that begin as copies of a base: a read of a block that its disk has not written yet is a read of the base's
+//! block, so that one copy in the cache serves all of them; writes go to the disk itself. Nothing writes to a base.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.5: virtual desktops with shared master images.
 

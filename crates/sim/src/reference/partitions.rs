@@ -160,8 +160,8 @@ impl<R: Resizable> Partitions<R> {
         self.disks[disk].mode
     }
 
-    /// Makes space for one more block in a part, if necessary by replacing one of its own. Returns false if the part has no
-    /// space at all.
+    /// Makes space for one more block in a part, if necessary by replacing one of its own. Returns false if the part
+    /// has no space at all.
     fn make_room(&mut self, at: usize, evicted: &mut Vec<Key>) -> bool {
         let part = &mut self.parts[at];
         let (before, target) = (part.cache.cached_blocks(), part.target_blocks);

@@ -15,8 +15,8 @@ use crate::latency::Mean;
 pub struct Reads {
     origins: Vec<Mean>,
     device: Mean,
-    /// When each read in flight ends and how long it takes, in nanoseconds, and the number of the volume whose origin is
-    /// read; `None` for the device.
+    /// When each read in flight ends and how long it takes, in nanoseconds, and the number of the volume whose origin
+    /// is read; `None` for the device.
     in_flight: BinaryHeap<Reverse<(u64, u64, Option<u32>)>>,
 }
 

@@ -7,9 +7,9 @@
 //! | wi | fills | drops the block |
 //! | pt | passes | passes |
 //!
-//! A write that the cache takes is acknowledged before the origin has it in modes wb and wt-cache: with wb the origin is written
-//! when the block is evicted, one I/O for each block, with wt-cache at once. No request waits for either, but both keep
-//! the origin busy. In all other modes, and if a filter keeps a block out, a write waits for the origin.
+//! A write that the cache takes is acknowledged before the origin has it in modes wb and wt-cache: with wb the origin
+//! is written when the block is evicted, one I/O for each block, with wt-cache at once. No request waits for either,
+//! but both keep the origin busy. In all other modes, and if a filter keeps a block out, a write waits for the origin.
 
 use std::ops::Range;
 

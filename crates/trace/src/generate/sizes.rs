@@ -1,4 +1,5 @@
-//! Sizes of requests: a mix of a given shape, scaled to a given mean; and how the number of requests is kept as planned.
+//! Sizes of requests: a mix of a given shape, scaled to a given mean; and how the number of requests is kept as
+//! planned.
 
 use super::profile::{BLOCK_BYTES, Kind};
 use super::random::Random;

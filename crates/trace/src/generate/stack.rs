@@ -210,7 +210,8 @@ impl Stack {
         self.end = self.slots.len();
         let groups = (2 * self.end.max(1024)).div_ceil(GROUP).next_power_of_two();
         self.slots.resize(groups * GROUP, 0);
-        // One more than there are groups, because a Fenwick tree counts from 1; the last one sums all and is never used.
+        // One more than there are groups, because a Fenwick tree counts from 1; the last one sums all and is never
+        // used.
         self.tree.clear();
         self.tree.resize(groups + 1, [0; 3]);
         for (slot, extent) in self.slots[..self.end].iter().enumerate() {

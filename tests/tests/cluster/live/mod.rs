@@ -1,9 +1,9 @@
-//! A cluster at work: five hosts on a network of their own with 1 Gbit/s each, three members of etcd on three of them, guests whose
-//! disks have slow origins that all hosts reach, and a program that moves the guests. The balancer evens the load out;
-//! then hosts are drained, while daemons, members of etcd, programs and QEMUs are killed.
+//! A cluster at work: five hosts on a network of their own with 1 Gbit/s each, three members of etcd on three of them,
+//! guests whose disks have slow origins that all hosts reach, and a program that moves the guests. The balancer evens
+//! the load out; then hosts are drained, while daemons, members of etcd, programs and QEMUs are killed.
 //!
-//! `HAVERSACK_SEED` is where the random numbers begin. Each kind of fault comes once before any comes again, in the order that is drawn;
-//! `HAVERSACK_DRAINS` is how many hosts are drained.
+//! `HAVERSACK_SEED` is where the random numbers begin. Each kind of fault comes once before any comes again, in the
+//! order that is drawn; `HAVERSACK_DRAINS` is how many hosts are drained.
 
 mod scene;
 

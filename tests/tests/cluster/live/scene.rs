@@ -144,8 +144,8 @@ impl<'a> Scene<'a> {
         Ok(loads)
     }
 
-    /// Waits until no host has too much demand, nothing moves, and the hosts have measured again most of the demand that there was.
-    /// Returns all hosts' load.
+    /// Waits until no host has too much demand, nothing moves, and the hosts have measured again most of the demand
+    /// that there was. Returns all hosts' load.
     pub fn wait_for_balance(&mut self, before: &[f64]) -> Result<Vec<f64>> {
         let mut loads: Vec<f64> = Vec::new();
         let most = before.iter().sum::<f64>() * MEASURED;

@@ -46,8 +46,8 @@ pub(crate) struct Moving {
     pub peer: Option<PeerBlocks>,
     /// The clean blocks that the previous owner had.
     pub late: Option<LateCopies>,
-    /// The disk's blocks here have not changed since this host released it, or are lent: its clean blocks may be read as
-    /// copies.
+    /// The disk's blocks here have not changed since this host released it, or are lent: its clean blocks may be read
+    /// as copies.
     pub lends: bool,
     /// How many more blocks may be fetched from the previous owner in the background; `None` for no limit.
     pub allowance: Option<u64>,

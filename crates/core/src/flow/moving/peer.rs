@@ -219,8 +219,8 @@ impl PeerBlocks {
         !self.settling.is_empty()
     }
 
-    /// Marks the settling blocks for which `is_durable` holds as ready to be forgotten. It gets the sectors that must be
-    /// durable: all that the peer has, except those that only the peer has and that are being given up.
+    /// Marks the settling blocks for which `is_durable` holds as ready to be forgotten. It gets the sectors that must
+    /// be durable: all that the peer has, except those that only the peer has and that are being given up.
     pub fn settle(&mut self, mut is_durable: impl FnMut(BlockNo, u8) -> bool) {
         for _ in 0..self.settling.len() {
             let block = self.settling.pop_front().expect("counted");

@@ -4,8 +4,8 @@
 //! - A change is *open* until the replica durably has a version of the block from after the change, or has no sector of
 //!   the block and the origin has it.
 //! - At most one copy or removal of a block is on its way. So the replica never stores an older one over a newer one.
-//! - `held` has at least the sectors that the replica may have of a block. A copy has all of them, whether they are dirty or
-//!   not: otherwise the replica would keep older sectors, which the origin has overtaken, beside newer ones.
+//! - `held` has at least the sectors that the replica may have of a block. A copy has all of them, whether they are
+//!   dirty or not: otherwise the replica would keep older sectors, which the origin has overtaken, beside newer ones.
 //! - A block is removed only while none of it is dirty: the replica may have the only other copy of something flushed.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -63,8 +63,8 @@ impl Order {
         !self.is_suspended && commit <= self.last_end()
     }
 
-    /// Returns the last commit of the group that `oldest` belongs to, and forgets the groups before it: nothing older is
-    /// dirty.
+    /// Returns the last commit of the group that `oldest` belongs to, and forgets the groups before it: nothing older
+    /// is dirty.
     pub(super) fn last_of_group(&mut self, oldest: u64) -> u64 {
         while self.ends.front().is_some_and(|end| *end < oldest) && self.ends.len() > 1 {
             self.ends.pop_front();

@@ -2,8 +2,10 @@
 //! which hosts could not have the replica.
 //!
 //! Invariants
-//! - A host is asked again when its answer has come, or when it has connected again: a question is lost with its connection.
-//! - A host that could not have the replica is remembered until it may be chosen again, or until the replica is complete.
+//! - A host is asked again when its answer has come, or when it has connected again: a question is lost with its
+//!   connection.
+//! - A host that could not have the replica is remembered until it may be chosen again, or until the replica is
+//!   complete.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, TryRecvError};

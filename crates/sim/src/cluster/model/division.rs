@@ -1,7 +1,7 @@
 //! Divides a host's cache among its VMs: the steepest steps of all curves first.
 //!
-//! The curves are concave, so this is the division with the lowest latency up to the last step, which is taken in part. With
-//! curves of any shape the daemon needs `haversack-policy`, whose solvers take longer.
+//! The curves are concave, so this is the division with the lowest latency up to the last step, which is taken in part.
+//! With curves of any shape the daemon needs `haversack-policy`, whose solvers take longer.
 
 use super::vm::ModelVm;
 

@@ -1,6 +1,6 @@
-//! Large clusters: thousands of hosts, each with VMs that have a curve of hit ratios and a rate of accesses that change over
-//! time. There are no requests: in each window a host divides its cache by the curves, and a VM's latency follows from its
-//! share.
+//! Large clusters: thousands of hosts, each with VMs that have a curve of hit ratios and a rate of accesses that change
+//! over time. There are no requests: in each window a host divides its cache by the curves, and a VM's latency follows
+//! from its share.
 //!
 //! Simplifications: a host always has the best division for the current window; a smaller share takes effect
 //! immediately, a larger one fills with what the VM misses; a moved VM brings its cache with it, stands still for as

@@ -1,4 +1,5 @@
-//! A large cluster as a file describes it: how many hosts and VMs, what VMs demand over time, and what happens to hosts.
+//! A large cluster as a file describes it: how many hosts and VMs, what VMs demand over time, and what happens to
+//! hosts.
 
 use std::time::Duration;
 
@@ -76,8 +77,8 @@ pub struct Vms {
     pub load: f64,
     /// How different VMs are: sigma of the log-normal distribution of their working sets, and of their rates.
     pub sigma: f64,
-    /// The amplitude of rates and working sets over a day, as a part of their means. All VMs of a host have their peak within
-    /// `peaks` of a day of each other.
+    /// The amplitude of rates and working sets over a day, as a part of their means. All VMs of a host have their peak
+    /// within `peaks` of a day of each other.
     pub amplitude: f64,
     /// The part of a day within which all VMs of a host have their peak.
     pub peaks: f64,

@@ -383,8 +383,8 @@ impl<'a> World<'a> {
         moves
     }
 
-    /// A serving host with memory, as a hypervisor chooses that knows nothing of caches; without one, the serving host with
-    /// the fewest VMs; `None` if no other host serves.
+    /// A serving host with memory, as a hypervisor chooses that knows nothing of caches; without one, the serving host
+    /// with the fewest VMs; `None` if no other host serves.
     fn somewhere(&mut self, except: usize) -> Option<usize> {
         let most = (self.scenario.vms_per_host as f64 * self.scenario.memory) as usize;
         for _ in 0..LOOKS {

@@ -86,7 +86,8 @@ impl World<'_> {
         any
     }
 
-    /// Submits waiting requests, as far as their disks are served and the core accepts them. Returns whether it accepted any.
+    /// Submits waiting requests, as far as their disks are served and the core accepts them. Returns whether it
+    /// accepted any.
     fn submit_waiting(&mut self, host: usize) -> bool {
         let now = self.now_us();
         let at = &mut self.hosts[host];

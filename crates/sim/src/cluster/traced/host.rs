@@ -1,5 +1,5 @@
-//! A host of a simulated cluster: its core, one side of the migration protocol for every disk of the cluster, and what its
-//! control loop asks for.
+//! A host of a simulated cluster: its core, one side of the migration protocol for every disk of the cluster, and what
+//! its control loop asks for.
 //!
 //! Invariant
 //! - A disk has the number of its volume on every host, whether it is there or only expected.

@@ -1,6 +1,6 @@
 //! A small cluster, request by request: every host runs `haversack-core` under `haversack-control`, VMs move with their
-//! caches by `haversack-migrate`, and `haversack-cluster` decides which. Devices, links, the origin, hypervisors and time are
-//! simulated. There is no data: that every read is right is tested by [`crate::migration`].
+//! caches by `haversack-migrate`, and `haversack-cluster` decides which. Devices, links, the origin, hypervisors and
+//! time are simulated. There is no data: that every read is right is tested by [`crate::migration`].
 
 mod actions;
 mod event;

@@ -1,5 +1,5 @@
-//! Moves of VMs, as a hypervisor makes them: memory is copied while the cache is sent ahead, the VM stops, it runs at its
-//! destination.
+//! Moves of VMs, as a hypervisor makes them: memory is copied while the cache is sent ahead, the VM stops, it runs at
+//! its destination.
 
 use haversack_migrate::Method;
 use haversack_model::DiskNo;

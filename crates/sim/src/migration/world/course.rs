@@ -1,5 +1,5 @@
-//! The steps of the move: copying the VM's memory begins, the VM stops, it runs at the destination, the source is no longer
-//! needed.
+//! The steps of the move: copying the VM's memory begins, the VM stops, it runs at the destination, the source is no
+//! longer needed.
 
 use haversack_ownership::Record;
 use haversack_trace::VolumeNo;

@@ -10,8 +10,7 @@ use std::io;
 /// The shortest slice that the kernel accepts.
 const SLICE_NS: u64 = 100_000;
 
-/// Gives the calling thread a short slice. A thread that an operator has made real-time or idle keeps what it has; so
-/// does its nice value.
+/// Gives the calling thread a short slice. Real-time and idle threads are left alone, and the nice value is kept.
 ///
 /// # Errors
 /// The kernel refuses, or a filter of system calls does.
@@ -47,7 +46,7 @@ mod tests {
 
     /// A kernel that has slices returns them, and others return 0.
     #[test]
-    fn the_slice_is_short_and_policy_and_nice_value_are_kept() {
+    fn the_slice_is_short_and_the_policy_and_the_nice_value_are_kept() {
         // SAFETY: it has no memory to keep valid; on Linux it concerns the calling thread only.
         assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, 0);
         let before = policy_and_nice();
@@ -58,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_runs_only_when_others_do_not_still_does() {
+    fn an_idle_thread_stays_idle() {
         // SAFETY: all zeroes are valid parameters of this policy.
         let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
         // SAFETY: the parameters live through the call, and 0 is the calling thread.

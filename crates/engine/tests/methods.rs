@@ -110,7 +110,7 @@ impl Pair {
     /// Waits until all clean blocks that can follow have followed.
     fn wait_for_late(&self) {
         wait_until("clean blocks follow", || {
-            stats(&self.b).late_blocks > 0 && !status(&self.b).progress.is_followed
+            stats(&self.b).late_blocks > 0 && !status(&self.b).progress.more_may_follow
         });
     }
 }

@@ -73,8 +73,8 @@ pub struct Status {
     pub needed_blocks: u64,
     /// Clean blocks that are still to follow the disk here, of those known so far.
     pub following_blocks: u64,
-    /// Clean blocks may still follow the disk here, known ones or others.
-    pub is_followed: bool,
+    /// More clean blocks may still follow the disk here: listed ones, or ones that are yet to be listed.
+    pub more_may_follow: bool,
     /// Dirty blocks that the method requires at the origin before the disk leaves.
     pub dirty_blocks: u64,
     /// The new owner still needs blocks from this host.
@@ -338,7 +338,7 @@ impl Migration {
             copies_left: self.copies_left() as u64,
             needed_blocks: needed as u64,
             following_blocks: following.unwrap_or(0) as u64,
-            is_followed: following.is_some(),
+            more_may_follow: following.is_some(),
             dirty_blocks: self.blocks_to_clean(call),
             is_peer: info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. })),
             is_serving: self.may_serve(call),

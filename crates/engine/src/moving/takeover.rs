@@ -105,7 +105,7 @@ impl Reactor {
         done
     }
 
-    /// Another host says that it owns a disk under this epoch. If the guest waits here for an earlier owner, that host
+    /// Another host claims to own a disk under this epoch. If the guest waits here for an earlier owner, that host
     /// is asked instead.
     pub(crate) fn heard_of_owner(&mut self, id: DiskId, host: HostId, epoch: u64) {
         let Some(at) = self.moving.place(id) else { return };

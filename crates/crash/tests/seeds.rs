@@ -323,6 +323,14 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
         9300117,
         "a failed takeover makes a certain replica void, but the replica is used although the disk is taken over without it",
     ),
+    (
+        3100000612,
+        "a bug of the simulator: sectors counted as lost although a guest that was turned off had begun to rewrite them",
+    ),
+    (
+        3100001982,
+        "a dead host comes back while the owner gives it up, notes that, and no longer answers when that has failed",
+    ),
 ];
 
 #[test]

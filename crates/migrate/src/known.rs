@@ -276,6 +276,19 @@ pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static s
     objection(record).filter(|_| record.is_taking)
 }
 
+/// Returns why host `me`, the owner of a disk, cannot give up the blocks that it needs from a host that answers with
+/// this record, and what to do instead. A host that has released the disk to `me` lets it have all blocks, even if none
+/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever.
+pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static str, &'static str)> {
+    match record.owner {
+        KnownOwner::Released { to, passed_on: false, .. } if to == me.0 => Some((
+            "lets this host have its blocks",
+            "wait until they have arrived, see 'haversack migrate status'; take the disk over if it is gone again",
+        )),
+        _ => objection(record),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use haversack_ownership::forced_epoch;
@@ -401,6 +414,26 @@ mod tests {
             assert!(objection_of_third(&says(newer, false), owned).is_some(), "{newer:?}");
         }
         assert!(objection_of_third(&says(left(4), true), owned).is_some(), "it is taking the disk over");
+    }
+
+    #[test]
+    fn a_host_that_is_back_is_not_given_up_while_it_is_the_peer() {
+        let me = HostId(2);
+        let says = |owner, dirty_blocks| HostRecord {
+            owner,
+            dirty_blocks,
+            mode: None,
+            is_taking: false,
+            has_complete_replica: None,
+            before: None,
+        };
+        let released = |to| KnownOwner::Released { to, epoch: 3, passed_on: false };
+        for dirty_blocks in [0, 7] {
+            assert!(objection_of_peer(&says(released(2), dirty_blocks), me).is_some(), "{dirty_blocks}");
+        }
+        for empty in [KnownOwner::Unknown, KnownOwner::Overtaken { by: 2, epoch: 99 }, released(9)] {
+            assert_eq!(objection_of_peer(&says(empty, 0), me), None, "{empty:?}");
+        }
     }
 
     #[test]

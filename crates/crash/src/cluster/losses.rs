@@ -58,7 +58,7 @@ impl Cluster {
             self.machines.report.counts.losses += 1;
         }
         self.forgive(own.of, &lost);
-        self.machines.guests[own.of].lost.add(&lost);
+        self.machines.guests[own.of].lose(&lost);
         let dies = !lost.is_empty() && self.operator.losses.one_in(HOSTS_THAT_DIE);
         if dies { self.crash(own.at) } else { Ok(()) }
     }

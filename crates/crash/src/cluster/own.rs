@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 
 use haversack_core::{Core, PeerLoss};
 use haversack_migrate::{
-    HostRecord, KnownOwner, ReplicaStatus, later_takeover, newest_epoch, objection, objection_of_third,
-    relies_on_epoch,
+    HostRecord, KnownOwner, ReplicaStatus, later_takeover, newest_epoch, objection, objection_of_peer,
+    objection_of_third, relies_on_epoch,
 };
 use haversack_model::{HostId, Micros};
 use haversack_ownership::{Record, forced_epoch, least_forced_epoch};
@@ -141,8 +141,11 @@ impl Own {
         }
         let mine = record.epoch();
         for (answering, record) in answers {
-            let is_third = depends.is_some_and(|peer| peer != *answering);
-            let objection = if is_third { objection_of_third(record, mine) } else { objection(record) };
+            let objection = match depends {
+                None => objection(record),
+                Some(peer) if peer == *answering => objection_of_peer(record, host_id(self.at)),
+                Some(_) => objection_of_third(record, mine),
+            };
             if objection.is_some() {
                 let is_holder = !matches!(record.owner, KnownOwner::Me { .. }) && !record.is_taking;
                 return Err(Objection::Other(is_holder.then_some(*answering)));

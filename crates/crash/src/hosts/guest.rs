@@ -27,6 +27,12 @@ struct Pending {
     may_fail: bool,
 }
 
+impl Pending {
+    fn changes(&self) -> bool {
+        !matches!(self.op, Op::Read | Op::Flush)
+    }
+}
+
 /// Returns the sectors of the block that a sector of a disk is in.
 pub fn block_around(disk: &DiskConfig, sector: u64) -> Range<u64> {
     let before = (SECTORS_PER_BLOCK - u64::from(disk.phase)) % SECTORS_PER_BLOCK;
@@ -44,7 +50,7 @@ pub struct Guest {
     pub is_stopped: bool,
     pending: Vec<Pending>,
     /// Requests from before the guest was powered off that are still in flight, each with its host.
-    orphans: Vec<(usize, RequestTag)>,
+    orphans: Vec<(usize, Pending)>,
     /// Sectors whose only copy was on a dead host, unless their loss was accepted.
     pub lost: Lost,
     /// The oracle.
@@ -87,7 +93,7 @@ impl Guest {
     /// Powers the guest off while its host continues: nobody waits for the answers to its requests.
     pub fn power_off(&mut self) {
         let host = self.host;
-        self.orphans.extend(self.pending.drain(..).map(|pending| (host, pending.tag)));
+        self.orphans.extend(self.pending.drain(..).map(|pending| (host, pending)));
         self.oracle.crash(false);
         self.is_stopped = true;
     }
@@ -100,6 +106,16 @@ impl Guest {
     /// Returns the hosts on which requests from before the guest was powered off are still in flight.
     pub fn orphans_at(&self) -> BTreeSet<usize> {
         self.orphans.iter().map(|(host, _)| *host).collect()
+    }
+
+    /// Notes that sectors are lost. Writes of them that are in flight may be carried out afterwards.
+    pub fn lose(&mut self, sectors: &BTreeSet<u64>) {
+        self.lost.add(sectors);
+        for pending in self.pending.iter().chain(self.orphans.iter().map(|(_, pending)| pending)) {
+            if pending.changes() {
+                self.lost.begin_write(pending.sector, pending.sectors);
+            }
+        }
     }
 
     /// Submits a random request.
@@ -192,7 +208,8 @@ impl Guest {
             answers.into_iter().partition(|(tag, _)| self.has(*tag, &mut running.memory));
         running.answers = others;
         for (tag, result) in mine {
-            let orphan = self.orphans.iter().position(|orphan| *orphan == (host.place, tag));
+            let is_orphan = |(at, pending): &(usize, Pending)| *at == host.place && pending.tag == tag;
+            let orphan = self.orphans.iter().position(is_orphan);
             if let Some(orphan) = orphan {
                 self.orphans.swap_remove(orphan);
                 running.memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;

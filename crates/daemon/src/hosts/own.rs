@@ -20,7 +20,8 @@ use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Ta
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
 use haversack_migrate::{
-    HostRecord, later_takeover, newest_epoch, objection, objection_of_third, relies_on_epoch,
+    HostRecord, later_takeover, newest_epoch, objection, objection_of_peer, objection_of_third,
+    relies_on_epoch,
 };
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
@@ -345,8 +346,11 @@ impl Daemon {
         let answers = hosts.records_once(&asked, id)?;
         let mine = status.record.epoch();
         for (answering, record) in &answers {
-            let is_third = depends && *answering != dead;
-            let objection = if is_third { objection_of_third(record, mine) } else { objection(record) };
+            let objection = match peer {
+                None => objection(record),
+                Some(peer) if peer == *answering => objection_of_peer(record, hosts.me),
+                Some(_) => objection_of_third(record, mine),
+            };
             if let Some((what, hint)) = objection {
                 let other = hosts.name_of(*answering);
                 let what = format!("disk '{name}' cannot be taken over: host '{other}' answers, and {what}");

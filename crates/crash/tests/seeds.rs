@@ -331,6 +331,7 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
         3100001982,
         "a dead host comes back while the owner gives it up, notes that, and no longer answers when that has failed",
     ),
+    (6110000494, "two hosts have complete replicas, and each refuses a takeover in favour of the other"),
 ];
 
 #[test]

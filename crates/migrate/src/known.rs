@@ -27,10 +27,33 @@ pub struct HostRecord {
     /// Whether the replica that it has of another host's blocks is complete, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has_complete_replica: Option<bool>,
+    /// Which replica that is, if it is complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaAge>,
     /// The epochs of former records there: an operator told the host to forget the disk, or the host has noted that
     /// another host takes the disk over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<KnownBefore>,
+}
+
+/// Which of the replicas of a disk one is. An owner has one replica at a time, and starts another only when the last
+/// one is not used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ReplicaAge {
+    /// The epoch of the owner that started it.
+    pub epoch: u64,
+    /// The start of the owner, and the count of its replicas since. Zeros if an earlier program recorded it.
+    pub session: [u64; 2],
+}
+
+impl ReplicaAge {
+    /// Whether it was certainly started after another one. Once it is complete, the other one is obsolete.
+    pub fn is_later_than(self, other: ReplicaAge) -> bool {
+        let is_known = self.session != [0; 2] && other.session != [0; 2];
+        let is_later = self.epoch == other.epoch && is_known && self.session > other.session;
+        self.epoch > other.epoch || is_later || planted(Bug::YieldToOlder)
+    }
 }
 
 /// The epochs of a host's former records of a disk. They never decrease.
@@ -210,11 +233,14 @@ pub fn is_concerned(info: &DiskInfo, dirty_blocks: u64) -> bool {
     info.owned || holds && dirty_blocks > 0
 }
 
-/// Whether a host with this record may note that another host takes the disk over. An incomplete replica does not
-/// prevent that, since it is of no use.
-pub fn may_yield(info: &DiskInfo, dirty_blocks: u64) -> bool {
+/// Whether a host with this record may note that another host takes the disk over. A replica does not prevent that if it
+/// is of no use: it is incomplete, or the other host has a later complete one, `theirs`.
+pub fn may_yield(info: &DiskInfo, dirty_blocks: u64, theirs: Option<ReplicaAge>) -> bool {
+    let is_older =
+        complete_replica(info).is_some_and(|mine| theirs.is_some_and(|theirs| theirs.is_later_than(mine)));
     !is_concerned(info, dirty_blocks)
         || has_complete_replica(info) == Some(false)
+        || is_older
         || has_complete_replica(info).is_some() && planted(Bug::YieldReplica)
 }
 
@@ -248,9 +274,22 @@ pub fn has_complete_replica(info: &DiskInfo) -> Option<bool> {
     }
 }
 
-/// Returns why a disk cannot be taken over if a host answers with this record, and what to do instead.
-pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
+/// Returns which replica a host with this record has, if that is complete.
+pub fn complete_replica(info: &DiskInfo) -> Option<ReplicaAge> {
+    match info.moved {
+        Moved::Replica { session, .. } if has_complete_replica(info) == Some(true) => {
+            Some(ReplicaAge { epoch: info.epoch, session })
+        }
+        _ => None,
+    }
+}
+
+/// Returns why a disk cannot be taken over if a host answers with this record, and what to do instead. `mine` is the
+/// complete replica of the host that is to take the disk over.
+pub fn objection(record: &HostRecord, mine: Option<ReplicaAge>) -> Option<(&'static str, &'static str)> {
     let take_over_there = "take it over there, then move it here with 'haversack migrate'";
+    let is_older = record.replica.is_some_and(|theirs| mine.is_some_and(|mine| mine.is_later_than(theirs)));
+    let is_later = record.replica.is_some_and(|theirs| mine.is_none_or(|mine| theirs.is_later_than(mine)));
     match record.owner {
         _ if record.is_taking => Some(("is taking it over as well", "wait for that")),
         KnownOwner::Me { .. } => Some(("has it", "move it from there with 'haversack migrate'")),
@@ -260,8 +299,14 @@ pub fn objection(record: &HostRecord) -> Option<(&'static str, &'static str)> {
         _ => match record.has_complete_replica {
             // The replica was not finished, and cannot be used.
             Some(false) => None,
-            Some(true) if planted(Bug::YieldReplica) => None,
-            Some(true) => Some(("has a complete replica of it", take_over_there)),
+            Some(true) if is_older || planted(Bug::YieldReplica) => None,
+            Some(true) if is_later || mine.is_none() => {
+                Some(("has a complete replica of it", take_over_there))
+            }
+            Some(true) => Some((
+                "has a complete replica of it, as this host has, and it is not known which one is the later",
+                "take it over on the host that was the last to have the replica, after 'haversack disk forget' on the other one",
+            )),
             None => Some(("has dirty blocks of it", take_over_there)),
         },
     }
@@ -273,7 +318,7 @@ pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static s
     if record.news(true, owned).is_some() {
         return Some(("has had it since", "see 'haversack migrate status' there"));
     }
-    objection(record).filter(|_| record.is_taking)
+    objection(record, None).filter(|_| record.is_taking)
 }
 
 /// Returns why host `me`, the owner of a disk, cannot give up the blocks that it needs from a host that answers with
@@ -285,12 +330,13 @@ pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static st
             "lets this host have its blocks",
             "wait until they have arrived, see 'haversack migrate status'; take the disk over if it is gone again",
         )),
-        _ => objection(record),
+        _ => objection(record, None),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::{DiskId, WriteMode};
     use haversack_ownership::forced_epoch;
 
     use super::*;
@@ -316,6 +362,7 @@ mod tests {
             mode: None,
             is_taking: false,
             has_complete_replica: None,
+            replica: None,
             before: Some(before),
         };
         assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
@@ -326,8 +373,16 @@ mod tests {
         let forgotten = |had| {
             let before = Some(KnownBefore { epoch: had, had: Some(had) });
             let owner = KnownOwner::Unknown;
-            let (mode, has_complete_replica) = (None, None);
-            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+            let (mode, has_complete_replica, replica) = (None, None, None);
+            HostRecord {
+                owner,
+                dirty_blocks: 0,
+                mode,
+                is_taking: false,
+                has_complete_replica,
+                replica,
+                before,
+            }
         };
         assert_eq!(forgotten(10).news(true, 1), None);
         let forced = least_forced_epoch(1);
@@ -344,8 +399,16 @@ mod tests {
     fn a_take_over_counts_unless_the_host_that_began_it_denies_it() {
         let (me, beta, gamma) = (HostId(1), HostId(2), HostId(3));
         let record = |owner, before| {
-            let (mode, has_complete_replica) = (None, None);
-            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+            let (mode, has_complete_replica, replica) = (None, None, None);
+            HostRecord {
+                owner,
+                dirty_blocks: 0,
+                mode,
+                is_taking: false,
+                has_complete_replica,
+                replica,
+                before,
+            }
         };
         let noted = |by: HostId| (gamma, record(KnownOwner::Overtaken { by: by.0, epoch: 99 }, None));
         let says = |owner| (beta, record(owner, None));
@@ -369,8 +432,16 @@ mod tests {
         let (me, owner, third, known) = (HostId(1), HostId(2), HostId(3), 5);
         let epoch = forced_epoch(known, 1_700_000_000, owner);
         let record = |owner, before| {
-            let (mode, has_complete_replica) = (None, None);
-            HostRecord { owner, dirty_blocks: 0, mode, is_taking: false, has_complete_replica, before }
+            let (mode, has_complete_replica, replica) = (None, None, None);
+            HostRecord {
+                owner,
+                dirty_blocks: 0,
+                mode,
+                is_taking: false,
+                has_complete_replica,
+                replica,
+                before,
+            }
         };
         let noted = |by: HostId, epoch| (third, record(KnownOwner::Overtaken { by: by.0, epoch }, None));
         let owns = |epoch| (owner, record(KnownOwner::Me { epoch }, None));
@@ -404,6 +475,7 @@ mod tests {
             mode: None,
             is_taking,
             has_complete_replica: None,
+            replica: None,
             before: None,
         };
         let left = |epoch| KnownOwner::Released { to: 9, epoch, passed_on: false };
@@ -425,6 +497,7 @@ mod tests {
             mode: None,
             is_taking: false,
             has_complete_replica: None,
+            replica: None,
             before: None,
         };
         let released = |to| KnownOwner::Released { to, epoch: 3, passed_on: false };
@@ -458,8 +531,10 @@ mod tests {
     fn a_host_that_answers_and_has_nothing_is_no_objection() {
         let answer = |owner, dirty_blocks, is_taking| {
             let mode = None;
-            let (has_complete_replica, before) = (None, None);
-            objection(&HostRecord { owner, dirty_blocks, mode, is_taking, has_complete_replica, before })
+            let (has_complete_replica, replica, before) = (None, None, None);
+            let record =
+                HostRecord { owner, dirty_blocks, mode, is_taking, has_complete_replica, replica, before };
+            objection(&record, None)
         };
         let (released, overtaken) = (
             KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
@@ -473,22 +548,63 @@ mod tests {
         assert!(answer(released, 1, false).is_some() && answer(KnownOwner::Unknown, 1, false).is_some());
         assert_eq!(answer(overtaken, 1, false), None, "what is dirty there is obsolete");
     }
+
     #[test]
-    fn only_a_host_with_a_complete_replica_is_the_one_to_go_to() {
-        let owner = KnownOwner::Released { to: 2, epoch: 3, passed_on: false };
-        let answer = |complete| {
-            let has_complete_replica = Some(complete);
-            objection(&HostRecord {
-                owner,
+    fn only_a_host_with_the_latest_complete_replica_is_the_one_to_go_to() {
+        let age = |epoch, start, count| ReplicaAge { epoch, session: [start, count] };
+        let answer = |complete, replica: Option<ReplicaAge>, mine| {
+            let record = HostRecord {
+                owner: KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
                 dirty_blocks: 1,
                 mode: None,
                 is_taking: false,
-                has_complete_replica,
+                has_complete_replica: Some(complete),
+                replica,
                 before: None,
-            })
+            };
+            objection(&record, mine)
         };
-        let (what, hint) = answer(true).unwrap();
-        assert!(what.contains("complete replica") && hint.contains("there"));
-        assert_eq!(answer(false), None);
+        let theirs = age(3, 5, 2);
+        let (what, hint) = answer(true, Some(theirs), None).unwrap();
+        assert!(what.contains("complete replica") && hint.contains("there, then"));
+        assert_eq!(answer(false, None, None), None);
+        for later in [age(3, 5, 3), age(3, 6, 1), age(4, 1, 1), age(4, 0, 0)] {
+            assert_eq!(answer(true, Some(theirs), Some(later)), None, "{later:?}");
+            let (_, hint) = answer(true, Some(later), Some(theirs)).unwrap();
+            assert!(hint.contains("there, then"), "{later:?}");
+        }
+        for unknown in [Some(age(3, 0, 0)), None] {
+            let (what, hint) = answer(true, unknown, Some(theirs)).unwrap();
+            assert!(what.contains("not known") && hint.contains("forget"), "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_host_with_an_older_replica_yields_to_one_with_a_complete_replica() {
+        let disk = DiskInfo {
+            id: DiskId([1; 16]),
+            sectors: 8,
+            phase: 0,
+            mode: WriteMode::WriteBack,
+            writes_through: false,
+            attached: false,
+            owned: false,
+            epoch: 3,
+            damage: Damage::None,
+            moved: Moved::No,
+            busy: false,
+            left_clean: false,
+        };
+        let info = |session, is_complete| {
+            let moved = Moved::Replica { of: HostId(2), session, is_complete };
+            DiskInfo { moved, ..disk }
+        };
+        let theirs = Some(ReplicaAge { epoch: 3, session: [5, 2] });
+        assert!(may_yield(&info([5, 1], true), 1, theirs));
+        assert!(may_yield(&info([5, 3], false), 1, theirs), "it is of no use");
+        for kept in [info([5, 3], true), info([0, 0], true)] {
+            assert!(!may_yield(&kept, 1, theirs), "{:?}", kept.moved);
+        }
+        assert!(!may_yield(&info([5, 1], true), 1, None));
     }
 }

@@ -36,9 +36,9 @@ mod witness;
 
 pub use haversack_model::HostId;
 pub use known::{
-    HostRecord, KnownBefore, KnownOwner, LaterTakeover, has_complete_replica, is_concerned, is_news,
-    is_void_under_any, later_takeover, may_yield, newest_epoch, objection, objection_of_peer,
-    objection_of_third, relies_on_epoch,
+    HostRecord, KnownBefore, KnownOwner, LaterTakeover, ReplicaAge, complete_replica, has_complete_replica,
+    is_concerned, is_news, is_void_under_any, later_takeover, may_yield, newest_epoch, objection,
+    objection_of_peer, objection_of_third, relies_on_epoch,
 };
 pub use limit::blocks_a_period;
 pub use message::{Message, Part, Position, Question, ReplicaState, Session};

@@ -117,7 +117,7 @@ impl Migration {
     pub fn replica<M: Memory>(&self, call: &Call<'_, M>, now: Micros) -> Option<ReplicaStatus> {
         let disk = self.disk?;
         let info = call.disk_info(disk)?;
-        let Moved::Replica { of, is_complete } = info.moved else { return None };
+        let Moved::Replica { of, is_complete, .. } = info.moved else { return None };
         let keeping = self.keeping.as_ref().filter(|keeping| keeping.is_complete);
         let until_us = keeping.and_then(|keeping| keeping.certain_until_us);
         // What is only about to be on record does not outlive a crash.
@@ -222,15 +222,19 @@ impl Migration {
                     (keeping.durable, keeping.seal) = (at, None);
                 }
             }
-            _ => match call.start_replica(now, &self.config, epoch, from) {
-                Ok((disk, job)) => {
-                    (self.receiving, self.lending, self.borrowing, self.keeping) = (None, None, None, None);
-                    self.trusts_replica = false;
-                    self.disk = Some(disk);
-                    self.recorded = Some((job, Recorded::Started { from, epoch, session, at }));
+            _ => {
+                match call.start_replica(now, &self.config, epoch, from, [session.incarnation, session.count])
+                {
+                    Ok((disk, job)) => {
+                        (self.receiving, self.lending, self.borrowing, self.keeping) =
+                            (None, None, None, None);
+                        self.trusts_replica = false;
+                        self.disk = Some(disk);
+                        self.recorded = Some((job, Recorded::Started { from, epoch, session, at }));
+                    }
+                    Err(error) => self.problem = Some(error),
                 }
-                Err(error) => self.problem = Some(error),
-            },
+            }
         }
     }
 

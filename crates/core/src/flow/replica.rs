@@ -39,8 +39,8 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
-    /// Starts a replica of a disk that another host owns under this epoch. What this host has of the disk becomes void.
-    /// When the job has ended, copies may be stored.
+    /// Starts a replica of a disk that another host owns under this epoch, in a session of the owner. What this host has
+    /// of the disk becomes void. When the job has ended, copies may be stored.
     ///
     /// # Errors
     /// This host owns the disk or has dirty blocks of it for another host, it has a job or had a higher epoch, or the
@@ -51,6 +51,7 @@ impl<M: Memory> Call<'_, M> {
         config: &DiskConfig,
         epoch: u64,
         of: HostId,
+        session: [u64; 2],
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
@@ -77,7 +78,7 @@ impl<M: Memory> Call<'_, M> {
         d.life.happened(Event::Replicate);
         d.life.passed_on(epoch);
         d.may_be_dirty = true;
-        d.moved = Moved::Replica { of, is_complete: false };
+        d.moved = Moved::Replica { of, session, is_complete: false };
         let version = self.change_record();
         Ok((disk, self.start_job(disk, JobKind::Record, Some(version))))
     }

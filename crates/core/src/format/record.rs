@@ -88,6 +88,9 @@ pub enum Moved {
     Replica {
         /// The owner.
         of: HostId,
+        /// The start of the owner, and the count of its replicas since: a later replica has a greater one. Zeros if an
+        /// earlier program started this one.
+        session: [u64; 2],
         /// The owner had told this host that everything flushed is here.
         is_complete: bool,
     },
@@ -202,7 +205,7 @@ fn moved_fields(moved: Moved) -> (u8, u64, u64) {
         Moved::Depends { on } => (4, on.0, 0),
         Moved::Overtaken { to } => (5, to.0, 0),
         Moved::Replicates { at } => (6, at.0, 0),
-        Moved::Replica { of, is_complete } => (7, of.0, u64::from(is_complete)),
+        Moved::Replica { of, is_complete, .. } => (7, of.0, u64::from(is_complete)),
     }
 }
 
@@ -216,7 +219,7 @@ fn moved_of(code: u8, host: u64, holder: u64) -> Option<Moved> {
         4 => Moved::Depends { on: host },
         5 => Moved::Overtaken { to: host },
         6 => Moved::Replicates { at: host },
-        7 => Moved::Replica { of: host, is_complete: holder == 1 },
+        7 => Moved::Replica { of: host, session: [0; 2], is_complete: holder == 1 },
         _ => return None,
     })
 }
@@ -277,6 +280,11 @@ impl PoolRecord {
             }
         }
         w.u64(self.crashed_seq).bytes(&self.stop.0);
+        for disk in self.disks.iter().flatten() {
+            if let Moved::Replica { session: [start, count], .. } = disk.moved {
+                w.u64(start).u64(count);
+            }
+        }
         let body = w.0;
         let mut out = Writer::default();
         out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, arena)).bytes(&body);
@@ -320,9 +328,14 @@ impl PoolRecord {
         for _ in 0..disks {
             record.disks.push(if r.flag()? { Some(Self::disk(&mut r)?) } else { None });
         }
-        // Records of earlier programs end here, or after the next field.
+        // Records of earlier programs end here, or after one of the next fields.
         record.crashed_seq = r.u64().unwrap_or(0);
         record.stop = Uuid(r.array().unwrap_or_default());
+        for disk in record.disks.iter_mut().flatten() {
+            if let Moved::Replica { session, .. } = &mut disk.moved {
+                *session = [r.u64().unwrap_or(0), r.u64().unwrap_or(0)];
+            }
+        }
         Some(record)
     }
 
@@ -361,9 +374,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_largest_record_round_trips() {
-        let disk = DiskRecord {
+    fn disk() -> DiskRecord {
+        DiskRecord {
             id: DiskId([3; 16]),
             sectors: 99,
             phase: 7,
@@ -376,7 +388,12 @@ mod tests {
             since_seq: 9,
             clean_seq: 11,
             moved: Moved::No,
-        };
+        }
+    }
+
+    #[test]
+    fn the_largest_record_round_trips() {
+        let disk = disk();
         let device =
             DeviceRecord { id: Uuid([1; 16]), segments: 8, prepared: 5, state: DeviceState::Retired };
         let states = [DeviceState::Active, DeviceState::Retired, DeviceState::Alone];
@@ -389,8 +406,8 @@ mod tests {
             Moved::Depends { on: to },
             Moved::Overtaken { to },
             Moved::Replicates { at: to },
-            Moved::Replica { of: to, is_complete: false },
-            Moved::Replica { of: to, is_complete: true },
+            Moved::Replica { of: to, session: [7 << 60, 3], is_complete: false },
+            Moved::Replica { of: to, session: [0, 0], is_complete: true },
         ];
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
@@ -414,17 +431,40 @@ mod tests {
         assert_eq!(PoolRecord::decode(&bytes, arena), Some(record));
         bytes[40] ^= 1;
         assert_eq!(PoolRecord::decode(&bytes, arena), None);
+        let moved = Moved::Replica { of: to, session: [1, 2], is_complete: true };
+        let disks = vec![Some(DiskRecord { moved, ..disk }); MAX_DISKS];
+        let devices = vec![Some(device); MAX_DEVICES];
+        let largest = PoolRecord { devices, disks, ..PoolRecord::default() };
+        assert_eq!(PoolRecord::decode(&largest.encode(arena), arena), Some(largest));
+    }
+
+    /// Its replicas count as older than none: it is not known which is the later one.
+    #[test]
+    fn a_record_of_an_earlier_program_has_no_sessions() {
+        let arena = ArenaId::first(Uuid([6; 16]));
+        let replica = |session| {
+            let moved = Moved::Replica { of: HostId(3), session, is_complete: true };
+            let disk = DiskRecord { moved, ..disk() };
+            PoolRecord { disks: vec![Some(disk)], ..PoolRecord::default() }
+        };
+        let bytes = shortened(replica([5, 6]).encode(arena), 16, arena);
+        assert_eq!(PoolRecord::decode(&bytes, arena), Some(replica([0; 2])));
+    }
+
+    /// Returns a record without its last bytes.
+    fn shortened(mut bytes: Vec<u8>, by: u32, arena: ArenaId) -> Vec<u8> {
+        let length = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) - by;
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        let crc = checksum(&bytes[HEADER_BYTES..][..length as usize], arena);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
     }
 
     #[test]
     fn a_record_of_an_earlier_program_names_no_stop() {
         let arena = ArenaId::first(Uuid([6; 16]));
         let record = PoolRecord { crashed_seq: 7, stop: Uuid([8; 16]), ..PoolRecord::default() };
-        let mut bytes = record.encode(arena);
-        let length = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) - 16;
-        bytes[8..12].copy_from_slice(&length.to_le_bytes());
-        let crc = checksum(&bytes[HEADER_BYTES..][..length as usize], arena);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let bytes = shortened(record.encode(arena), 16, arena);
         assert_eq!(PoolRecord::decode(&bytes, arena), Some(PoolRecord { stop: Uuid::default(), ..record }));
     }
 }

@@ -11,6 +11,7 @@ use crate::common::*;
 const SECTORS: u64 = 4096;
 const OWNER: HostId = HostId(1);
 const KEEPER: HostId = HostId(2);
+const SESSION: [u64; 2] = [6, 1];
 
 fn config() -> CoreConfig {
     CoreConfig { commit_blocks: 4, ..CoreConfig::default() }
@@ -224,7 +225,8 @@ fn a_block_that_rots_after_it_was_copied_stays_at_the_replica() {
 fn keeping() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let now = rig.now;
-    let (disk, job) = rig.core().start_replica(now, &lazy(), 5, OWNER).expect("the disk is not known");
+    let (disk, job) =
+        rig.core().start_replica(now, &lazy(), 5, OWNER, SESSION).expect("the disk is not known");
     rig.finish(job);
     rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
     keep(&mut rig, disk, 1, 3);
@@ -317,7 +319,7 @@ fn a_replica_is_not_written_to_the_origin_and_serves_nothing() {
     assert!(rig.origins[&disk].bytes.iter().all(|byte| *byte == OF_ORIGIN));
     assert!(rig.try_submit(disk, Op::Flush, 0, Vec::new()).is_err());
     let moved = rig.running().disk_info(disk).map(|info| info.moved);
-    assert_eq!(moved, Some(Moved::Replica { of: OWNER, is_complete: false }));
+    assert_eq!(moved, Some(Moved::Replica { of: OWNER, session: SESSION, is_complete: false }));
     assert_eq!(rig.running().replica_blocks(disk), 2);
 }
 
@@ -351,7 +353,7 @@ fn a_seal_flushes_no_origin() {
     rig.run_with(fate);
     rig.core().release(now, disk).expect("the disk is attached");
     rig.run_with(fate);
-    rig.core().start_replica(now, &lazy(), 5, OWNER).expect("the disk is released");
+    rig.core().start_replica(now, &lazy(), 5, OWNER, SESSION).expect("the disk is released");
     rig.run_with(fate);
     keep(&mut rig, disk, 1, 3);
     assert!(rig.log.iter().any(is_origin_flush), "the origin may hold volatile writes");
@@ -370,7 +372,8 @@ fn a_new_replica_starts_empty_and_an_ended_one_stays_away() {
     let now = rig.now;
     let job = rig.core().complete_replica(now, disk).expect("it is a replica");
     rig.finish(job);
-    let (again, job) = rig.core().start_replica(now, &lazy(), 5, OWNER).expect("the old one is replaced");
+    let (again, job) =
+        rig.core().start_replica(now, &lazy(), 5, OWNER, SESSION).expect("the old one is replaced");
     rig.finish(job);
     assert_eq!(again, disk);
     assert_eq!(rig.running().replica_blocks(disk), 0);

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_core::DiskInfo;
 use haversack_directory::View;
-use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, heed, is_void_under_any, may_yield};
+use haversack_migrate::{
+    HostRecord, KnownOwner, complete_replica, has_complete_replica, heed, is_void_under_any, may_yield,
+};
 use haversack_model::Micros;
 use haversack_model::random::Random;
 use haversack_ownership::Record;
@@ -47,6 +49,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         mode: None,
         is_taking: is_taking(owns, at, of),
         has_complete_replica: known.and_then(|(info, _)| has_complete_replica(&info)),
+        replica: known.and_then(|(info, _)| complete_replica(&info)),
         before: machines.hosts[at].known_before(of),
     }
 }
@@ -60,7 +63,9 @@ pub fn yield_to(
     by: usize,
     epoch: u64,
 ) -> Flow<Result<bool, ()>> {
-    if recorded(machines, at, of).is_some_and(|(info, dirty_blocks)| !may_yield(&info, dirty_blocks)) {
+    let theirs = recorded(machines, by, of).and_then(|(info, _)| complete_replica(&info));
+    let may = |(info, dirty_blocks): (DiskInfo, u64)| may_yield(&info, dirty_blocks, theirs);
+    if !recorded(machines, at, of).is_none_or(may) {
         return Ok(Err(()));
     }
     machines.hosts[at].remember(of, 0);

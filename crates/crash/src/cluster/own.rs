@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 
 use haversack_core::{Core, PeerLoss};
 use haversack_migrate::{
-    HostRecord, KnownOwner, ReplicaStatus, later_takeover, newest_epoch, objection, objection_of_peer,
-    objection_of_third, relies_on_epoch,
+    HostRecord, KnownOwner, ReplicaStatus, complete_replica, later_takeover, newest_epoch, objection,
+    objection_of_peer, objection_of_third, relies_on_epoch,
 };
 use haversack_model::{HostId, Micros};
 use haversack_ownership::{Record, forced_epoch, least_forced_epoch};
@@ -140,9 +140,10 @@ impl Own {
             return Err(Objection::Other(None));
         }
         let mine = record.epoch();
+        let replica = recorded(machines, self.at, self.of).and_then(|(info, _)| complete_replica(&info));
         for (answering, record) in answers {
             let objection = match depends {
-                None => objection(record),
+                None => objection(record, replica),
                 Some(peer) if peer == *answering => objection_of_peer(record, host_id(self.at)),
                 Some(_) => objection_of_third(record, mine),
             };
@@ -156,7 +157,7 @@ impl Own {
         let known = machines.hosts[self.at].known_before(self.of).map_or(0, |before| before.epoch);
         let is_suspect =
             |host: &usize| depends.is_none() && answers.iter().all(|(answering, _)| answering != host);
-        let notes = |(_, record): &&(usize, HostRecord)| objection(record).is_none();
+        let notes = |(_, record): &&(usize, HostRecord)| objection(record, replica).is_none();
         Ok(Plan {
             depends,
             suspects: self.others(machines).into_iter().filter(is_suspect).collect(),

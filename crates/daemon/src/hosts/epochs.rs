@@ -16,7 +16,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
-use haversack_migrate::{HostRecord, KnownOwner, has_complete_replica, is_void_under_any, may_yield};
+use haversack_migrate::{
+    HostRecord, KnownOwner, ReplicaAge, complete_replica, has_complete_replica, is_void_under_any, may_yield,
+};
 use haversack_model::{DiskId, HostId};
 
 use super::find::MAY_HAVE_IT;
@@ -121,6 +123,7 @@ impl Daemon {
         Ok(HostRecord {
             owner,
             has_complete_replica: disk.as_ref().and_then(|disk| has_complete_replica(&disk.info)),
+            replica: disk.as_ref().and_then(|disk| complete_replica(&disk.info)),
             dirty_blocks: disk.map_or(0, |disk| disk.dirty_blocks),
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
@@ -136,16 +139,23 @@ impl Daemon {
         }
     }
 
-    /// Records that another host takes a disk over. Returns once the pools have recorded it.
-    pub(super) fn yield_to(&self, host: HostId, id: DiskId, epoch: u64) -> Result<()> {
-        self.check_not_concerned(id)?;
+    /// Records that another host, which may have a complete replica of the disk, takes it over. Returns once the pools
+    /// have recorded it.
+    pub(super) fn yield_to(
+        &self,
+        host: HostId,
+        id: DiskId,
+        epoch: u64,
+        replica: Option<ReplicaAge>,
+    ) -> Result<()> {
+        self.check_not_concerned(id, replica)?;
         // The takeover may fail. The epochs of the current record are certain, so remember them.
         self.remember_record(id)?;
         // The note comes first: an attach that runs meanwhile checks the note once the pool knows the disk.
         self.state.note_taken_over([(id, host, epoch)])?;
         self.pools().try_for_each(|pool| {
             self.until_recorded(|| {
-                if let Err(granted) = self.check_not_concerned(id) {
+                if let Err(granted) = self.check_not_concerned(id, replica) {
                     self.state.forget_taken_over(id)?;
                     return Err(granted);
                 }
@@ -154,9 +164,9 @@ impl Daemon {
         })
     }
 
-    fn check_not_concerned(&self, id: DiskId) -> Result<()> {
+    fn check_not_concerned(&self, id: DiskId, theirs: Option<ReplicaAge>) -> Result<()> {
         match self.on_record(id)? {
-            Some((_, disk)) if !may_yield(&disk.info, disk.dirty_blocks) => {
+            Some((_, disk)) if !may_yield(&disk.info, disk.dirty_blocks, theirs) => {
                 Err(DaemonError::conflict("has it, or dirty blocks of it", "move it from there"))
             }
             _ => Ok(()),
@@ -431,7 +441,15 @@ mod tests {
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
-        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking, has_complete_replica: None, before: None }
+        HostRecord {
+            owner,
+            dirty_blocks: 0,
+            mode: None,
+            is_taking,
+            has_complete_replica: None,
+            replica: None,
+            before: None,
+        }
     }
 
     #[test]

@@ -20,8 +20,8 @@ use haversack_api::{Job, JobKind, KeptReplica, LastKnown, LostRange, OwnDisk, Ta
 use haversack_core::PeerLoss;
 use haversack_engine::TakeoverLoss;
 use haversack_migrate::{
-    HostRecord, later_takeover, newest_epoch, objection, objection_of_peer, objection_of_third,
-    relies_on_epoch,
+    HostRecord, ReplicaAge, complete_replica, later_takeover, newest_epoch, objection, objection_of_peer,
+    objection_of_third, relies_on_epoch,
 };
 use haversack_model::{DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership::{Record, forced_epoch};
@@ -70,6 +70,8 @@ struct Plan {
     loss: TakeoverLoss,
     /// The replica that this host has of the dead host's dirty blocks.
     replica: Option<KeptReplica>,
+    /// Which one that is, if it is complete.
+    complete_replica: Option<ReplicaAge>,
 }
 
 /// Marks a disk as being taken over until this is dropped.
@@ -213,8 +215,8 @@ fn may_be_void(disk: &str, by: Option<&str>, known_to: &str, dirty: u64) -> Daem
 
 /// Returns which hosts note a takeover before it happens. A third host with blocks of a former owner does not note it:
 /// it later learns of the new epoch from the host that takes the disk.
-fn noting(answers: &[(HostId, HostRecord)]) -> Vec<HostId> {
-    answers.iter().filter(|(_, record)| objection(record).is_none()).map(|(host, _)| *host).collect()
+fn noting(answers: &[(HostId, HostRecord)], mine: Option<ReplicaAge>) -> Vec<HostId> {
+    answers.iter().filter(|(_, record)| objection(record, mine).is_none()).map(|(host, _)| *host).collect()
 }
 
 impl Hosts {
@@ -280,7 +282,7 @@ impl Daemon {
         }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let epoch = forced_epoch(plan.epoch, now_s, hosts.me);
-        self.have_noted(hosts, disk, &plan.noting, epoch)?;
+        self.have_noted(hosts, disk, &plan, epoch)?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         // While the others were noting it, this host may have heard of another takeover.
         let is_owner = backend.migration_status(disk.id)?.is_some_and(|status| status.record.is_owner());
@@ -345,9 +347,10 @@ impl Daemon {
         }
         let answers = hosts.records_once(&asked, id)?;
         let mine = status.record.epoch();
+        let complete_replica = self.pool_with(id).and_then(|(_, here)| complete_replica(&here.info));
         for (answering, record) in &answers {
             let objection = match peer {
-                None => objection(record),
+                None => objection(record, complete_replica),
                 Some(peer) if peer == *answering => objection_of_peer(record, hosts.me),
                 Some(_) => objection_of_third(record, mine),
             };
@@ -367,10 +370,10 @@ impl Daemon {
         // If the host that had the disk is back and has nothing of it, another host has the disk, if any has.
         let dead = if is_living(&dead) { suspects.first().copied().unwrap_or(dead) } else { dead };
         let has_nothing = is_living(&dead);
-        let noting = noting(&answers);
+        let noting = noting(&answers, complete_replica);
         let loss = backend.takeover_loss(id)?;
         let replica = self.kept_replica(hosts, disk, newest_epoch(hosts.me, &answers).max(known))?;
-        Ok(Plan { dead, has_nothing, depends, suspects, noting, epoch, loss, replica })
+        Ok(Plan { dead, has_nothing, depends, suspects, noting, epoch, loss, replica, complete_replica })
     }
 
     /// Refuses to take a disk over if the dirty blocks that this host has of it, under the epoch `mine`, may be
@@ -519,8 +522,9 @@ impl Daemon {
     }
 
     /// Makes the living hosts note that this host takes the disk.
-    fn have_noted(&self, hosts: &Hosts, disk: &Disk, living: &[HostId], epoch: u64) -> Result<()> {
-        let answers = hosts.ask_now(living, disk.id, &Question::Yield { epoch });
+    fn have_noted(&self, hosts: &Hosts, disk: &Disk, plan: &Plan, epoch: u64) -> Result<()> {
+        let (living, replica) = (&plan.noting, plan.complete_replica);
+        let answers = hosts.ask_now(living, disk.id, &Question::Yield { epoch, replica });
         // Each host makes its note durable before it answers.
         let deadline = Instant::now() + RECORD_TIME + PATIENCE;
         for _ in living {

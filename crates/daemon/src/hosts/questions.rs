@@ -86,7 +86,15 @@ mod tests {
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
-        HostRecord { owner, dirty_blocks: 0, mode: None, is_taking, has_complete_replica: None, before: None }
+        HostRecord {
+            owner,
+            dirty_blocks: 0,
+            mode: None,
+            is_taking,
+            has_complete_replica: None,
+            replica: None,
+            before: None,
+        }
     }
 
     #[test]

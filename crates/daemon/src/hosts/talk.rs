@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, ExpectDisk};
-use haversack_migrate::HostRecord;
+use haversack_migrate::{HostRecord, ReplicaAge};
 use haversack_model::{DiskId, HostId};
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,9 @@ pub enum Question {
     Yield {
         /// The epoch under which it does.
         epoch: u64,
+        /// The complete replica that it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replica: Option<ReplicaAge>,
     },
 }
 
@@ -227,8 +230,8 @@ impl Daemon {
             Question::Learned { from } => self.learned_part(disk, from),
             Question::Measured { from } => self.measured_part(disk, from),
             Question::Record => self.record_of(disk).map_or_else(refuse, Answer::Record),
-            Question::Yield { epoch } => {
-                self.yield_to(from, disk, epoch).map_or_else(refuse, |()| Answer::Done)
+            Question::Yield { epoch, replica } => {
+                self.yield_to(from, disk, epoch, replica).map_or_else(refuse, |()| Answer::Done)
             }
             Question::Prepare { config, sectors } => {
                 self.prepare_for(from, disk, *config, sectors).map_or_else(refuse, |()| Answer::Done)

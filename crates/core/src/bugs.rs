@@ -193,8 +193,6 @@ pub enum Bug {
     VoidKept,
     /// A disk is taken over although a host that answers has a complete replica of it.
     YieldReplica,
-    /// A disk is taken over with an older replica than the one that a host that answers has.
-    YieldToOlder,
     /// A replica that was left behind on another host is not dropped when that host asks.
     LeaveReplica,
     /// A replica stays on a host that is being drained.
@@ -302,6 +300,6 @@ pub const OF_MIGRATION: &[Bug] = &[
 pub const OF_TAKEOVERS: &[Bug] = &[Bug::MissTakeover, Bug::TakeFromHolder, Bug::VoidKept];
 
 /// Mistakes of replicas among many hosts, that the simulator of a cluster with replicas must catch.
-pub const OF_PLACES: &[Bug] = &[Bug::YieldReplica, Bug::YieldToOlder, Bug::LeaveReplica, Bug::StayOnDrained];
+pub const OF_PLACES: &[Bug] = &[Bug::YieldReplica, Bug::LeaveReplica, Bug::StayOnDrained];
 
 haversack_model::bug_switch!(Bug);

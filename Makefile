@@ -55,16 +55,13 @@ run-cluster:
 stop:
 	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop
 
-# Everything is built before anything is timed. The end-to-end tests mostly wait, so the other tests and the simulators
-# run at the same time, at lower priorities.
+# What the end-to-end tests use is built before they run. They mostly wait, so the other tests and the simulators are built
+# and run at the same time, at lower priorities.
 test: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 	cargo deny check licenses bans sources
 	cargo test --workspace --release --lib --bins --tests --no-run
-	cargo test --release -p haversack-crash --features bug-zoo --test zoo --no-run
-	cargo build --release -p haversack-crash
 	+$(MAKE) --jobs 2 test-end-to-end test-simulations
 	@if [ -n "$(TRACES)" ]; then $(MAKE) test-traces; \
 	else echo "Not run: the known answers on real traces (make test TRACES=DIR)"; fi
@@ -77,6 +74,7 @@ test-end-to-end:
 test-crates:
 	nice -n 5 cargo test --workspace --release --lib --bins --test '[!ez]*' --test 'e[!2]*'
 	nice -n 5 cargo test --workspace --release --doc
+	RUSTDOCFLAGS="-D warnings" nice -n 5 cargo doc --release --workspace --no-deps
 
 test-simulations: test-crates
 	nice -n 19 cargo test --release -p haversack-crash --features bug-zoo --test zoo

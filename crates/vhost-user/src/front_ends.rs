@@ -95,11 +95,14 @@ impl FrontEnds {
         self.changed.notify_all();
     }
 
-    /// Admits a front end; `None` if none is admitted.
+    /// Admits a front end, once front ends are admitted; `None` if the service ends.
     pub fn admit(&self, socket: UnixStream) -> Option<FrontEndId> {
         let peer = peer(&socket);
         let mut state = self.state();
-        if state.stopping || state.closed > 0 {
+        while !state.stopping && state.closed > 0 {
+            state = self.wait(state);
+        }
+        if state.stopping {
             return None;
         }
         let id = state.next;

@@ -139,13 +139,11 @@ fn a_closed_disk_lets_no_front_end_in_until_it_is_open_again() {
             Err(_) => assert!(Instant::now() < deadline, "it stays in use"),
         }
     };
+    // The accepting thread already waits for this connection.
+    let mut early = UnixStream::connect(server.path()).unwrap();
     let path = server.path().to_owned();
-    // The accepting thread may already be accepting a connection, and closes it then. Later connections wait.
     let waiting = std::thread::spawn(move || {
         let ram = Ram::new();
-        while UnixStream::connect(&path)
-            .is_ok_and(|mut s| s.set_read_timeout(Some(LONG)).is_ok() && is_over(&mut s))
-        {}
         let mut client = Client::new(&path, &ram, 0);
         client.start(drivers(&ram), None);
         client.queues[0].run(driver::WRITE, 1, &[(BUFFERS, 512)])
@@ -156,8 +154,24 @@ fn a_closed_disk_lets_no_front_end_in_until_it_is_open_again() {
     drop(closed);
     std::thread::sleep(LONG);
     assert!(server.connected().is_empty(), "somebody else wants it closed");
+    early.set_read_timeout(Some(LONG)).unwrap();
+    assert!(!is_over(&mut early), "it was dropped instead of waiting");
     drop(twice);
     assert_eq!(waiting.join().unwrap(), 0);
+
+    // One that waits for a disk that is detached is refused.
+    drop(early);
+    let closed = loop {
+        match server.close_if_unused() {
+            Ok(closed) => break closed,
+            Err(_) => assert!(Instant::now() < deadline, "it stays in use"),
+        }
+    };
+    let mut late = UnixStream::connect(server.path()).unwrap();
+    drop(server);
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(is_over(&mut late));
+    drop(closed);
 }
 
 /// Longer than it takes to hang up.

@@ -226,7 +226,8 @@ pub struct DiskStatus {
     pub pool: String,
     /// State.
     pub state: DiskState,
-    /// Why the disk is not attached; or, if it is attached, why the helper of its origin is no longer restarted.
+    /// Why the disk is not attached; or, if it is attached, why it is not served, or why the helper of its
+    /// origin is no longer restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Size in bytes, 0 if not known yet.

@@ -4,7 +4,9 @@
 //! - The helper of an origin runs from before the disk is attached until it is detached.
 //! - A disk's recorded size is never reduced here: the space may hold a guest's data.
 //! - Attaching a configured or remembered disk is retried indefinitely. A disk requested through the API is
-//!   either attached or not when its job ends.
+//!   either attached or not when its job ends, even if the job panics.
+//! - A disk that its pool has keeps its handle, its lock and its helper: one that can be neither served nor detached
+//!   again is attached, with an error, until it is detached.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::helper::{self, CONFIRM_EVERY, Helper, HelperError, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
+use crate::part;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::rbd::watchers;
@@ -89,6 +92,30 @@ pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, 
     closed.map_err(|processes| processes.into_iter().map(in_use).collect())
 }
 
+/// Returns the error of a disk that its pool has although it cannot be served.
+fn unserved(name: &str, why: &DaemonError, stays: &DaemonError) -> DaemonError {
+    let what = format!(
+        "disk '{name}' is attached and not served: {why}; it cannot be detached either: {stays}; run 'haversack disk detach'"
+    );
+    DaemonError::conflict(what, "detach the disk, and attach it again")
+}
+
+/// An attach on request of the API. When it ends, even by a panic, a disk that is still attaching is as it was before.
+struct Requested {
+    daemon: Arc<Daemon>,
+    name: String,
+    disk: Arc<Disk>,
+    before: (Option<Arc<Disk>>, Option<RememberedDisk>),
+}
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        if self.disk.with(|inner| inner.state == DiskState::Attaching) {
+            self.daemon.undo_attach(&self.name, std::mem::take(&mut self.before));
+        }
+    }
+}
+
 /// How a disk is detached.
 #[derive(Clone, Copy)]
 struct DetachOptions {
@@ -112,20 +139,13 @@ impl Daemon {
         let before = (self.disk(&name).ok(), self.state.disks().remove(&name));
         let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
         self.insert_disk(&name, disk.clone())?;
-        let (daemon, name_too, before_too) = (self.clone(), name.clone(), before.clone());
-        let started = self.jobs.start(JobKind::Attach, &name, move |_| {
+        let requested = Requested { daemon: self.clone(), name: name.clone(), disk, before };
+        self.jobs.start(JobKind::Attach, &name, move |_| {
+            let Requested { daemon, disk, .. } = &requested;
             // Remember the disk first: if that fails, the disk must not be attached.
-            let end =
-                daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
-            if end.is_err() {
-                daemon.undo_attach(&name_too, before_too);
-            }
-            end
-        });
-        if started.is_err() {
-            self.undo_attach(&name, before);
-        }
-        started
+            daemon.remember(disk, true)?;
+            daemon.try_attach(disk, Attempt::Requested)
+        })
     }
 
     /// Restores the list entry and the remembered state that a disk had before a failed attach.
@@ -177,16 +197,13 @@ impl Daemon {
         let name = disk.config().name;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_attach(disk, Attempt::Lasting).and_then(|()| self.remember(disk, true))
-            {
-                Ok(()) => return,
-                Err(error) => error,
-            };
+            let attached = part::caught(|| self.try_attach(disk, Attempt::Lasting));
+            let Err(error) = attached.and_then(|()| self.remember(disk, true)) else { return };
             if !self.has(&name, disk) {
                 return;
             }
-            if disk.attached().is_ok() {
-                tracing::error!(disk = name, "attached, but cannot save the disk's state: {error}");
+            if disk.is_in_pool() {
+                tracing::error!(disk = name, "attached, but: {error}");
                 return;
             }
             tracing::warn!(disk = name, retry_s = pause.as_secs(), "not attached: {error}");
@@ -235,7 +252,7 @@ impl Daemon {
             .lock_store(pool, &config, disk.id, &origin, attempt == Attempt::Requested)
             .map_err(|error| self.or_who_took_it(&config.name, disk.id, error))?;
         let attached = self.attach_used(disk, &config, pool, &origin, attempt);
-        if attached.is_err() {
+        if attached.is_err() && !disk.is_in_pool() {
             self.undo_lock(pool, &config, disk.id, locked);
         }
         attached
@@ -252,8 +269,9 @@ impl Daemon {
     ) -> Result<()> {
         let is_outdated = self.is_outdated(config, disk.id, pool)?;
         let before = self.begin_use(config, disk.id, pool, is_outdated)?;
-        let attached = self.attach_locked(disk, config, pool, origin, (attempt, is_outdated));
-        if attached.is_err() && disk.attached().is_err() {
+        let attached =
+            part::caught(|| self.attach_locked(disk, config, pool, origin, (attempt, is_outdated)));
+        if attached.is_err() && !disk.is_in_pool() {
             self.undo_use(disk.id, pool, before);
         }
         attached
@@ -296,41 +314,30 @@ impl Daemon {
             true => KnownDisk { cached_bytes: 0, ..known },
             false => known,
         });
-        if is_outdated {
-            self.note_dropped(&config.name, disk.id, pool);
-        }
-        if let Err(error) = self.apply_taken_over(pool, disk.id) {
-            self.detach_again(pool, disk.id, handle, known)?;
-            return Err(error);
-        }
-        if moves.is_some()
-            && let Err(error) = self.state.note_agreed(disk.id, true)
-        {
-            tracing::warn!(
-                disk = config.name,
-                "the other hosts will be asked again at the next start: {error}"
-            );
-        }
-        self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
-        label(pool, config, disk.id, handle, sectors);
-        if let Some(hosts) = self.hosts() {
-            hosts.replicas.place(disk.id, replica);
-        }
-        let served = self.serve_vhost_user(config, handle, sectors);
-        let vhost_user = match served {
-            Ok(server) => server,
-            Err(error) => {
-                self.detach_again(pool, disk.id, handle, known)?;
-                return Err(error);
+        let served = part::caught(|| {
+            if is_outdated {
+                self.note_dropped(&config.name, disk.id, pool);
             }
+            self.serve(config, pool, (disk.id, handle), &spec)
+        });
+        let (vhost_user, error) = match served {
+            Ok(server) => (server, None),
+            Err(error) => match self.detach_again(pool, disk.id, handle, known) {
+                Ok(()) => return Err(error),
+                Err(stays) => (None, Some(unserved(&config.name, &error, &stays))),
+            },
         };
         disk.with(|inner| {
             (inner.state, inner.error, inner.handle, inner.sectors) =
-                (DiskState::Attached, None, Some(handle), sectors);
+                (DiskState::Attached, error.as_ref().map(ToString::to_string), Some(handle), sectors);
             self.policy.post(&config.pool, &config.name, News::Attached(Box::new(inner.config.clone())));
             (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
         });
+        if let Some(error) = error {
+            self.events.add("attach-failed", &config.name, error.to_string());
+            return Err(error);
+        }
         tracing::info!(
             disk = config.name,
             pool = config.pool,
@@ -348,6 +355,31 @@ impl Daemon {
             self.have_sent(disk)?;
         }
         Ok(())
+    }
+
+    /// Makes a disk ready for its guest, once its pool has it.
+    fn serve(
+        &self,
+        config: &DiskConfig,
+        pool: &Pool,
+        (id, handle): (DiskId, DiskHandle),
+        spec: &DiskSpec,
+    ) -> Result<Option<Box<dyn VhostUser>>> {
+        self.apply_taken_over(pool, id)?;
+        if spec.moves.is_some()
+            && let Err(error) = self.state.note_agreed(id, true)
+        {
+            tracing::warn!(
+                disk = config.name,
+                "the other hosts will be asked again at the next start: {error}"
+            );
+        }
+        self.resume_learned(&*pool.backend, &config.name, id, handle);
+        label(pool, config, id, handle, spec.config.sectors);
+        if let Some(hosts) = self.hosts() {
+            hosts.replicas.place(id, spec.moves.and_then(|moves| moves.replica));
+        }
+        self.serve_vhost_user(config, handle, spec.config.sectors)
     }
 
     /// Begins to attach a disk. Waits until its previous connections and jobs have ended: a detach does not wait for
@@ -391,6 +423,9 @@ impl Daemon {
     }
 
     /// Detaches a disk that cannot be served after all, and removes it from its pool if it was new there.
+    ///
+    /// # Errors
+    /// The pool still has it, attached.
     fn detach_again(
         &self,
         pool: &Pool,
@@ -402,10 +437,15 @@ impl Daemon {
         match known {
             // The blocks that it had before are still cached.
             Some(known) => drop(pool.known.locked().insert(id, KnownDisk { dirty_bytes: 0, ..known })),
-            None => {
-                wait(&pool.backend.forget(id, false, None)?)?;
-                pool.known.locked().remove(&id);
-            }
+            None => match pool
+                .backend
+                .forget(id, false, None)
+                .map_err(DaemonError::from)
+                .and_then(|job| wait(&job))
+            {
+                Ok(()) => drop(pool.known.locked().remove(&id)),
+                Err(error) => tracing::warn!(%id, "not attached, but its pool still knows it: {error}"),
+            },
         }
         Ok(())
     }

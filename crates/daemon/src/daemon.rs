@@ -91,7 +91,7 @@ pub struct DiskInner {
     pub config: DiskConfig,
     /// Its state.
     pub state: DiskState,
-    /// Why it is not attached.
+    /// Why it is not attached; or, if it is attached, why it is not served and has to be detached.
     pub error: Option<String>,
     /// Its pool's handle for it, while it is attached.
     pub handle: Option<DiskHandle>,
@@ -127,6 +127,11 @@ impl Disk {
     /// Returns its settings.
     pub fn config(&self) -> DiskConfig {
         self.with(|inner| inner.config.clone())
+    }
+
+    /// Returns whether its pool has it, in whatever state.
+    pub fn is_in_pool(&self) -> bool {
+        self.with(|inner| inner.handle.is_some())
     }
 
     /// Returns its pool's handle for it.

@@ -6,7 +6,6 @@
 //! - A job whose work panics has failed: nobody waits for it for ever.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -110,10 +109,6 @@ fn eta_s(progress: Progress, elapsed_s: f64) -> Option<f64> {
     (progress.done_blocks > 0).then(|| elapsed_s * left as f64 / progress.done_blocks as f64)
 }
 
-fn internal(what: &str) -> DaemonError {
-    DaemonError::conflict(format!("an internal error: {what}"), "see the daemon's log, and report it")
-}
-
 /// All jobs.
 #[derive(Default)]
 pub struct Jobs {
@@ -140,8 +135,7 @@ impl Jobs {
         let entry = self.add(kind, subject);
         let control = JobControl { entry: entry.clone() };
         let run = move || {
-            let end = catch_unwind(AssertUnwindSafe(|| work(&control)));
-            let error = end.unwrap_or_else(|panic| Err(internal(&part::text_of(&*panic)))).err();
+            let error = part::caught(|| work(&control)).err();
             let entry = &control.entry;
             if let Some(error) = &error {
                 tracing::warn!(job = entry.id, kind = ?entry.kind, subject = entry.subject, "job ended: {error}");

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use crate::error::{DaemonError, Result};
+
 /// How long a part rests after a panic.
 const AFTER_PANIC: Duration = Duration::from_secs(60);
 
@@ -31,8 +33,19 @@ impl Part {
     }
 }
 
+/// Runs work that other work waits for.
+///
+/// # Errors
+/// The work failed or panicked.
+pub fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let what = format!("an internal error: {}", text_of(&*panic));
+        Err(DaemonError::conflict(what, "see the daemon's log, and report it"))
+    })
+}
+
 /// Returns the message of a panic.
-pub fn text_of(panic: &(dyn Any + Send)) -> String {
+fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }

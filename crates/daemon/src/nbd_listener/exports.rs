@@ -34,7 +34,8 @@ impl Offered {
     }
 
     fn names(&self) -> Vec<String> {
-        let is_offered = |d: &mut DiskInner| d.state == DiskState::Attached && d.config.nbd;
+        let is_offered =
+            |d: &mut DiskInner| d.state == DiskState::Attached && d.error.is_none() && d.config.nbd;
         self.daemon
             .disks()
             .into_iter()

@@ -69,6 +69,42 @@ async fn an_attach_waits_for_what_is_still_ending_of_its_disk() {
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
 }
 
+/// A disk whose socket cannot be served.
+fn unserved() -> Value {
+    let mut disk = vm1();
+    disk["vhost_user"] = json!("/run/haversack/vm1.sock");
+    disk
+}
+
+#[tokio::test]
+async fn a_disk_that_is_neither_served_nor_detached_again_stays_attached_until_it_is_detached() {
+    let api = Api::new();
+    api.fake.fails_detach.store(true, Ordering::Relaxed);
+    let job = api.work("POST", "/v1/disks", unserved()).await;
+    assert_eq!(job["state"], "failed", "{job}");
+    let (_, disk) = api.call("GET", "/v1/disks/vm1", Value::Null).await;
+    assert_eq!(disk["state"], "attached", "{disk}");
+    assert!(disk["error"].as_str().unwrap().contains("haversack disk detach"), "{disk}");
+    assert!(api.daemon.state.disks()["vm1"].attached);
+    assert_eq!(api.call("POST", "/v1/disks", vm1()).await.0, 409);
+
+    api.fake.fails_detach.store(false, Ordering::Relaxed);
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1", Value::Null).await["state"], "done");
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    assert_eq!(api.fake.attached.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_attach_that_panics_is_undone() {
+    let api = Api::new();
+    api.fake.panics.store(true, Ordering::Relaxed);
+    let job = api.work("POST", "/v1/disks", unserved()).await;
+    assert!(job["error"].as_str().unwrap().contains("broken"), "{job}");
+    assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 404);
+    assert!(api.fake.attached.lock().unwrap().is_empty() && api.daemon.state.disks().is_empty());
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+}
+
 #[tokio::test]
 async fn a_take_over_that_was_noted_can_be_forgotten() {
     let api = Api::new();

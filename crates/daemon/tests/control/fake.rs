@@ -44,6 +44,10 @@ pub struct Fake {
     /// Attempts to attach that find the disk busy.
     pub busy: AtomicU16,
     pub modes: Mutex<Vec<WriteMode>>,
+    /// Jobs that detach a disk fail while this is set.
+    pub fails_detach: AtomicBool,
+    /// Serving a disk panics, instead of failing, while this is set.
+    pub panics: AtomicBool,
     /// Changes of modes do not end while this is set.
     pub holds_modes: Arc<AtomicBool>,
     pub attached: Mutex<Vec<DiskSnapshot>>,
@@ -244,6 +248,9 @@ impl Backend for Fake {
         if !accept_loss && !self.lost.lock().unwrap().is_empty() {
             return Err(JobError::DataLost.into());
         }
+        if self.fails_detach.load(Ordering::Relaxed) {
+            return Err(JobError::Origin.into());
+        }
         self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }
@@ -350,6 +357,7 @@ impl Backend for Fake {
         _: &Path,
         _: &VhostUserConfig,
     ) -> Result<Box<dyn VhostUser>> {
+        assert!(!self.panics.load(Ordering::Relaxed), "broken");
         Err(EngineError::Stopped("main".into()))
     }
 }

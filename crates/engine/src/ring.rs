@@ -6,7 +6,9 @@
 //!   buffers to their owner.
 //! - A transfer that the kernel cut short is continued here; callers see only end of file and errors.
 //! - Only the thread that created the ring uses it.
+//! - A kernel that takes no submissions before completions are taken gets both: see [`Ring::push`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use haversack_core::IoId;
 use haversack_model::{DeviceNo, DiskHandle};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::pacing::{PIECE_BYTES, Pacing};
 
@@ -193,6 +195,8 @@ impl InflightIo {
 /// See the module documentation.
 pub(crate) struct Ring {
     uring: IoUring,
+    /// Completions taken from the kernel to make room, before those that it still has.
+    reaped: VecDeque<cqueue::Entry>,
     /// Boxed: the kernel keeps addresses inside of them while the table grows.
     #[allow(clippy::vec_box)]
     inflight: Vec<Box<InflightIo>>,
@@ -219,6 +223,7 @@ impl Ring {
         let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
         Ok(Ring {
             uring,
+            reaped: VecDeque::new(),
             inflight: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
@@ -262,10 +267,22 @@ impl Ring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
+        self.push_by(entry, |uring| uring.submit());
+    }
+
+    /// Queues an entry; if there is no room, `submit` passes the queued ones to the kernel. Kernels before 5.19 refuse
+    /// that with EBUSY while completions wait for room in their queue, so completions are set aside first.
+    fn push_by(&mut self, entry: &squeue::Entry, mut submit: impl FnMut(&IoUring) -> io::Result<usize>) {
         // SAFETY: what the entry points to lives until the I/O has completed; see the module's invariants.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
-            self.submit();
+            let Err(error) = submit(&self.uring) else { continue };
+            assert!(is_passing(&error), "io_uring takes submissions: {error}");
+            self.reaped.extend(self.uring.completion());
         }
+    }
+
+    fn next_entry(&mut self) -> Option<cqueue::Entry> {
+        self.reaped.pop_front().or_else(|| self.uring.completion().next())
     }
 
     fn transfer(
@@ -379,7 +396,7 @@ impl Ring {
         let begin = std::time::Instant::now();
         while self.in_flight > 0 && begin.elapsed() < QUIESCE {
             self.wait(Some(Duration::from_millis(10)));
-            while let Some(completion) = self.uring.completion().next() {
+            while let Some(completion) = self.next_entry() {
                 self.in_flight -= usize::from(completion.user_data() != NOBODY);
             }
         }
@@ -402,6 +419,9 @@ impl Ring {
 
     /// Submits, then sleeps until an I/O completes or the timeout expires.
     pub fn wait(&mut self, time: Option<Duration>) {
+        if !self.reaped.is_empty() {
+            return self.submit();
+        }
         let submitter = self.uring.submitter();
         let result = match time {
             None => submitter.submit_and_wait(1),
@@ -421,7 +441,7 @@ impl Ring {
     /// Returns the next completion.
     pub fn completed(&mut self) -> Option<Completion> {
         loop {
-            let completion = self.uring.completion().next()?;
+            let completion = self.next_entry()?;
             if completion.user_data() == NOBODY {
                 continue;
             }
@@ -567,6 +587,53 @@ mod tests {
             assert!(!paced || completed.iter().position(is_short) < Some(IOS as usize));
             assert!(memory.iter().all(|memory| *memory == data) && short == data[..4096]);
         }
+    }
+
+    /// Waits for the completions of device I/Os numbered from 0, each once.
+    fn end_all(ring: &mut Ring, ios: u32) {
+        let mut left: Vec<u32> = (0..ios).collect();
+        while !left.is_empty() {
+            let Owner::Device { io, .. } = end(ring).0.owner else { unreachable!("nobody else") };
+            let at = left.iter().position(|left| *left == io.0);
+            left.swap_remove(at.expect("an I/O completes once"));
+        }
+        assert_eq!(ring.in_flight, 0);
+    }
+
+    /// As kernels before 5.19 do, submitting fails until some completions have been taken.
+    #[test]
+    fn a_kernel_that_wants_completions_to_be_taken_first_does_not_stop_the_ring() {
+        const DONE: u32 = 8;
+        let file = tempfile::tempfile().unwrap();
+        let mut ring = Ring::new().unwrap();
+        let flush = |ring: &mut Ring, io| {
+            ring.flush(Owner::Device { io: IoId(io), device: DeviceNo(0) }, file.as_raw_fd(), 0);
+        };
+        (0..DONE).for_each(|io| flush(&mut ring, io));
+        ring.uring.submit_and_wait(DONE as usize).unwrap();
+        (DONE..DONE + ENTRIES).for_each(|io| flush(&mut ring, io));
+
+        let last = DONE + ENTRIES;
+        let number = ring.take(
+            Owner::Device { io: IoId(last), device: DeviceNo(0) },
+            Kind::Flush,
+            file.as_raw_fd(),
+            0,
+        );
+        let entry = ring.inflight[number as usize].entry(number, &ring.fixed);
+        ring.in_flight += 1;
+        let mut refused = 0;
+        ring.push_by(&entry, |uring| {
+            // SAFETY: the test has no other view of the completions.
+            if unsafe { uring.completion_shared() }.is_empty() {
+                return uring.submit();
+            }
+            refused += 1;
+            assert!(refused < 10, "it spins");
+            Err(io::Error::from_raw_os_error(libc::EBUSY))
+        });
+        assert_eq!((refused, ring.reaped.len()), (1, DONE as usize));
+        end_all(&mut ring, last + 1);
     }
 
     #[test]

@@ -25,12 +25,19 @@ pub struct Rests {
     pub reports: f64,
     /// The minimum after such a move.
     pub least: Duration,
+    /// After a move that was made and that no disk of the VM has followed, since the VM is idle.
+    pub until_followed: Duration,
 }
 
 impl Default for Rests {
     fn default() -> Rests {
         let after_failure = Duration::from_secs(600);
-        Rests { after_failure, reports: 2.0, least: Duration::from_secs(1) }
+        Rests {
+            after_failure,
+            reports: 2.0,
+            least: Duration::from_secs(1),
+            until_followed: Duration::from_secs(3600),
+        }
     }
 }
 
@@ -97,10 +104,30 @@ pub enum Act {
 struct Beginning {
     order: Order,
     moved: Move,
+    /// Its disks, by identity, and the epochs under which the host that it leaves owns them.
+    owned: Vec<(String, u64)>,
     /// Intents that are not in the directory yet.
     intents: Vec<(String, IntentRecord)>,
     /// What the balancer has recorded about it.
     recorded: Option<MoveRecord>,
+}
+
+/// A VM that the program has moved. Some disks follow only when the VM writes.
+#[derive(Debug)]
+struct Made {
+    owned: Vec<(String, u64)>,
+    from: String,
+    until: Instant,
+}
+
+impl Made {
+    /// Returns whether the directory has all disks where they were when the move began.
+    fn is_followed_by_none(&self, view: &View) -> bool {
+        self.owned.iter().all(|(disk, epoch)| {
+            let record = view.disks.get(disk).map(|disk| &disk.record);
+            record.is_some_and(|record| record.host == self.from && record.epoch == *epoch)
+        })
+    }
 }
 
 /// See the module.
@@ -116,6 +143,8 @@ pub struct Mover {
     leadership: Option<Leadership>,
     /// VMs that are left alone, and until when.
     resting: HashMap<VmName, Instant>,
+    /// VMs that the program has moved, until one of their disks has followed.
+    made: HashMap<VmName, Made>,
     report_every_s: f64,
     beginning: Option<Beginning>,
 }
@@ -138,6 +167,7 @@ impl Mover {
             check_name,
             leadership: None,
             resting: HashMap::new(),
+            made: HashMap::new(),
             report_every_s: 0.0,
             beginning: None,
         }
@@ -178,6 +208,7 @@ impl Mover {
             observed.take_over(view, now);
         }
         self.resting.retain(|_, until| *until > now);
+        self.made.retain(|_, made| made.until > now && made.is_followed_by_none(view));
         Some(Act::Plan)
     }
 
@@ -213,7 +244,8 @@ impl Mover {
     fn may_begin(&self, moved: &Move, view: &View) -> bool {
         let from = view.hosts.get(&moved.from.0);
         let is_connected = from.is_some_and(|from| from.record.reaches.contains(&moved.to.0));
-        is_connected && !self.resting.contains_key(&moved.vm)
+        let rests = self.resting.contains_key(&moved.vm) || self.made.contains_key(&moved.vm);
+        is_connected && !rests
     }
 
     fn beginning(&self, moved: Move, view: &View) -> Beginning {
@@ -235,7 +267,9 @@ impl Mover {
             };
             Some((id.clone(), intent))
         };
-        let intents = disks.iter().rev().filter_map(|(id, _)| intent(id)).collect();
+        let intents: Vec<(String, IntentRecord)> =
+            disks.iter().rev().filter_map(|(id, _)| intent(id)).collect();
+        let owned = intents.iter().map(|(id, intent)| (id.clone(), intent.epoch)).collect();
         let order = Order {
             vm: moved.vm.0.clone(),
             from: moved.from.0.clone(),
@@ -243,7 +277,7 @@ impl Mover {
             disks: disks.into_iter().map(|(id, name)| OrderedDisk { name, id }).collect(),
             reason,
         };
-        Beginning { order, moved, intents, recorded: None }
+        Beginning { order, moved, owned, intents, recorded: None }
     }
 
     fn begin_next(&mut self, observed: &Observed, now: Instant) -> Option<Act> {
@@ -308,6 +342,11 @@ impl Mover {
         if !is_done {
             return self.give_up(now);
         }
+        if let Some(Beginning { order, moved, owned, .. }) = &self.beginning {
+            let until = now + self.rests.until_followed;
+            let made = Made { owned: owned.clone(), from: order.from.clone(), until };
+            self.made.insert(moved.vm.clone(), made);
+        }
         self.put_off(now);
     }
 
@@ -328,5 +367,76 @@ impl Mover {
 
     fn rest(&mut self, vm: VmName, time: Duration, now: Instant) {
         self.resting.insert(vm, now + time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_cluster::{Balancer, Settings};
+    use haversack_directory::DrainRecord;
+
+    use super::*;
+    use crate::samples::{add_disk, add_host, seen};
+
+    /// A cluster whose host alpha is drained, and the host that balances.
+    struct Scene {
+        view: View,
+        observed: Observed,
+        mover: Mover,
+        start: Instant,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let mut view = View::default();
+            for host in ["alpha", "beta"] {
+                add_host(&mut view, host, true);
+                let others = ["alpha", "beta"].map(String::from).into_iter().filter(|other| other != host);
+                view.hosts.get_mut(host).unwrap().record.reaches = others.collect();
+            }
+            add_disk(&mut view, "id", "vm1", None, "alpha");
+            view.drains.insert("alpha".into(), seen(DrainRecord::default()));
+            let start = Instant::now();
+            let observed = Observed::new(Balancer::new(Settings::default()).unwrap(), start);
+            let mover = Mover::new("beta", 1, Rests::default(), Duration::from_secs(60), |_| Ok(()));
+            Scene { view, observed, mover, start }
+        }
+
+        /// Runs a round. Returns whether the program was called; it says that it has moved the VM.
+        fn calls(&mut self, seconds: u64) -> bool {
+            let Scene { view, observed, mover, start } = self;
+            let now = *start + Duration::from_secs(seconds);
+            let mut act = mover.round(true);
+            while let Some(next) = act {
+                act = match next {
+                    Act::Lead => mover.led(Ok(Some(Leadership::since(0))), observed, view, now),
+                    Act::Plan => {
+                        let (balancer, now_us) = observed.balancer(now);
+                        let plan = balancer.plan(now_us, &snapshot::of(view));
+                        mover.planned(plan, observed, view, now)
+                    }
+                    Act::Begin { .. } => mover.began(Ok(()), observed, now),
+                    Act::HandOn { record, .. } => mover.handed_on(record, Ok(()), observed, now),
+                    Act::Call(_) => {
+                        mover.moved(true, now);
+                        return true;
+                    }
+                    Act::Refuse { .. } => unreachable!("the name is good"),
+                };
+            }
+            false
+        }
+    }
+
+    #[test]
+    fn the_program_is_not_called_again_for_a_vm_that_is_idle_at_its_destination() {
+        let mut scene = Scene::new();
+        assert!(scene.calls(0), "the host is drained");
+        assert!((1..3600).step_by(10).all(|seconds| !scene.calls(seconds)));
+        assert!(scene.calls(3600), "after an hour the VM may have come back");
+
+        // The VM has written at its destination, and comes back.
+        scene.view.disks.get_mut("id").unwrap().record.epoch += 2;
+        assert!(scene.calls(3630));
     }
 }

@@ -113,6 +113,7 @@ impl Daemon {
             after_failure: micros(times.failure_us),
             reports: 2.0,
             least: micros(times.report_us / 4),
+            until_followed: micros(6 * times.failure_us),
         };
         Daemon {
             host,

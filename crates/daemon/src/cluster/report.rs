@@ -179,10 +179,13 @@ fn place(daemon: &Daemon, hosts: Option<&Hosts>, disk: &DiskStatus, id: DiskId) 
 }
 
 /// Returns the host to which a disk of this host is moving. A disk that has been sent completely, and that neither a
-/// migration nor the balancer is moving, is not on its way: it only waits at the other host.
+/// migration nor the balancer is moving, is not on its way: it only waits at the other host, unless a hypervisor has opened
+/// it there. Then its VM may run there, idle.
 fn moving_to(daemon: &Daemon, hosts: &Hosts, name: &str, id: DiskId, status: &MoveStatus) -> Option<String> {
-    let to = hosts.name_of(status.to?);
-    let is_moved = daemon.jobs.is_running(JobKind::Migrate, name)
+    let to_host = status.to?;
+    let to = hosts.name_of(to_host);
+    let is_moved = hosts.may_be_at(id, to_host)
+        || daemon.jobs.is_running(JobKind::Migrate, name)
         || daemon.cluster().is_some_and(|cluster| cluster.proposed.is_moved_to(id, &to));
     Some(to).filter(|_| !status.is_ready || is_moved)
 }

@@ -21,8 +21,6 @@ use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 
-/// How long after a host's last request for a disk a hypervisor may still have the disk open there: three requests.
-const WANTED: Duration = Duration::from_secs(15);
 /// How long the other host has to attach the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a host that was connected may be disconnected before it has answered.
@@ -252,7 +250,7 @@ impl Daemon {
     pub(super) fn send_to(&self, host: HostId, id: DiskId) -> Result<()> {
         let hosts = self.hosts_or_error()?;
         let (name, disk) = self.by_id(id)?;
-        hosts.note_wanted(id, host);
+        hosts.wanted.locked().note(id, host, Instant::now());
         let handle = disk.attached()?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         let status = backend.migration_status(id)?;
@@ -283,7 +281,7 @@ impl Daemon {
         let (name, disk) = self.by_id(id)?;
         if let Some(hosts) = self.hosts() {
             hosts.aborted.locked().remove(&(id, host));
-            hosts.wanted.locked().remove(&(id, host));
+            hosts.wanted.locked().forget(id, host);
         }
         let backend = &self.pool(&disk.config().pool)?.backend;
         let is_sent = backend.migration_status(id)?.is_some_and(|status| status.to == Some(host));
@@ -321,15 +319,14 @@ impl Hosts {
         }
     }
 
-    fn note_wanted(&self, disk: DiskId, by: HostId) {
-        let mut wanted = self.wanted.locked();
-        wanted.retain(|_, at| at.elapsed() < WANTED);
-        wanted.insert((disk, by), Instant::now());
-    }
-
     /// Whether a host has recently requested a disk, because a hypervisor there has opened the disk.
     pub(crate) fn is_wanted(&self, disk: DiskId, by: HostId) -> bool {
-        self.wanted.locked().get(&(disk, by)).is_some_and(|at| at.elapsed() < WANTED)
+        self.wanted.locked().is_wanted(disk, by, Instant::now())
+    }
+
+    /// Whether the VM of a disk may have moved to a host, and not have written there yet.
+    pub(crate) fn may_be_at(&self, disk: DiskId, host: HostId) -> bool {
+        self.wanted.locked().may_be_there(disk, host, Instant::now())
     }
 }
 

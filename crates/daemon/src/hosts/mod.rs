@@ -28,6 +28,7 @@ mod questions;
 pub(crate) mod replicas;
 mod talk;
 mod waits;
+mod wanted;
 mod witness;
 mod workers;
 
@@ -55,6 +56,7 @@ use self::epochs::LastHeard;
 use self::lending::{BorrowConfig, LendConfig, Lending};
 use self::replicas::Replicas;
 use self::talk::WaitingTable;
+use self::wanted::Wanted;
 use self::workers::Workers;
 use crate::daemon::Daemon;
 use crate::locked::Locked;
@@ -89,7 +91,7 @@ pub struct Hosts {
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
     /// When each host last requested that a disk be sent to it.
-    wanted: Mutex<HashMap<(DiskId, HostId), Instant>>,
+    wanted: Mutex<Wanted>,
     /// Disks whose running migration is to end because its move was given up, not because the operator has aborted it.
     given_up: Mutex<HashSet<DiskId>>,
     /// When migrations are cancelled unless the programs that drive them keep them alive.

@@ -35,6 +35,8 @@ pub struct Status {
     /// How often everything had to be read, since the history was not there: at the start, after a compaction while
     /// etcd was away, from another etcd.
     pub full_reads: u64,
+    /// How often etcd was another one than before, or was restored from an older copy.
+    pub other_histories: u64,
     /// Leases that have ended while this host was running.
     pub lost_leases: u64,
     /// Keys written.
@@ -78,6 +80,7 @@ struct State {
     conflicts: Vec<Conflict>,
     connections: u64,
     full_reads: u64,
+    other_histories: u64,
     lost_leases: u64,
     writes: u64,
     skipped_reports: u64,
@@ -102,6 +105,7 @@ impl Shared {
             conflicts: Vec::new(),
             connections: 0,
             full_reads: 0,
+            other_histories: 0,
             lost_leases: 0,
             writes: 0,
             skipped_reports: 0,
@@ -149,6 +153,7 @@ impl Shared {
             conflicts: state.conflicts.clone(),
             connections: state.connections,
             full_reads: state.full_reads,
+            other_histories: state.other_histories,
             lost_leases: state.lost_leases,
             writes: state.writes,
             skipped_reports: state.skipped_reports,
@@ -208,11 +213,13 @@ impl Shared {
         lock(&self.state).heard = Some(at);
     }
 
-    /// Records that everything was read from this etcd cluster.
-    pub fn read(&self, at: Instant, cluster: Option<u64>) {
+    /// Records that everything was read from this etcd cluster. `is_other`: what was known before is not part of its
+    /// history.
+    pub fn read(&self, at: Instant, cluster: Option<u64>, is_other: bool) {
         let mut state = lock(&self.state);
         (state.heard, state.cluster) = (Some(at), cluster);
         state.full_reads += 1;
+        state.other_histories += u64::from(is_other);
     }
 
     pub fn cluster(&self) -> Option<u64> {

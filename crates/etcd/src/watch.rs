@@ -151,9 +151,11 @@ async fn read_all(shared: &Shared, calls: &mut Client, endpoint: &str) -> Result
     let at = Instant::now();
     tracing::debug!(endpoint, keys = all.len(), revision, "the directory was read");
     let mut view = shared.lock_view();
+    let is_same = cluster.is_some_and(|cluster| view.is_of(shared.cluster(), cluster, revision));
+    let is_other = view.revision > 0 && !is_same;
     Arc::make_mut(&mut view).replace(all.iter().filter_map(|kv| found(kv, at)), revision, at);
     // Do this before the view is unlocked, so that no reader sees one without the other.
-    shared.read(at, cluster);
+    shared.read(at, cluster, is_other);
     Ok(())
 }
 

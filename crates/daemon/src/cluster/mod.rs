@@ -76,7 +76,7 @@ pub fn connect(
         directory,
         observed: Mutex::new(Observed::new(balancer, Instant::now())),
         intents: Mutex::new(intents),
-        proposed: Proposed::default(),
+        proposed: Proposed::new(abandoned_after),
         is_report_due: AtomicBool::new(false),
     });
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use haversack_api::JobKind;
-use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership};
+use haversack_directory::{DirectoryError, IntentRecord, Key, Leadership, Seen, View};
 use haversack_link::host_id;
 use haversack_model::DiskId;
 use haversack_moves::{Claimed, claim};
@@ -23,42 +23,69 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 const ORDERED: &str = "an operator's order";
 
 /// The balancer's moves of this host's disks that have not ended, by the id of the disk.
-#[derive(Default)]
-pub struct Proposed(Mutex<HashMap<String, ProposedMove>>);
+pub struct Proposed {
+    moves: Mutex<HashMap<String, ProposedMove>>,
+    /// How long nobody must have driven a move for it to count as abandoned.
+    abandoned_after: Duration,
+}
 
+#[derive(Clone)]
 struct ProposedMove {
     /// The name of the disk.
     name: String,
     to: String,
     /// When the directory last had the move.
     seen: Instant,
+    /// Which history of etcd had it, see [`haversack_etcd::Status::other_histories`].
+    history: u64,
+    /// When certainly nothing drives it any more; none if that is not known.
+    ends: Option<Instant>,
 }
 
 impl Proposed {
+    pub fn new(abandoned_after: Duration) -> Proposed {
+        Proposed { moves: Mutex::default(), abandoned_after }
+    }
+
     /// Records that the directory has a move of a disk of this host. An operator's move is not recorded: it ends only
     /// on the operator's request.
-    fn note(&self, disk: &str, intent: &IntentRecord) {
-        if intent.is_ordered {
-            self.0.locked().remove(disk);
-        } else {
-            let (name, to) = (intent.name.clone(), intent.to.clone());
-            self.0.locked().insert(disk.into(), ProposedMove { name, to, seen: Instant::now() });
+    fn note(&self, disk: &str, intent: &Seen<IntentRecord>, history: u64, now: Instant) {
+        let IntentRecord { name, to, is_ordered, most_ms, .. } = &intent.record;
+        if *is_ordered {
+            return self.forget(disk);
         }
+        let most = most_ms.map(Duration::from_millis);
+        let ends = most.and_then(|most| intent.at.checked_add(most)?.checked_add(self.abandoned_after));
+        let proposed = ProposedMove { name: name.clone(), to: to.clone(), seen: now, history, ends };
+        self.moves.locked().insert(disk.into(), proposed);
+    }
+
+    /// Returns the moves that have ended: those that the directory does not have any more. If etcd has lost its data,
+    /// that says nothing: such a move ends when nothing can drive it any more.
+    fn ended(&self, view: &View, history: u64, now: Instant) -> Vec<(String, ProposedMove)> {
+        let has_ended = |disk: &str, proposed: &ProposedMove| {
+            let is_removed = proposed.history == history || proposed.ends.is_some_and(|ends| now >= ends);
+            let is_missing = now.saturating_duration_since(proposed.seen) >= GIVEN_UP;
+            !view.intents.contains_key(disk) && is_missing && is_removed
+        };
+        let moves = self.moves.locked();
+        let ended = moves.iter().filter(|(disk, proposed)| has_ended(disk, proposed));
+        ended.map(|(disk, proposed)| (disk.clone(), proposed.clone())).collect()
     }
 
     /// Forgets a move of a disk: the operator moves it.
     fn forget(&self, disk: &str) {
-        self.0.locked().remove(disk);
+        self.moves.locked().remove(disk);
     }
 
     /// Whether the balancer moves a disk to the host `to`.
     pub(super) fn is_moved_to(&self, disk: DiskId, to: &str) -> bool {
-        self.0.locked().get(&disk.to_string()).is_some_and(|proposed| proposed.to == to)
+        self.moves.locked().get(&disk.to_string()).is_some_and(|proposed| proposed.to == to)
     }
 
     /// Marks all moves as seen now: while the directory is unreachable, no move counts as missing from it.
     fn see_again(&self) {
-        self.0.locked().values_mut().for_each(|proposed| proposed.seen = Instant::now());
+        self.moves.locked().values_mut().for_each(|proposed| proposed.seen = Instant::now());
     }
 }
 
@@ -103,10 +130,12 @@ impl Daemon {
     ) -> Result<Option<Driven<'_>>> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
         let (directory, disk, to) = (&cluster.directory, id.to_string(), to.to_ascii_lowercase());
-        match claim(&directory.view(), &disk, &to) {
+        let (history, view) = (directory.status().other_histories, directory.view());
+        match claim(&view, &disk, &to) {
             Claimed::Free => cluster.proposed.forget(&disk),
-            Claimed::Same(intent) => {
-                cluster.proposed.note(&disk, intent);
+            Claimed::Same(_) => {
+                let intent = &view.intents[&disk];
+                cluster.proposed.note(&disk, intent, history, Instant::now());
                 return Ok(None);
             }
             Claimed::Elsewhere(intent) => {
@@ -194,23 +223,23 @@ impl Cluster {
             self.proposed.see_again();
             return;
         }
-        let (view, me) = (self.directory.view(), self.directory.name());
+        // Asked before the view: if the data is lost in between, the next look knows.
+        let history = self.directory.status().other_histories;
+        let (view, me, now) = (self.directory.view(), self.directory.name(), Instant::now());
         for (disk, intent) in view.intents.iter().filter(|(_, intent)| intent.record.from == me) {
-            self.proposed.note(disk, &intent.record);
+            self.proposed.note(disk, intent, history, now);
         }
-        self.proposed.0.locked().retain(|disk, proposed| {
-            if view.intents.contains_key(disk) || proposed.seen.elapsed() < GIVEN_UP {
-                return true;
-            }
-            give_up(daemon, proposed).unwrap_or_else(|error| {
-                tracing::debug!(
+        for (disk, proposed) in self.proposed.ended(&view, history, now) {
+            match give_up(daemon, &proposed) {
+                Ok(true) => {}
+                Ok(false) => self.proposed.forget(&disk),
+                Err(error) => tracing::debug!(
                     disk = proposed.name,
                     to = proposed.to,
                     "cannot determine whether the disk is still being sent, trying again: {error}"
-                );
-                true
-            })
-        });
+                ),
+            }
+        }
     }
 }
 
@@ -231,4 +260,56 @@ fn give_up(daemon: &Daemon, proposed: &ProposedMove) -> Result<bool> {
     daemon.give_up_migration(&proposed.name)?;
     tracing::info!(disk = proposed.name, to = proposed.to, "the move was given up: the disk stays here");
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Duration = Duration::from_secs(60);
+    const ABANDONED: Duration = Duration::from_secs(40);
+
+    /// Returns after how many seconds a move that a directory has lost has ended, if within a day. The history that has
+    /// the data is number 0.
+    fn ends_after(most: Option<Duration>, history: u64) -> Option<u64> {
+        let (proposed, start) = (Proposed::new(ABANDONED), Instant::now());
+        let intent = IntentRecord {
+            name: "vm1".into(),
+            from: "alpha".into(),
+            epoch: 1,
+            to: "beta".into(),
+            by: "gamma".into(),
+            instance: 1,
+            reason: "a test".into(),
+            is_ordered: false,
+            most_ms: most.map(|most| most.as_millis() as u64),
+        };
+        let intent = Seen { record: intent, created: 1, revision: 1, lease: 0, at: start };
+        proposed.note("id", &intent, 0, start);
+        let mut seconds = 0..86_400;
+        seconds
+            .find(|s| !proposed.ended(&View::default(), history, start + Duration::from_secs(*s)).is_empty())
+    }
+
+    #[test]
+    fn a_move_that_was_removed_ends_soon_and_one_that_etcd_has_lost_goes_on() {
+        assert_eq!(ends_after(Some(MOST), 0), Some(5), "it was removed");
+        assert_eq!(ends_after(Some(MOST), 1), Some(100), "its program may still run");
+        assert_eq!(ends_after(None, 1), None, "nobody knows how long its program runs");
+    }
+
+    #[test]
+    fn a_move_that_an_operator_orders_is_not_given_up() {
+        let (proposed, now) = (Proposed::new(ABANDONED), Instant::now());
+        let intent = |is_ordered| {
+            let record = serde_json::from_value(serde_json::json!({
+                "name": "vm1", "from": "alpha", "epoch": 1, "to": "beta", "by": "alpha", "instance": 1, "reason": "",
+                "is_ordered": is_ordered,
+            }));
+            Seen { record: record.unwrap(), created: 1, revision: 1, lease: 0, at: now }
+        };
+        proposed.note("id", &intent(false), 0, now);
+        proposed.note("id", &intent(true), 0, now);
+        assert!(proposed.ended(&View::default(), 0, now + Duration::from_secs(100)).is_empty());
+    }
 }

@@ -94,8 +94,7 @@ impl Daemon {
         let _intent = self.begin_intent(&config.name, disk.id, to_name, epoch)?;
         let prepared = prepare(hosts, disk, (to, to_name), control);
         if control.is_cancelled() {
-            hosts.note_cancelled(disk.id, to);
-            return Err(EngineError::Job(JobError::Cancelled).into());
+            return Err(cancelled(&config.name, hosts.note_cancelled(disk.id, to)));
         }
         prepared?;
         self.save_learned(&**backend, &config.name, disk.id, handle, true);
@@ -115,11 +114,15 @@ impl Daemon {
             }
             let is_left = hosts.is_left(disk.id);
             if control.is_cancelled() || is_left {
-                hosts.note_cancelled(disk.id, to);
+                let is_given_up = hosts.note_cancelled(disk.id, to);
                 backend.stop_migration(handle)?;
-                let why = if is_left { ": the program that moves its VM has not been heard of" } else { "" };
+                let why = match (is_given_up, is_left) {
+                    (true, _) => ": the balancer's move of its VM was given up",
+                    (false, true) => ": the program that moves its VM has not been heard of",
+                    (false, false) => "",
+                };
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'{why}"));
-                return Err(EngineError::Job(JobError::Cancelled).into());
+                return Err(cancelled(&config.name, is_given_up));
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -312,11 +315,13 @@ impl Daemon {
 
 impl Hosts {
     /// Remembers that the move of a disk was cancelled, so that requests of the destination do not start it again,
-    /// unless the move was only given up.
-    fn note_cancelled(&self, disk: DiskId, to: HostId) {
-        if !self.given_up.locked().remove(&disk) {
+    /// unless the move was only given up. Returns whether it was.
+    fn note_cancelled(&self, disk: DiskId, to: HostId) -> bool {
+        let is_given_up = self.given_up.locked().remove(&disk);
+        if !is_given_up {
             self.aborted.locked().insert((disk, to));
         }
+        is_given_up
     }
 
     /// Whether a host has recently requested a disk, because a hypervisor there has opened the disk.
@@ -328,6 +333,16 @@ impl Hosts {
     pub(crate) fn may_be_at(&self, disk: DiskId, host: HostId) -> bool {
         self.wanted.locked().may_be_there(disk, host, Instant::now())
     }
+}
+
+/// Returns the error of a cancelled migration. `is_given_up`: it ended together with the balancer's move of the disk to the
+/// same host. A program of the balancer cannot be told from an operator who runs the same command.
+fn cancelled(name: &str, is_given_up: bool) -> DaemonError {
+    if !is_given_up {
+        return EngineError::Job(JobError::Cancelled).into();
+    }
+    let what = format!("the balancer was moving disk '{name}' to the same host, and has given that move up");
+    DaemonError::conflict(what, "start the migration again if the disk is to move nevertheless")
 }
 
 /// Waits for the end of an attach that is under way, as at the start of a daemon.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use haversack_model::DiskHandle;
 use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
 
+use super::wire::Wire;
 use crate::arena::ArenaHandle;
 use crate::config::TlsFiles;
 use crate::reactor::Reactor;
@@ -26,6 +27,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub connected: Connected,
+    /// To see whether the server's host still answers, if it is another host.
+    pub wire: Option<Wire>,
 }
 
 /// A server to connect to.
@@ -86,9 +89,11 @@ fn connect(server: &Server) -> io::Result<Connection> {
             let stream = connect_tcp(host, *port)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            greet(server, stream, host, &mut negotiation, |stream| {
+            let wire = Some(Wire::watch(&stream)?);
+            let greeted = greet(server, stream, host, &mut negotiation, |stream| {
                 stream.set_read_timeout(None).and(stream.set_write_timeout(None))
-            })
+            })?;
+            Ok(Connection { wire, ..greeted })
         }
         Transport::Unix { socket } => {
             let stream = UnixStream::connect(socket)?;
@@ -110,7 +115,7 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
 ) -> io::Result<Connection> {
     if let Some(connected) = negotiate(&mut stream, negotiation)? {
         without_timeouts(&stream)?;
-        return Ok(Connection { socket: stream.into(), connected });
+        return Ok(Connection { socket: stream.into(), connected, wire: None });
     }
     let host = server.uri.tls_hostname.as_deref().unwrap_or(host);
     let verify = server.uri.tls_verify_peer.unwrap_or(true);
@@ -121,7 +126,8 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     let connected = negotiate(&mut stream, negotiation)
         .map_err(tls::hung_up)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
-    Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into(), ())?, connected })
+    let socket = tls_pump::start(stream.conn.into(), stream.sock.into(), ())?;
+    Ok(Connection { socket, connected, wire: None })
 }
 
 /// Connects, retrying for some time; gives up at once if retrying cannot help, as with wrong certificates.

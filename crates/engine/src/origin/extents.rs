@@ -254,7 +254,7 @@ impl Asked {
         let uri = uri.parse().map_err(|error| bad(origin, error))?;
         let server = Server { uri, tls: tls.clone(), context };
         let connection = connector::connect_within(&server, PATIENCE).map_err(|error| bad(origin, error))?;
-        let Connection { socket, connected } = connection;
+        let Connection { socket, connected, .. } = connection;
         if let Some(context) = context.filter(|_| connected.context_id.is_none()) {
             let why = format!(
                 "its server does not offer {context}, so it does not tell which data is the base's; start QEMU's NBD server \

@@ -13,6 +13,7 @@ use haversack_nbd::{
 
 use super::OriginContext;
 use super::connector::Connection;
+use super::wire::Wire;
 use crate::ring::{Owner, Ring};
 
 /// The most requests in flight on a connection.
@@ -50,6 +51,7 @@ enum Payload {
 /// See the module documentation.
 pub(super) struct Link {
     socket: OwnedFd,
+    wire: Option<Wire>,
     connected: Connected,
     session: ClientSession,
     parts: Vec<Option<Part>>,
@@ -89,9 +91,10 @@ fn zeroes(length: u32) -> impl Iterator<Item = libc::iovec> {
 
 impl Link {
     pub fn new(connection: Connection) -> Link {
-        let Connection { socket, connected } = connection;
+        let Connection { socket, connected, wire } = connection;
         Link {
             socket,
+            wire,
             session: ClientSession::new(&connected, SLOTS),
             connected,
             parts: vec![None; SLOTS],
@@ -142,6 +145,16 @@ impl Link {
     /// Returns whether every request has its reply.
     pub fn is_idle(&self) -> bool {
         self.parts.iter().all(Option::is_none) && self.done.is_empty()
+    }
+
+    /// Returns whether requests wait for a host that may have been cut off.
+    pub fn needs_watch(&self) -> bool {
+        self.wire.is_some() && self.over.is_none() && !self.is_idle()
+    }
+
+    /// Returns whether the server's host no longer answers.
+    pub fn is_cut(&self) -> bool {
+        self.wire.as_ref().is_some_and(Wire::is_cut)
     }
 
     pub fn features(&self) -> TransmissionFlags {

@@ -11,6 +11,7 @@ mod file_lock;
 mod link;
 mod nbd;
 mod offline_nbd;
+mod wire;
 
 pub(crate) use self::borrowed::{BorrowedOrigin, Port};
 pub use self::extents::{Descent, Layers};

@@ -16,6 +16,7 @@
 //!   refused soon, since the cache takes its data.
 //! - A server that says it is shutting down counts as gone: an answer that says so counts as no answer, and the
 //!   connection ends.
+//! - A connection whose other host no longer answers at all ends, even if others work: requests on it would wait.
 //! - A server reports an export's size once for each connection. When the disk has grown, each connection is
 //!   replaced. The new one is made before the old one is closed, so a server that has gone away is noticed.
 
@@ -44,6 +45,9 @@ const MOST_PART_BYTES: u64 = 1 << 20;
 const DOUBT_US: Micros = 1_000_000;
 /// How long a request that must be durable waits if there is no connection.
 const REFUSE_AFTER_US: Micros = 1_000_000;
+
+/// How often connections with requests are checked for whether the other host still answers.
+const LOOK_EVERY_US: Micros = 1_000_000;
 
 /// A request in progress.
 struct Job {
@@ -115,6 +119,8 @@ pub(crate) struct NbdOrigin {
     wanted: Sender<usize>,
     arrived: Receiver<std::result::Result<Connection, String>>,
     told_away: bool,
+    /// When connections are checked next.
+    next_look_us: Micros,
     of_cleaner: Durability,
     of_guest: Durability,
     closing: bool,
@@ -173,6 +179,7 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &ArenaHandle) -> 
             wanted,
             arrived,
             told_away: false,
+            next_look_us: 0,
             of_cleaner: Durability::default(),
             of_guest: Durability::default(),
             closing: false,
@@ -438,6 +445,17 @@ impl NbdOrigin {
         }
     }
 
+    /// Ends connections to a host that no longer answers.
+    fn end_cut(&mut self, context: &OriginContext<'_>) {
+        if context.now < self.next_look_us {
+            return;
+        }
+        self.next_look_us = context.now + LOOK_EVERY_US;
+        for link in self.links.iter_mut().flatten().filter(|link| link.needs_watch() && link.is_cut()) {
+            link.hang_up("the server's host does not answer");
+        }
+    }
+
     /// Gives up requests that have timed out. If one is on a connection, that connection is closed first.
     fn give_up_old(&mut self, context: &mut OriginContext<'_>) {
         for number in 0..self.jobs.len() as u32 {
@@ -519,6 +537,7 @@ impl Origin for NbdOrigin {
 
     fn tick(&mut self, context: &mut OriginContext<'_>) {
         self.take_arrivals(context);
+        self.end_cut(context);
         self.give_up_old(context);
     }
 
@@ -526,7 +545,9 @@ impl Origin for NbdOrigin {
         // If a part has failed, the others still have to be answered in time. What was given up waits only for the end
         // of its connection.
         let waits = |job: &&Job| !matches!(job.failed, Some(IoFailure::Gone));
-        self.jobs.iter().flatten().filter(waits).map(|job| self.deadline_us(&job.request)).min()
+        let deadlines = self.jobs.iter().flatten().filter(waits).map(|job| self.deadline_us(&job.request));
+        let is_watched = self.links.iter().flatten().any(Link::needs_watch);
+        deadlines.chain(is_watched.then_some(self.next_look_us)).min()
     }
 
     fn is_up(&self) -> bool {
@@ -555,10 +576,11 @@ mod tests {
 
     use haversack_core::IoId;
     use haversack_model::{ArenaNo, DiskId, DiskNo};
-    use haversack_nbd::{BlockSize, Connected};
+    use haversack_nbd::{BlockSize, Connected, REQUEST_BYTES};
 
+    use super::super::wire::{self, Wire};
     use super::*;
-    use crate::ring::Ring;
+    use crate::ring::{Owner, Ring};
 
     const WAIT_US: Micros = 1000;
 
@@ -577,6 +599,7 @@ mod tests {
             wanted: channel().0,
             arrived,
             told_away: false,
+            next_look_us: 0,
             of_cleaner: Durability::default(),
             of_guest: Durability::default(),
             closing: false,
@@ -584,26 +607,46 @@ mod tests {
         (origin, arrivals)
     }
 
-    fn tick(origin: &mut NbdOrigin, ring: &mut Ring, now: Micros) {
+    fn with_context(ring: &mut Ring, now: Micros, call: impl FnOnce(&mut OriginContext<'_>)) {
         let (mut answers, mut events) = (Vec::new(), Vec::new());
         let (disk, id) = (DiskHandle::new(ArenaNo(0), DiskNo(0), 1), DiskId([1; 16]));
-        origin.tick(&mut OriginContext { ring, disk, id, now, answers: &mut answers, events: &mut events });
+        call(&mut OriginContext { ring, disk, id, now, answers: &mut answers, events: &mut events });
         assert!(answers.is_empty());
     }
 
-    #[test]
-    fn a_connection_that_comes_after_the_detach_is_not_used() {
-        let (mut origin, arrivals) = away();
-        let (socket, mut theirs) = UnixStream::pair().unwrap();
-        let connected = Connected {
+    fn tick(origin: &mut NbdOrigin, ring: &mut Ring, now: Micros) {
+        with_context(ring, now, |context| origin.tick(context));
+    }
+
+    fn connected() -> Connected {
+        Connected {
             size_bytes: 1 << 20,
             flags: TransmissionFlags::HAS_FLAGS,
             block_size: BlockSize::CLIENT_DEFAULT,
             structured_replies: false,
             context_id: None,
             tls: false,
-        };
-        arrivals.send(Ok(Connection { socket: socket.into(), connected })).unwrap();
+        }
+    }
+
+    fn read(len_bytes: u64) -> OriginRequest {
+        OriginRequest {
+            io: IoId(1),
+            op: OriginOp::Read,
+            writer: Writer::Guest,
+            durable: false,
+            offset_bytes: 0,
+            len_bytes,
+            iovecs: Vec::new(),
+            started_us: 0,
+        }
+    }
+
+    #[test]
+    fn a_connection_that_comes_after_the_detach_is_not_used() {
+        let (mut origin, arrivals) = away();
+        let (socket, mut theirs) = UnixStream::pair().unwrap();
+        arrivals.send(Ok(Connection { socket: socket.into(), connected: connected(), wire: None })).unwrap();
         origin.closing = true;
         tick(&mut origin, &mut Ring::new().unwrap(), 0);
         assert!(origin.is_closed(), "nothing ends it, so the disk can never be attached again");
@@ -613,21 +656,42 @@ mod tests {
     #[test]
     fn a_request_of_which_a_part_has_failed_is_given_up_in_time() {
         let (mut origin, _arrivals) = away();
-        let request = OriginRequest {
-            io: IoId(1),
-            op: OriginOp::Read,
-            writer: Writer::Guest,
-            durable: false,
-            offset_bytes: 0,
-            len_bytes: 2 * MOST_PART_BYTES,
-            iovecs: Vec::new(),
-            started_us: 0,
-        };
-        let number = origin.take_job(request);
+        let number = origin.take_job(read(2 * MOST_PART_BYTES));
         let job = origin.job(number);
         (job.next_bytes, job.outstanding, job.failed) = (2 * MOST_PART_BYTES, 1, Some(IoFailure::Error));
         assert_eq!(origin.next_wakeup(), Some(WAIT_US), "the other part is not answered yet");
         tick(&mut origin, &mut Ring::new().unwrap(), WAIT_US);
         assert_eq!(origin.next_wakeup(), None, "it waits for the end of its connection");
+    }
+
+    #[test]
+    fn a_request_on_a_cut_connection_is_repeated_on_another() {
+        let (mut origin, arrivals) = away();
+        (origin.wait_us, origin.wanted) = (Micros::MAX / 2, channel().0);
+        let mut ring = Ring::new().unwrap();
+        let (ours, cut) = wire::tests::pair();
+        wire::tests::cut(&cut);
+        let wire = Some(Wire::watch_for(&ours, Duration::from_millis(500)).unwrap());
+        arrivals.send(Ok(Connection { socket: ours.into(), connected: connected(), wire })).unwrap();
+        tick(&mut origin, &mut ring, 0);
+        with_context(&mut ring, 0, |context| origin.start(context, read(4096)));
+        let (socket, mut good) = UnixStream::pair().unwrap();
+        arrivals.send(Ok(Connection { socket: socket.into(), connected: connected(), wire: None })).unwrap();
+        tick(&mut origin, &mut ring, 0);
+
+        let mut now = 0;
+        assert!(origin.next_wakeup() <= Some(LOOK_EVERY_US));
+        while origin.links.iter().flatten().count() == 2 {
+            now += LOOK_EVERY_US;
+            assert!(now < 1000 * LOOK_EVERY_US, "the request waits");
+            ring.wait(Some(Duration::from_millis(20)));
+            while let Some(completion) = ring.completed() {
+                let Owner::Origin { token, .. } = completion.owner else { unreachable!("nobody else") };
+                with_context(&mut ring, now, |context| origin.completed(context, token, completion));
+            }
+            tick(&mut origin, &mut ring, now);
+        }
+        ring.submit();
+        std::io::Read::read_exact(&mut good, &mut [0; REQUEST_BYTES]).unwrap();
     }
 }

@@ -6,7 +6,7 @@
 //!   buffers to their owner.
 //! - A transfer that the kernel cut short is continued here; callers see only end of file and errors.
 //! - Only the thread that created the ring uses it.
-//! - A kernel that takes no submissions before completions are taken gets both: see [`Ring::push`].
+//! - Completions that are taken early, to make room for submissions, are reported before later ones.
 
 use std::collections::VecDeque;
 use std::io;

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::sync::Arc;
 
 use common::hosts::{Host, Network};
 use common::*;
@@ -50,21 +51,26 @@ fn read_blocks(guest: &mut Client, from: u64, to: u64) {
 /// blocks that were used once.
 struct Pair {
     shared: Place,
+    network: Arc<Network>,
     _places: [Place; 2],
     a: Host,
     b: Host,
     at_a: DiskHandle,
     at_b: DiskHandle,
-    _guest: Client,
+    guest: Option<Client>,
 }
 
 impl Pair {
     fn new(fetched_a_period: Option<u32>) -> Pair {
+        Pair::with(fetched_a_period, Method::PreCopy)
+    }
+
+    fn with(fetched_a_period: Option<u32>, usual: Method) -> Pair {
         let (shared, places) = (Place::new("methods"), [Place::new("methods-a"), Place::new("methods-b")]);
         let network = Network::new(false, 0);
         let mut hosts = [0, 1].map(|at| Host::new(&places[at], at as u64 + 1, &network));
         for host in &mut hosts {
-            host.fetched_a_period = fetched_a_period;
+            (host.fetched_a_period, host.method) = (fetched_a_period, usual);
             host.kill();
             host.start();
         }
@@ -78,7 +84,12 @@ impl Pair {
         read_blocks(&mut guest, HOT, END);
         read_blocks(&mut guest, HOT, COLD);
         guest.flush();
-        Pair { shared, _places: places, a, b, at_a, at_b, _guest: guest }
+        Pair { shared, network, _places: places, a, b, at_a, at_b, guest: Some(guest) }
+    }
+
+    fn stop_guest(&mut self) {
+        drop(self.guest.take());
+        wait_until("the guest is gone", || !status(&self.a).is_guest_here);
     }
 
     /// The guest moves, and then overwrites some blocks that are dirty, and some that are clean, on the other host.
@@ -164,6 +175,25 @@ fn stop_copy_has_everything_there_before_the_guest() {
     assert!(copies >= BLOCKS / 4, "{copies}");
     assert_eq!(stats(&pair.b).late_blocks, 0);
     pair.check(&mut moved);
+}
+
+/// The guest waits for copies that do not come, and the operator aborts the move.
+#[test]
+fn stop_copy_that_is_aborted_does_not_start_again() {
+    let mut pair = Pair::with(None, Method::StopCopy);
+    pair.stop_guest();
+    pair.network.fill(true);
+    let mut moved = Client::new(&pair.b.handle(), pair.at_b, BYTES);
+    let guest = std::thread::spawn(move || {
+        moved.write(HOT + 80, 16, 2);
+        moved.write(80, 4, 2);
+        moved
+    });
+    wait_until("the copying begins", || status(&pair.a).progress.copies_left > 0);
+    assert!(!guest.is_finished());
+    assert!(pair.a.handle().arena(pair.at_a).stop_migration(pair.at_a).unwrap());
+    wait_until("the guest is served", || guest.is_finished());
+    pair.check(&mut guest.join().unwrap());
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl Migration {
             return Ok(());
         }
         self.end(call, now);
+        self.skips_copies = false;
         if !self.is_attached_here(call) {
             return Err(ManageError::NotAttached(self.config.id));
         }
@@ -72,8 +73,10 @@ impl Migration {
         Ok(())
     }
 
-    /// Aborts the move that [`Migration::begin`] started. Returns false if there was none.
+    /// Aborts the move that [`Migration::begin`] started, or the copying for a host whose guest waits for the disk.
+    /// Returns false if there was neither. That host gets the disk without the copies: its guest runs there.
     pub fn end<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        self.skips_copies |= self.asker.is_some() && self.method().plan().ahead == Ahead::Stopped;
         self.stop_sending(call, now);
         (self.passes, self.asker) = (None, None);
         if self.ownership.record().is_owner() {
@@ -84,7 +87,7 @@ impl Migration {
 
     /// The guest is back: ends everything that is allowed only while it is stopped.
     pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
-        self.asker = None;
+        (self.asker, self.skips_copies) = (None, false);
         if let Some(disk) = self.disk {
             call.end_settling(disk);
         }
@@ -186,7 +189,7 @@ impl Migration {
             return false;
         }
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return true };
-        if plan.ahead == Ahead::Stopped {
+        if plan.ahead == Ahead::Stopped && !self.skips_copies {
             let is_sent_there = self.sending.as_ref().is_some_and(|sending| sending.to == to);
             if !is_sent_there || self.passes.is_none() {
                 self.stop_sending(call, now);

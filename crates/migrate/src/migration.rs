@@ -142,6 +142,8 @@ pub struct Migration {
     pub(crate) method: Option<Method>,
     /// A host that waits until the disk may be released, and the cleaning that this waits for.
     pub(crate) asker: Option<Asker>,
+    /// The move was aborted while that host waited for copies: the disk is released without them.
+    pub(crate) skips_copies: bool,
     pub(crate) cleaning: Option<JobId>,
     /// Blocks that were to be fetched only when needed are fetched now.
     pub(crate) fetches_rest: bool,
@@ -238,6 +240,7 @@ impl Migration {
             usual_method: Method::default(),
             method: None,
             asker: None,
+            skips_copies: false,
             cleaning: None,
             fetches_rest: false,
             destination: None,

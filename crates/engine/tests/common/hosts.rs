@@ -21,6 +21,7 @@ pub struct Network {
     late: Mutex<(Random, Vec<Letter>)>,
     faults: bool,
     is_cut: AtomicBool,
+    is_full: AtomicBool,
     refused_reads: AtomicU32,
 }
 
@@ -33,6 +34,7 @@ impl Network {
             late,
             faults,
             is_cut: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             refused_reads: AtomicU32::new(0),
         })
     }
@@ -40,6 +42,15 @@ impl Network {
     /// Drops all messages, or stops dropping them.
     pub fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Release);
+    }
+
+    /// Has no room for copies, or has room again.
+    pub fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Release);
+    }
+
+    fn room(&self) -> usize {
+        if self.is_full.load(Ordering::Acquire) { 0 } else { usize::MAX }
     }
 
     /// Returns how many reads for another host were refused because too much was being read for it.
@@ -84,6 +95,8 @@ pub struct Host {
     pub settings: PoolSettings,
     network: Arc<Network>,
     starts: u64,
+    /// The method of moves that name none, from its next start on.
+    pub method: Method,
     /// What it may fetch in a period, at its next start.
     pub fetched_a_period: Option<u32>,
 }
@@ -98,6 +111,7 @@ impl Host {
             network: network.clone(),
             starts: 0,
             fetched_a_period: None,
+            method: Method::PreCopy,
         };
         host.start();
         host
@@ -107,13 +121,13 @@ impl Host {
     pub fn start(&mut self) {
         self.starts += 1;
         let (open, _) = start(&self.settings);
-        let (me, network) = (self.id, self.network.clone());
+        let (me, network, same) = (self.id, self.network.clone(), self.network.clone());
         let host = HostSettings {
             me,
             incarnation: self.starts << 32,
-            method: Method::PreCopy,
+            method: self.method,
             fetched_a_period: self.fetched_a_period,
-            room: Arc::new(|_| usize::MAX),
+            room: Arc::new(move |_| same.room()),
             send: Arc::new(move |to, disk, message| network.send((me, to, disk, message))),
         };
         open.handle().join_hosts(&host).unwrap();

@@ -5,9 +5,9 @@ mod common;
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{EngineEvent, MoveStatus, OriginSpec, TakeoverLoss};
+use haversack_engine::{DiskSpec, EngineEvent, MoveStatus, Moves, OriginSpec, TakeoverLoss};
 use haversack_migrate::Method;
-use haversack_model::{DiskHandle, DiskId, SectorNo};
+use haversack_model::{ArenaNo, DiskHandle, DiskId, SectorNo};
 use haversack_nbd::{Command, CommandFlags};
 use haversack_ownership::Record;
 
@@ -109,6 +109,51 @@ fn a_restarted_host_keeps_what_it_has() {
     assert!(!a.handle().overtaken(DISK, b.id, FORCED).unwrap());
     wait_until("it knows", || a.handle().overtaken(DISK, b.id, FORCED).unwrap());
     assert!(a.handle().recorded_disk(DISK).unwrap().unwrap().dirty_blocks > 0, "they are kept");
+}
+
+/// The host that needs blocks of another one has lost what was dirty on its own devices. Only that loss is accepted.
+#[test]
+fn a_loss_that_is_accepted_does_not_cost_what_the_other_host_still_has() {
+    let places = ["takeover", "takeover-a", "takeover-b"].map(Place::new);
+    let network = Network::new(false, 0);
+    let (a, mut b) = (Host::new(&places[1], 1, &network), Host::new(&places[2], 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&places[0]), None);
+    let at_b = b.attach(DISK_MIB, origin(&places[0]), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS / 2, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    // The other host has nothing of this block.
+    guest.write(SECTORS / 2, 8, 2);
+    network.cut(true);
+    let held = a.handle().recorded_disk(DISK).unwrap().unwrap().dirty_blocks;
+    assert!(held > 0, "nothing is left to lose");
+    guest.flush();
+    drop(guest);
+    b.kill();
+    b.settings.void_arenas = vec![ArenaNo(0)];
+    b.start();
+    b.settings.void_arenas.clear();
+    network.cut(false);
+    let at_b = b.attach(DISK_MIB, origin(&places[0]), None);
+    wait_until("the loss is known", || status(&b).problem.is_some());
+    assert_eq!(a.handle().recorded_disk(DISK).unwrap().unwrap().dirty_blocks, held, "they are kept");
+
+    b.handle().arena(at_b).detach(at_b, true).unwrap().wait().unwrap();
+    let moves = Some(Moves::default());
+    let spec = DiskSpec { accept_loss: true, moves, ..spec(1, DISK_MIB, origin(&places[0])) };
+    let (at_b, job) = b.handle().attach(spec).unwrap();
+    job.wait().unwrap();
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    assert!(guest.read(SECTORS / 2, 8) == patterns(SECTORS / 2, 8, 0), "what the origin has");
+    let has = |guest: &mut Client, sector, version| guest.read(sector, 8) == patterns(sector, 8, version);
+    let kept = (0..SECTORS / 2).step_by(8).filter(|sector| has(&mut guest, *sector, 1)).count();
+    assert!(kept as u64 >= held, "{kept} of {held} blocks");
+    wait_until(
+        "nothing is left there",
+        || matches!(status(&b).record, Record::Owner { peers, .. } if peers.is_empty()),
+    );
 }
 
 /// A host that waits for a disk takes it from its dead owner, and the owner comes back.

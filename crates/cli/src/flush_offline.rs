@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
+use crate::offline;
 use crate::output::{self, Style, counted};
 use crate::place;
 use crate::run::ask;
@@ -48,6 +49,7 @@ impl Found {
             "size_bytes": self.report.sectors * SECTOR_BYTES as u64,
             "dirty_bytes": self.dirty_bytes(),
             "owned": self.report.owned,
+            "moved": offline::moved(self.report.moved),
             "damaged": self.report.damaged,
             "origin": self.label.as_ref().map(|label| label.place.clone()),
         })
@@ -82,6 +84,9 @@ fn list(disks: &[Found], as_json: bool) -> Result<()> {
         let (name, id) = (disk.name(), disk.report.id);
         text +=
             &format!("{name:<20} {id:<36} {size:>10} {:>10}  {origin}\n", Size(disk.dirty_bytes()).rounded());
+        if let Some(moved) = offline::moved(disk.report.moved) {
+            text += &format!("  {moved}\n");
+        }
     }
     output::print(as_json, &disks.iter().map(Found::json).collect::<Vec<_>>(), &text)
 }
@@ -94,6 +99,7 @@ fn flush(
     style: Style,
 ) -> Result<()> {
     let disk = find(wanted, disks)?;
+    disk.report.check_owner().map_err(failed)?;
     let name = disk.name();
     let uri = origin_of(arguments, disk)?;
     let origin = origin(&uri, &arguments.tls)?;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use haversack_core::Moved;
 use haversack_core::offline::ranges;
 use haversack_engine::pool::{self, CheckReport, Formatting, Shape};
 use serde_json::json;
@@ -84,8 +85,8 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
         .iter()
         .map(|d| {
             json!({
-                "id": d.id.to_string(), "sectors": d.sectors, "owned": d.owned, "epoch": d.epoch, "damaged": d.damaged,
-                "cached_blocks": d.cached_blocks, "dirty_blocks": d.dirty_blocks.len(), "bad_blocks": d.bad_blocks.len(),
+                "id": d.id.to_string(), "sectors": d.sectors, "owned": d.owned, "epoch": d.epoch,
+                "moved": moved(d.moved), "damaged": d.damaged, "cached_blocks": d.cached_blocks, "dirty_blocks": d.dirty_blocks.len(), "bad_blocks": d.bad_blocks.len(),
                 "bad": ranges(&d.bad_blocks)
             })
         })
@@ -100,6 +101,20 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
     let is_bad =
         report.damaged_segments > 0 || report.disks.iter().any(|d| d.damaged || !d.bad_blocks.is_empty());
     if is_bad { Err(CliError::Damaged) } else { Ok(()) }
+}
+
+/// Describes what remains of a disk's last migration, as its host has recorded it.
+pub fn moved(moved: Moved) -> Option<String> {
+    Some(match moved {
+        Moved::No => return None,
+        Moved::Away { to, .. } => format!("moved to host {to}"),
+        Moved::Peer { to } => format!("moved to host {to}, which needs dirty blocks from here"),
+        Moved::Depends { on } => format!("needs dirty blocks of host {on}"),
+        Moved::Replicates { at } => format!("may have a replica on host {at}"),
+        Moved::Replica { of, is_complete: true, .. } => format!("complete replica of host {of}"),
+        Moved::Replica { of, .. } => format!("incomplete replica of host {of}"),
+        Moved::Overtaken { to } => format!("taken over by host {to}"),
+    })
 }
 
 fn text_of(report: &CheckReport) -> String {
@@ -120,6 +135,9 @@ fn text_of(report: &CheckReport) -> String {
             counted(d.cached_blocks, "block"),
             d.damaged
         );
+        if let Some(moved) = moved(d.moved) {
+            out += &format!("    {moved}\n");
+        }
         if bad > 0 {
             out += &format!("    bad: {}\n", ranges(&d.bad_blocks));
         }

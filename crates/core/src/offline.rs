@@ -5,17 +5,17 @@
 //! only the daemon died, open the pool with its staging area instead.
 //!
 //! Invariants
-//! - A disk's dirty blocks are written only if this host owns it, and only if it is certain that every one of
-//!   them is known in its newest version.
+//! - A disk's dirty blocks are written only if this host owns it, no other host has dirty blocks of it that this one
+//!   has to fetch, and it is certain that every one of them is known in its newest version.
 //! - Dirty blocks count as clean only after all of them are at the origin and the origin was flushed. Until
 //!   then the pool is unchanged.
 
-use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, HostId, Uuid};
 
 use crate::checksum;
 use crate::disk::{Disk, runs};
 use crate::error::PoolError;
-use crate::format::record::{Damage, DiskRecord};
+use crate::format::record::{Damage, DiskRecord, Moved};
 use crate::media::{IoFailure, Media, OriginMedia};
 use crate::pool;
 use crate::recover::entries::{self, Recovered};
@@ -66,6 +66,8 @@ pub struct DiskReport {
     pub owned: bool,
     /// The ownership epoch.
     pub epoch: u64,
+    /// What remains of its last migration.
+    pub moved: Moved,
     /// Dirty blocks of it may have been lost.
     pub damaged: bool,
     /// Its blocks on flash.
@@ -74,6 +76,16 @@ pub struct DiskReport {
     pub dirty_blocks: Vec<BlockNo>,
     /// Blocks whose data was read and does not match its checksum, in order; only from a thorough check.
     pub bad_blocks: Vec<BlockNo>,
+}
+
+impl DiskReport {
+    /// Checks that its dirty blocks may be written to the origin, as far as it depends on other hosts.
+    ///
+    /// # Errors
+    /// See [`OfflineError`].
+    pub fn check_owner(&self) -> Result<(), OfflineError> {
+        check_owner(self.id, (self.owned, self.epoch), self.moved)
+    }
 }
 
 /// Why an offline operation on a disk was refused or failed.
@@ -94,6 +106,16 @@ pub enum OfflineError {
         disk: DiskId,
         /// The epoch on record.
         epoch: u64,
+    },
+    /// This host owns the disk, and another one has dirty blocks of it, some of which may be older than those here.
+    #[error(
+        "host {on}, which owned disk {disk} before, has dirty blocks of it, and could later write them over newer data: start haversackd with these devices under the name of their host, so that it fetches those blocks or, if host {on} is permanently dead, gives them up with 'haversack disk own'"
+    )]
+    DependsOnHost {
+        /// The disk.
+        disk: DiskId,
+        /// That host.
+        on: HostId,
     },
     /// The disk has dirty blocks and was not named for their destruction.
     #[error("disk {disk} has {dirty_blocks} dirty blocks; flush it first, or name the disk to destroy them")]
@@ -249,6 +271,7 @@ pub fn check(media: &mut dyn Media, thorough: bool) -> Result<CheckReport, PoolE
             sectors: record.sectors,
             owned: record.owned,
             epoch: record.epoch,
+            moved: record.moved,
             damaged: record.damage != Damage::None || r.damaged.contains(&disk),
             cached_blocks: slots.len() as u64,
             dirty_blocks: slots.iter().filter(|s| s.1.dirty()).map(|s| s.1.block()).collect(),
@@ -262,6 +285,14 @@ fn find(pool: &Pool, id: DiskId) -> Result<(DiskNo, DiskRecord), OfflineError> {
     let disks = pool.record.disks.iter().enumerate();
     let found = disks.filter_map(|(at, d)| d.map(|d| (DiskNo(at as u16), d))).find(|(_, d)| d.id == id);
     found.ok_or(OfflineError::NoSuchDisk(id))
+}
+
+fn check_owner(disk: DiskId, (owned, epoch): (bool, u64), moved: Moved) -> Result<(), OfflineError> {
+    match moved {
+        _ if !owned => Err(OfflineError::NotOwner { disk, epoch }),
+        Moved::Depends { on } => Err(OfflineError::DependsOnHost { disk, on }),
+        _ => Ok(()),
+    }
 }
 
 /// Whether every dirty block of a disk is known, in its newest version.
@@ -285,9 +316,7 @@ pub fn flush_disk(
 ) -> Result<u64, OfflineError> {
     let (pool, r) = load(media)?;
     let (disk, record) = find(&pool, id)?;
-    if !record.owned {
-        return Err(OfflineError::NotOwner { disk: id, epoch: record.epoch });
-    }
+    check_owner(id, (record.owned, record.epoch), record.moved)?;
     if !is_certain(&pool, &r, disk, &record) {
         return Err(OfflineError::Damaged(id));
     }

@@ -3,8 +3,8 @@
 
 use crate::common::{Origin, Rig, Shelf, disk_id, memory};
 use haversack_core::offline::{self, FlushProgress, OfflineError};
-use haversack_core::{CoreConfig, DiskConfig};
-use haversack_model::{BlockNo, DeviceNo, SECTOR_BYTES, WriteMode};
+use haversack_core::{CoreConfig, DiskConfig, Moved};
+use haversack_model::{BlockNo, DeviceNo, HostId, SECTOR_BYTES, WriteMode};
 
 const SECTORS: u64 = 4096;
 
@@ -210,6 +210,30 @@ fn a_released_disk_is_not_written() {
     let error = flush(&mut shelf, &mut origin).0;
     assert_eq!(error, Err(OfflineError::NotOwner { disk: disk_id(0), epoch: 1 }));
     assert_eq!(origin.writes, 0);
+}
+
+/// The previous owner may later be made the owner again, and would write its older blocks over what was saved.
+#[test]
+fn a_disk_that_needs_blocks_of_another_host_is_not_written() {
+    let there = HostId(9);
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.core().expect_disk(0, &DiskConfig::new(disk_id(0), SECTORS)).expect("it is not known");
+    rig.origins.insert(disk, Origin::new(vec![7; SECTORS as usize * SECTOR_BYTES]));
+    rig.core().list_peer_blocks(0, disk, there, &[(BlockNo(0), 255)], true).expect("it is expected");
+    let job = rig.core().claim(0, disk, 2).expect("it is expected");
+    rig.finish(job);
+    rig.write(disk, 0, 4, 9);
+    rig.flush(disk);
+    let mut origin = rig.origins[&disk].clone();
+    let mut shelf = rig.power_cut();
+    let before = shelf.clone();
+    let (result, progress) = flush(&mut shelf, &mut origin);
+    assert_eq!(result, Err(OfflineError::DependsOnHost { disk: disk_id(0), on: there }));
+    assert!(result.unwrap_err().to_string().contains("host 0000000000000009"));
+    assert!(progress.is_empty() && origin.writes == 0 && shelf.same_bytes(&before));
+    let report = offline::check(&mut shelf, false).expect("the pool is whole");
+    assert_eq!(report.disks[0].moved, Moved::Depends { on: there });
+    assert!(report.disks[0].check_owner().is_err());
 }
 
 #[test]

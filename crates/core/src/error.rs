@@ -166,6 +166,11 @@ pub enum ManageError {
     /// Another host may have a replica of the disk's dirty blocks.
     #[error("disk {0} has a replica of its dirty blocks on another host; end the replica first")]
     Replicated(DiskId),
+    /// The disk would shrink, and still needs dirty blocks of the host that owned it before.
+    #[error(
+        "disk {0} still needs dirty blocks of the host that owned it before: shrink it when 'haversack migrate status' shows none left"
+    )]
+    ShrinksDependent(DiskId),
     /// Dirty blocks of the disk are on the host that owned it before, and are not all listed.
     #[error(
         "disk {0} has dirty blocks on the host that owned it before; it can be attached when that host has listed them"

@@ -17,6 +17,7 @@ use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::Call;
 use crate::error::ManageError;
+use crate::format::record::Moved;
 use crate::jobs::{JobKind, ResizeStage};
 use crate::memory::Memory;
 use crate::store::slot::{SlotNo, Status};
@@ -25,13 +26,18 @@ impl<M: Memory> Call<'_, M> {
     /// Changes the size. Content beyond a smaller size is dropped from the cache.
     ///
     /// # Errors
-    /// The disk is not attached, has a job, or the size is invalid.
+    /// The disk is not attached, has a job or a replica, or the size is invalid; or the disk would shrink, and still
+    /// needs blocks of the host that owned it before.
     pub fn resize(&mut self, now: Micros, disk: DiskNo, sectors: u64) -> Result<JobId, ManageError> {
         self.now = now;
         let id = self.attached(disk)?.id;
         self.idle(disk)?;
         self.not_replicated(disk)?;
         DiskConfig::new(id, sectors).check().map_err(ManageError::BadConfig)?;
+        if sectors < self.disk(disk).sectors && matches!(self.disk(disk).moved, Moved::Depends { .. }) {
+            // Blocks beyond the new end that the other host lists could neither be stored here nor be forgotten there.
+            return Err(ManageError::ShrinksDependent(id));
+        }
         self.end_late_copies(disk);
         self.share_less(disk, sectors);
         let kind = JobKind::Resize { before: self.disk(disk).sectors, sectors, stage: ResizeStage::Requests };

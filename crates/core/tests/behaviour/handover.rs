@@ -76,6 +76,27 @@ fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     rig.run();
 }
 
+/// Blocks beyond the new end could neither be stored here nor be forgotten there.
+#[test]
+fn a_disk_does_not_shrink_while_it_needs_blocks_of_its_previous_owner() {
+    let (mut rig, disk) = expected(&[(BlockNo(400), 255)]);
+    rig.peer.insert(BlockNo(400), 3);
+    claim(&mut rig, disk);
+    let now = rig.now;
+    let shrunk = rig.core().resize(now, disk, SECTORS / 2);
+    assert_eq!(shrunk, Err(ManageError::ShrinksDependent(disk_id(0))));
+    rig.core().set_fetch_window(now, disk, 8);
+    rig.run();
+    rig.flush(disk);
+    assert_eq!(rig.running().ready_to_forget(disk, 8), [BlockNo(400)]);
+    rig.core().forgotten_by_peer(now, disk, &[BlockNo(400)]);
+    let job = rig.core().end_dependence(now, disk).expect("nothing is needed any more");
+    rig.finish(job);
+    let now = rig.now;
+    let job = rig.core().resize(now, disk, SECTORS / 2).expect("the disk is independent");
+    rig.finish(job);
+}
+
 /// A policy may set the share of a disk before the disk has arrived. The disk keeps its share if its host starts to
 /// send it again, and when it has arrived.
 #[test]

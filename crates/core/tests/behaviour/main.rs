@@ -26,6 +26,7 @@ mod overflow;
 mod prepare;
 mod released_detached;
 mod replica;
+mod resize;
 mod shared_base;
 mod shares;
 mod status;

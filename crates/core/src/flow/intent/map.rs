@@ -121,8 +121,9 @@ impl IntentMap {
         }
     }
 
+    /// Returns the region of a block. Blocks that a shrink is about to cut off share the last one.
     pub(super) fn region(&self, block: BlockNo) -> u64 {
-        block.0 >> self.log2
+        (block.0 >> self.log2).min((MAP_BYTES * 8 - 1) as u64)
     }
 
     /// Whether the origin may have been written past the cache in a block's region.
@@ -137,10 +138,12 @@ impl IntentMap {
     }
 
     /// Marks all regions before anything else is marked or written past the cache: the size of a region
-    /// changes, or it is unknown what to mark.
+    /// changes, or it is unknown what to mark. If marks are being cleared, all stay: the fresh ones may be of regions
+    /// of another size.
     pub fn mark_all_durably(&mut self) {
         self.marked.fill(0);
         self.wanted.fill(0xff);
+        self.fresh.fill(0xff);
         (self.any_wanted, self.filling) = (true, true);
     }
 
@@ -189,5 +192,19 @@ impl IntentMap {
     /// Returns when the marks will be cleared, if there are any.
     pub fn clear_due_us(&self) -> Option<Micros> {
         (self.any_marked && self.clearing == Clearing::No).then_some(self.next_clear_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_a_shrink_cuts_off_has_a_region() {
+        let mut map = IntentMap::new(1 << 40);
+        assert!(map.set_size(8));
+        let last = map.region(BlockNo((1 << 37) - 1));
+        set(&mut map.marked, last);
+        assert!(map.is_marked(BlockNo(1 << 36)) && !map.is_marked(BlockNo(0)));
     }
 }

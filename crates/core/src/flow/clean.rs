@@ -157,7 +157,7 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk_mut(disk);
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
         d.cleaner.next_look_us = now + look;
-        let idle = now >= d.last_request_us + config.idle_us;
+        let idle = now >= d.last_request_us.saturating_add(config.idle_us);
         d.cleaner.overdue = staged && (idle || staging_aged || d.cleaner.space_needed && dirty == 0.0);
         d.cleaner.lowering |= dirty > base * f64::from(config.high_watermark);
         d.cleaner.lowering &= dirty > base * f64::from(config.low_watermark);

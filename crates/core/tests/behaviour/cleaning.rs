@@ -29,6 +29,15 @@ fn blocks_are_clean_only_after_the_origin_flush() {
 }
 
 #[test]
+fn a_disk_that_never_counts_as_idle_is_not_cleaned_for_that() {
+    let (mut rig, disk) = rig(CleanerConfig { idle_us: u64::MAX, ..LAZY }, 1000);
+    rig.wait(1_000_000);
+    rig.write(disk, 0, 8, 1);
+    rig.wait(20_000_000);
+    assert_eq!(rig.origins[&disk].writes, 0);
+}
+
+#[test]
 fn only_what_is_durable_in_the_cache_is_written_back() {
     let (mut rig, disk) = rig(LAZY, 1000);
     rig.write(disk, 0, 800, 1);

@@ -12,10 +12,12 @@
 //! - Writes of different openings of the pool are distinguished even if they have the same generation: a page that was
 //!   torn in one opening and rewritten in the next never counts as whole.
 //! - Even generations live in page A, odd ones in page B.
+//! - A page with numbers from which no pool could continue counts as rotten, even if its tags match.
 
 use haversack_model::BLOCK_BYTES;
 
 use crate::checksum::{crc32c, mix};
+use crate::store::slot::IMPOSSIBLE_SEQ;
 
 const SECTORS: usize = 8;
 const SECTOR: usize = 512;
@@ -29,6 +31,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const CONTENT_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
 /// Generations and sequence numbers are kept in 48 bits.
 pub const NUMBER_LIMIT: u64 = 1 << 48;
+/// No page gets as far as this generation. The highest ones are left free, so that a pair can be written on.
+const IMPOSSIBLE_GENERATION: u64 = NUMBER_LIMIT - NUMBER_LIMIT / 16;
 
 /// The kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +121,13 @@ pub enum Found {
     },
 }
 
+impl Header {
+    /// Whether a pool can continue from its numbers.
+    fn is_possible(&self) -> bool {
+        self.generation < IMPOSSIBLE_GENERATION && self.flushed_seq < IMPOSSIBLE_SEQ
+    }
+}
+
 fn header(page: &[u8; BLOCK_BYTES]) -> Option<Header> {
     let number = |bytes: &[u8]| {
         let mut wide = [0u8; 8];
@@ -166,6 +177,9 @@ fn writing_of(
 pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Option<u64>) -> Found {
     let writing = |h: &Header| Writing { generation: h.generation, opening: h.opening };
     let head = header(page).filter(|h| h.kind == kind && fits(page, place, 0, writing(h)));
+    if head.is_some_and(|head| !head.is_possible()) {
+        return Found::Rotten { generation: None };
+    }
     let mut generations = [None; 5];
     if let Some(h) = head {
         if (1..SECTORS).all(|sector| fits(page, place, sector, writing(&h))) {
@@ -250,6 +264,20 @@ mod tests {
             inspect(&page(6, 1), elsewhere, Kind::Segment, None),
             Found::Rotten { generation: None }
         ));
+    }
+
+    /// The next page of such a pair could not be written, nor the next commit after such a mark.
+    #[test]
+    fn a_page_with_impossible_numbers_is_rotten() {
+        for (generation, flushed_seq) in [(NUMBER_LIMIT - 2, 3), (6, NUMBER_LIMIT - 1), (6, IMPOSSIBLE_SEQ)] {
+            let mut page = [0; BLOCK_BYTES];
+            let header = Header { generation, flushed_seq, owner: 1, kind: Kind::Segment, opening: 1 };
+            seal(&mut page, header, &[], PLACE);
+            for sibling in [None, Some(generation - 1)] {
+                let found = inspect(&page, PLACE, Kind::Segment, sibling);
+                assert_eq!(found, Found::Rotten { generation: None }, "{header:?}");
+            }
+        }
     }
 
     #[test]

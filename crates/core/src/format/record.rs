@@ -7,6 +7,7 @@ use super::codec::{Reader, Writer};
 use super::geometry::{PAGE_BYTES, RECORD_PAGES};
 use crate::checksum::{arena_seed, crc32c};
 use crate::config::{MAX_DEVICES, MAX_DISKS, Persistence};
+use crate::store::slot::IMPOSSIBLE_SEQ;
 
 const MAGIC: &[u8; 8] = b"HVRECORD";
 const HEADER_BYTES: usize = 8 + 4 + 4;
@@ -294,7 +295,8 @@ impl PoolRecord {
         out.0
     }
 
-    /// Reads a copy of the record. Returns `None` if it is not whole, or not of this arena.
+    /// Reads a copy of the record. Returns `None` if it is not whole, not of this arena, or has numbers from which no
+    /// pool could continue.
     pub fn decode(area: &[u8], arena: ArenaId) -> Option<PoolRecord> {
         let mut r = Reader(area);
         let magic: [u8; 8] = r.array()?;
@@ -336,7 +338,9 @@ impl PoolRecord {
                 *session = [r.u64().unwrap_or(0), r.u64().unwrap_or(0)];
             }
         }
-        Some(record)
+        let seqs = record.disks.iter().flatten().map(DiskRecord::last_seq);
+        let mut seqs = seqs.chain([record.flushed_seq, record.crashed_seq]);
+        seqs.all(|seq| seq < IMPOSSIBLE_SEQ).then_some(record)
     }
 
     fn device(r: &mut Reader<'_>) -> Option<DeviceRecord> {
@@ -458,6 +462,22 @@ mod tests {
         let crc = checksum(&bytes[HEADER_BYTES..][..length as usize], arena);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    #[test]
+    fn a_record_with_impossible_numbers_does_not_count() {
+        let arena = ArenaId::first(Uuid([6; 16]));
+        let high = IMPOSSIBLE_SEQ;
+        let with = |disk| PoolRecord { disks: vec![Some(disk)], ..PoolRecord::default() };
+        let records = [
+            with(DiskRecord { since_seq: high + 1, ..disk() }),
+            with(DiskRecord { clean_seq: high, ..disk() }),
+            PoolRecord { flushed_seq: high, ..PoolRecord::default() },
+            PoolRecord { crashed_seq: u64::MAX, ..PoolRecord::default() },
+        ];
+        for record in records {
+            assert_eq!(PoolRecord::decode(&record.encode(arena), arena), None, "{record:?}");
+        }
     }
 
     #[test]

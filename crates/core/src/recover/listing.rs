@@ -203,8 +203,14 @@ impl Filled {
                         counts: PlacedCounts::default(),
                     };
                     let disk = disks.get(header.owner as usize).and_then(Option::as_ref);
-                    let found = self.fill_segment(disk, &page::content(page), number, &mut part, mark, found);
-                    (header.generation, FoundPage::Good(found))
+                    let content = page::content(page);
+                    let page = if Slot::are_possible(content.as_chunks().0) {
+                        let found = self.fill_segment(disk, &content, number, &mut part, mark, found);
+                        FoundPage::Good(found)
+                    } else {
+                        FoundPage::Damaged { owner: Some(header.owner) }
+                    };
+                    (header.generation, page)
                 }
             };
             self.segments.push(FoundSegment { number, generation, page });
@@ -321,6 +327,7 @@ mod tests {
     use crate::format::record::{Damage, DeviceRecord, DeviceState, Moved, PoolRecord};
     use crate::media::{IoFailure, PageRead};
     use crate::pool;
+    use crate::store::slot::{IMPOSSIBLE_SEQ, SEQ_LIMIT};
     use crate::{PoolError, checksum};
 
     const ARENA: ArenaId = ArenaId { pool: Uuid([0x70; 16]), number: ArenaNo(0) };
@@ -549,5 +556,20 @@ mod tests {
                 assert!(one == other, "seed {seed}, {running:?}");
             }
         }
+    }
+
+    /// No commit could follow it.
+    #[test]
+    fn a_segment_that_lists_an_impossible_number_is_damaged() {
+        let rng = &mut Random::scrambled(1);
+        let mut media = pages(rng, false);
+        let before = recovered(&mut media, Running::InOrder).expect("it opens").counts;
+        let offset_bytes = geometry::metadata_bytes(1, 9);
+        let place = Place { device_seed: checksum::device_seed(ARENA, id(0)), offset_bytes };
+        let entry = Live::new(BlockNo(1), 0xff, 1, SEQ_LIMIT - 1).with_dirty(true).encode(false);
+        media.devices[0].insert(offset_bytes, sealed(rng, place, 9, 0, &entry));
+        let after = recovered(&mut media, Running::InOrder).expect("it opens").counts;
+        assert_eq!(after[3], before[3] + 1);
+        assert!(after[0] < IMPOSSIBLE_SEQ);
     }
 }

@@ -28,6 +28,8 @@ use crate::format::geometry::SLOTS_PER_SEGMENT;
 pub const ENTRY_BYTES: usize = 16;
 /// Sequence numbers are kept in 41 bits: 69 years at 1,000 commits a second.
 pub const SEQ_LIMIT: u64 = 1 << 41;
+/// No pool gets as far as this. What has a higher number on a device is damaged: a pool could not continue from it.
+pub const IMPOSSIBLE_SEQ: u64 = SEQ_LIMIT - SEQ_LIMIT / 16;
 /// Maximum hit count.
 pub const MAX_HITS: u8 = 3;
 /// The mask of a block whose sectors are all valid.
@@ -265,6 +267,11 @@ impl Slot {
         bytes[..8].copy_from_slice(&listed.w0.to_le_bytes());
         bytes[8..].copy_from_slice(&listed.w1.to_le_bytes());
         bytes
+    }
+
+    /// Whether all entries that a page lists have sequence numbers from which a pool can continue.
+    pub fn are_possible(entries: &[[u8; ENTRY_BYTES]]) -> bool {
+        entries.iter().filter_map(Slot::decode).all(|(slot, _)| slot.seq() < IMPOSSIBLE_SEQ)
     }
 
     /// Reads an entry and whether it is one of two copies. Returns `None` for an unlisted slot.

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use haversack_model::DiskNo;
 
 use super::aging::Aging;
+use super::batches::Batches;
 use super::dirty::DirtyTimes;
 use super::segment::{NONE, SAVED_BYTES, SegmentNo, SegmentState};
 use super::slot::{Slot, SlotNo, Status};
@@ -266,7 +267,7 @@ impl DiskSpace {
             aging.put(w);
         }
         w.u32(self.filled.len() as u32);
-        for (segment, seq) in &self.filled {
+        for (segment, seq) in self.filled.iter() {
             w.u32(segment.0).u64(*seq);
         }
     }
@@ -291,6 +292,7 @@ impl DiskSpace {
         let segments = vec![NONE; count];
         let counts =
             DiskSpace { segments, live, probation, dirty, mirrors, free, pending, ..DiskSpace::default() };
+        let filled = Batches::of(filled);
         Some((DiskSpace { filled, hand, giving_hand, rewrite_hand, laps, stay, aging, ..counts }, shared))
     }
 }

@@ -15,6 +15,7 @@
 
 mod adopting;
 mod aging;
+mod batches;
 mod check;
 pub(crate) mod checkpoint;
 pub mod common;
@@ -47,6 +48,7 @@ use crate::format::page::NO_OWNER;
 use crate::hasher::NumberHasher;
 use crate::table::Table;
 use aging::Aging;
+use batches::Batches;
 use common::Common;
 use dirty::{DirtySegments, DirtyTimes};
 use dirty_order::DirtyOrder;
@@ -123,8 +125,8 @@ pub struct DiskSpace {
     dirty_segments: DirtySegments,
     /// Its dirty slots, if they are cleaned in order.
     dirty_order: Option<DirtyOrder>,
-    /// Batches with blocks on probation, oldest first: segment and sequence number.
-    filled: VecDeque<(SegmentNo, u64)>,
+    /// Batches that may have blocks on probation.
+    filled: Batches,
     /// Index in `segments` of the main hand of replacement.
     hand: usize,
     /// Index in `segments` where the last search for a segment to give to another disk ended.
@@ -728,7 +730,7 @@ impl Store {
             .disks
             .iter()
             .map(|d| {
-                let listed = d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4;
+                let listed = d.segments.capacity() * 4 + d.filled.bytes() + 254 * 4;
                 let ordered = d.dirty_order.as_ref().map_or(0, |order| order.len() * 24);
                 let dirty_bytes = d.dirty_segments.len() * (24 + size_of::<DirtyTimes>()) + ordered;
                 size_of::<DiskSpace>() + listed + dirty_bytes

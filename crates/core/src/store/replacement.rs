@@ -14,11 +14,15 @@
 use haversack_model::DiskNo;
 
 use super::Store;
+use super::batches::{Batch, REVIEWED};
 use super::segment::{SegmentNo, SegmentState};
-use super::slot::{Live, SlotNo};
+use super::slot::{Live, Slot, SlotNo, View};
 
 /// One of this many blocks of a disk may be on probation.
 const PROBATION_SHARE: u64 = 10;
+/// A queue of batches is long, and is reviewed, with more than this many, and this many for each segment of the disk.
+const LONG_QUEUE: usize = 1024;
+const BATCHES_PER_SEGMENT: usize = 4;
 
 /// Whether the probation hand acts before the main hand.
 pub(super) fn is_probation_due(probation: u64, live: u64) -> bool {
@@ -28,12 +32,51 @@ pub(super) fn is_probation_due(probation: u64, live: u64) -> bool {
 impl Store {
     /// Notes that commit `seq` put blocks on probation into `segment`.
     pub fn note_filled(&mut self, disk: DiskNo, segment: SegmentNo, seq: u64) {
-        let space = &mut self.disks[disk];
-        if space.filled.is_empty() && space.shares {
-            self.common.oldest.insert((seq, disk));
-        }
-        space.filled.push_back((segment, seq));
         self.newest_filled = seq;
+        self.change_filled(disk, |store| {
+            store.disks[disk].filled.push((segment, seq));
+            store.review_filled(disk);
+        });
+    }
+
+    /// Drops some batches of which nothing is on probation, if the queue is long.
+    fn review_filled(&mut self, disk: DiskNo) {
+        for _ in 0..REVIEWED {
+            let space = &mut self.disks[disk];
+            if space.filled.len() <= LONG_QUEUE + BATCHES_PER_SEGMENT * space.segments.len() {
+                return;
+            }
+            let Some(batch) = space.filled.next_to_review() else { return };
+            if self.is_on_probation(disk, batch) {
+                self.disks[disk].filled.keep(batch);
+            }
+        }
+    }
+
+    /// Whether a block of the batch is on probation, or is again if the commit of its newer version fails.
+    fn is_on_probation(&self, disk: DiskNo, (segment, seq): Batch) -> bool {
+        let s = &self.segments[segment];
+        let on_probation = |slot: Slot| match slot.view() {
+            View::Live(live) => !live.protected() && !live.mirror(),
+            View::Superseded(_) => true,
+            View::Dead(_) | View::Blank => false,
+        };
+        let mut slots = self.slots_of(segment).map(|number| self.slot(number));
+        (s.owner, s.state) == (disk.0, SegmentState::Owned)
+            && slots.any(|slot| slot.seq() == seq && on_probation(slot))
+    }
+
+    /// Changes a disk's queue of batches, and keeps the common order of the oldest ones in step.
+    fn change_filled<T>(&mut self, disk: DiskNo, change: impl FnOnce(&mut Store) -> T) -> T {
+        let oldest = |store: &Store| store.disks[disk].filled.front().map(|(_, seq)| (*seq, disk));
+        let before = oldest(self);
+        let result = change(self);
+        let after = oldest(self);
+        if self.disks[disk].shares && before != after {
+            before.map(|before| self.common.oldest.remove(&before));
+            after.map(|after| self.common.oldest.insert(after));
+        }
+        result
     }
 
     /// Evicts at least `wanted` blocks of the disk. Not all of their slots are free at once: those that a
@@ -95,16 +138,8 @@ impl Store {
     }
 
     /// Takes the disk's oldest batch out of the queue.
-    fn next_filled(&mut self, disk: DiskNo) -> Option<(SegmentNo, u64)> {
-        let space = &mut self.disks[disk];
-        let first = space.filled.pop_front()?;
-        if space.shares {
-            self.common.oldest.remove(&(first.1, disk));
-            if let Some((_, next)) = space.filled.front() {
-                self.common.oldest.insert((*next, disk));
-            }
-        }
-        Some(first)
+    fn next_filled(&mut self, disk: DiskNo) -> Option<Batch> {
+        self.change_filled(disk, |store| store.disks[disk].filled.pop())
     }
 
     fn protect(&mut self, disk: DiskNo, number: SlotNo, slot: Live) {
@@ -148,5 +183,49 @@ impl Store {
             }
         }
         evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_model::{BlockNo, DeviceNo, Uuid};
+
+    use super::*;
+
+    fn store() -> (Store, DiskNo, Vec<SlotNo>) {
+        let (mut store, disk) = (Store::new(), DiskNo(0));
+        store.add_disk(disk);
+        store.add_device(DeviceNo(0), Uuid([1; 16]), 2, 2);
+        store.collect_free_segments();
+        store.share(disk, Some(0));
+        store.take_this(SegmentNo(0), disk);
+        let slots = store.slots_of(SegmentNo(0)).collect();
+        (store, disk, slots)
+    }
+
+    /// A guest that flushes what it overwrites, in a cache that is not full.
+    #[test]
+    fn a_queue_of_batches_does_not_grow_for_ever() {
+        let (mut store, disk, slots) = store();
+        for seq in 1..=9 {
+            store.install(slots[seq as usize], Live::new(BlockNo(seq), 255, 0, seq), 0);
+            store.note_filled(disk, SegmentNo(0), seq);
+        }
+        (10..20_000).for_each(|seq| store.note_filled(disk, SegmentNo(0), seq));
+        let queue = &store.disks[disk].filled;
+        assert!(queue.len() < 2 * LONG_QUEUE, "{}", queue.len());
+        assert!(queue.iter().map(|(_, seq)| *seq).take(9).eq(1..=9), "these have blocks on probation");
+        assert!(queue.iter().is_sorted_by_key(|(_, seq)| *seq) && queue.bytes() < 64 * LONG_QUEUE);
+        store.check();
+    }
+
+    #[test]
+    fn the_order_of_the_oldest_batches_follows_a_review() {
+        let (mut store, disk, _) = store();
+        for seq in 1..5000 {
+            store.note_filled(disk, SegmentNo(0), seq);
+            store.check();
+        }
+        assert!(store.disks[disk].filled.front() > Some(&(SegmentNo(0), 1)));
     }
 }

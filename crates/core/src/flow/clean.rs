@@ -37,8 +37,21 @@ use cleaner::{Cleaning, Phase, ROUND};
 const RUN: usize = 256;
 /// Maximum number of segments that a round takes blocks from. The blocks that follow these may be in others.
 const SEGMENTS_TRIED: usize = 64;
+/// When the cleaner looks at the next segments if a peer bars all blocks of those that it has looked at.
+const BARRED_LOOK_US: Micros = 20_000;
 /// When the cleaner looks again if something keeps it from starting a round.
 const BLOCKED_LOOK_US: Micros = 100_000;
+
+/// Which dirty blocks of a segment the cleaner could write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Dirty {
+    /// None, ever.
+    No,
+    /// None until a peer has forgotten them.
+    Barred,
+    /// Some.
+    Cleanable,
+}
 
 /// Adjacent blocks that are written together.
 struct Run {
@@ -213,24 +226,43 @@ impl<M: Memory> Call<'_, M> {
                 break;
             }
         }
-        let (mut tried, mut next) = (0, self.store.longest_dirty(disk, None));
+        let mut barred_until = self.disk(disk).cleaner.barred_until;
+        let (mut tried, mut next) = (0, self.store.longest_dirty(disk, barred_until));
+        let mut are_barred = true;
         while let Some(segment) = next
             && tried < SEGMENTS_TRIED
             && self.disk(disk).cleaner.blocks.len() < room
         {
-            tried += usize::from(self.pick_segment(disk, segment, room, unflushed));
+            match self.pick_segment(disk, segment, room, unflushed) {
+                Dirty::No => {}
+                Dirty::Barred => tried += 1,
+                Dirty::Cleanable => (tried, are_barred) = (tried + 1, false),
+            }
+            if are_barred {
+                barred_until = next;
+            }
             next = self.store.longest_dirty(disk, next);
+        }
+        let now = self.now;
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        cleaner.barred_until = barred_until.filter(|_| next.is_some());
+        if are_barred && next.is_some() {
+            cleaner.next_look_us = now + BARRED_LOOK_US;
         }
     }
 
-    /// Picks blocks from a segment. Returns false if it has none that the cleaner could ever write.
-    fn pick_segment(&mut self, disk: DiskNo, segment: SegmentNo, room: usize, unflushed: &mut bool) -> bool {
-        let mut any = false;
+    /// Picks blocks from a segment. Returns which of its blocks the cleaner could write.
+    fn pick_segment(&mut self, disk: DiskNo, segment: SegmentNo, room: usize, unflushed: &mut bool) -> Dirty {
+        let mut found = Dirty::No;
         for number in self.store.slots_of(segment) {
             let slot = self.store.slot(number).primary();
             let Some(slot) = slot.filter(|slot| self.needs_cleaning(disk, *slot)) else { continue };
-            any = true;
             let mut block = slot.block();
+            if self.is_kept_from_cleaner(disk, block) {
+                found = found.max(Dirty::Barred);
+                continue;
+            }
+            found = Dirty::Cleanable;
             // The block and the dirty ones that follow it, wherever they are.
             while self.disk(disk).cleaner.blocks.len() < room && self.pick_block(disk, block, unflushed) {
                 block = BlockNo(block.0 + 1);
@@ -239,7 +271,7 @@ impl<M: Memory> Call<'_, M> {
                 break;
             }
         }
-        any
+        found
     }
 
     pub(super) fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {

@@ -125,6 +125,7 @@ impl<M: Memory> Call<'_, M> {
         }
         if let Some(peer) = self.peer_blocks(disk) {
             blocks.iter().for_each(|block| peer.forgotten(*block));
+            self.disk_mut(disk).cleaner.barred_until = None;
         }
         self.wake_around(disk);
         self.queue(disk);

@@ -130,9 +130,11 @@ impl<M: Memory> Call<'_, M> {
 
     /// The record is durable: from now on, blocks that the peer had may be written to the origin.
     fn end_give_up(&mut self, disk: DiskNo) {
-        if let Some(moving) = &mut self.disk_mut(disk).moving {
+        let d = self.disk_mut(disk);
+        if let Some(moving) = &mut d.moving {
             moving.peer = None;
         }
+        d.cleaner.barred_until = None;
         self.wake_around(disk);
         self.end_job(disk, Ok(()));
         self.queue(disk);
@@ -147,6 +149,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let peer = self.disk_mut(disk).moving.as_mut().and_then(|moving| moving.peer.as_mut());
         if peer.is_some_and(PeerBlocks::runs_short) {
+            self.disk_mut(disk).cleaner.barred_until = None;
             self.queue(disk);
         }
     }

@@ -76,6 +76,30 @@ fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
     rig.run();
 }
 
+/// They may be all that the cleaner finds in many segments, and stay as long as the other host does not answer.
+#[test]
+fn blocks_that_the_previous_owner_still_lists_do_not_keep_others_from_being_cleaned() {
+    const BLOCKS: u64 = 70 * 253;
+    const FREE: u64 = BLOCKS + 64;
+    let mut rig = Rig::new(&[90], false, CoreConfig::default());
+    let settings = DiskConfig {
+        cleaner: haversack_core::CleanerConfig { idle_us: 1_000_000, ..LAZY },
+        ..DiskConfig::new(disk_id(0), (FREE + 1) * 8)
+    };
+    let disk = rig.core().expect_disk(0, &settings).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; (FREE + 1) as usize * BLOCK_BYTES]));
+    let listed: Vec<_> = (0..BLOCKS).map(|block| (BlockNo(block), 255)).collect();
+    rig.core().list_peer_blocks(0, disk, THERE, &listed, true).expect("the disk is expected");
+    claim(&mut rig, disk);
+    for block in (0..BLOCKS).step_by(70) {
+        rig.write(disk, block * 8, 70 * 8, 1);
+    }
+    rig.write(disk, FREE * 8, 8, 2);
+    rig.wait(10_000_000);
+    assert_eq!(rig.origins[&disk].sectors(FREE * 8, 8), [2; BLOCK_BYTES]);
+    assert_eq!(rig.origins[&disk].writes, 1, "no other block may be written");
+}
+
 /// Blocks beyond the new end could neither be stored here nor be forgotten there.
 #[test]
 fn a_disk_does_not_shrink_while_it_needs_blocks_of_its_previous_owner() {

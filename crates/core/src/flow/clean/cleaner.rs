@@ -12,6 +12,7 @@ use crate::action::JobError;
 use crate::flow::order::groups::Order;
 use crate::memory::FrameNo;
 use crate::origin_gate::permit::CleaningFrom;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 
 /// Maximum number of blocks in a round.
@@ -64,6 +65,9 @@ pub(crate) struct Cleaner {
     pub(super) failed: Option<JobError>,
     /// Blocks that others wait for, oldest request first.
     pub(super) requested: VecDeque<BlockNo>,
+    /// A peer bars all dirty blocks of the segments up to this one, from the longest dirty on: the next search begins
+    /// after it. It begins at the first again when it has come to the last, or the peer has forgotten blocks.
+    pub barred_until: Option<SegmentNo>,
     /// Something waits for clean blocks.
     pub space_needed: bool,
     /// The order of the guest's flushes, if blocks are cleaned in it.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use haversack_api::Size;
 use haversack_core::Moved;
 use haversack_core::offline::ranges;
 use haversack_engine::pool::{self, CheckReport, Formatting, Shape};
@@ -29,6 +30,14 @@ pub fn create(
     // Check this before the devices are written: a pool that is in no configuration file is easily forgotten.
     configure.map_or(Ok(()), |file| entry.check(file))?;
     let id = pool::create(devices, formatting, shape).map_err(failed)?;
+    let unused = pool::unused(devices).map_err(failed)?;
+    for (device, bytes) in &unused {
+        eprintln!(
+            "haversack: {} of {} cannot be used: see 'Limits' in docs/sizing.md; more arenas can use more",
+            Size(*bytes).rounded(),
+            device.display()
+        );
+    }
     let table = entry.table();
     let text = match configure {
         None => format!("pool {id} created. Add this to haversackd.toml:\n\n{table}"),
@@ -40,7 +49,8 @@ pub fn create(
         }
     };
     let made = json!({
-        "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas, "configuration": configure
+        "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas, "configuration": configure,
+        "unused_bytes": unused.values().sum::<u64>()
     });
     style.print(&made, &text)
 }

@@ -85,6 +85,16 @@ pub enum PoolError {
         /// Bytes it had.
         expected_bytes: u64,
     },
+    /// The other devices of the arena have all the segments that it can have.
+    #[error(
+        "{device}: an arena uses at most {most_bytes} bytes of all devices together, and none are left for this one; create the pool with more arenas, leave the device out, or, if devices were removed from the pool since it was opened, open it again first"
+    )]
+    ArenaFull {
+        /// The device's name.
+        device: String,
+        /// Bytes that an arena can use.
+        most_bytes: u64,
+    },
     /// The device already carries a pool.
     #[error("{device}: already carries pool {pool}; wipe it first if its contents are not needed")]
     InUse {

@@ -13,7 +13,7 @@ use crate::checksum::device_seed;
 use crate::config::{MAX_DEVICES, MAX_DISKS, PoolConfig};
 use crate::error::PoolError;
 use crate::flow::device::NewDevice;
-use crate::format::geometry::{self, MIN_SEGMENTS, PAGE_BYTES};
+use crate::format::geometry::{self, MAX_SEGMENTS, MIN_SEGMENTS, PAGE_BYTES};
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
 pub use crate::format::superblock::Division;
@@ -55,6 +55,16 @@ pub fn device_of(page: &[u8; BLOCK_BYTES]) -> Option<DeviceIdentity> {
 /// Returns how a device in `media` is divided; `None` if it has no superblock of this version, or cannot be read.
 pub fn division(media: &mut dyn Media, device: usize) -> Option<Division> {
     superblock(media, device).map(|superblock| superblock.division)
+}
+
+/// Returns the bytes at the end of an extent in `media` that were left out when it was formatted, because the devices
+/// before it had nearly all the segments that an arena can have; 0 if less than a segment is left out.
+pub fn unused_bytes(media: &mut dyn Media, device: usize) -> u64 {
+    let unused = superblock(media, device).map(|superblock| {
+        let extent_bytes = superblock.division.extent_bytes.min(media.capacity_bytes(device));
+        extent_bytes.saturating_sub(device_bytes(superblock.segments))
+    });
+    unused.filter(|bytes| *bytes >= geometry::SEGMENT_PAGES * PAGE_BYTES).unwrap_or(0)
 }
 
 /// Returns the arena that an extent in `media` belongs to; `None` if it has no superblock of this version, or cannot be
@@ -132,8 +142,14 @@ pub(crate) fn flush(media: &mut dyn Media, device: usize) -> Result<(), PoolErro
     media.flush(device).map_err(|f| io_error(media, device, 0, f))
 }
 
-/// Checks that a device can be formatted; returns its number of segments. Nothing is written.
-fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
+/// The error for a device of which an arena cannot use anything.
+pub(crate) fn arena_full(device: String) -> PoolError {
+    let most_bytes = u64::from(MAX_SEGMENTS) * geometry::SEGMENT_PAGES * PAGE_BYTES;
+    PoolError::ArenaFull { device, most_bytes }
+}
+
+/// Checks that a device can be formatted; returns its number of segments, at most `most`. Nothing is written.
+fn fit(media: &mut dyn Media, device: usize, most: u32) -> Result<u32, PoolError> {
     let (found_bytes, needed_bytes) = (media.capacity_bytes(device), device_bytes(MIN_SEGMENTS));
     if found_bytes < needed_bytes {
         return Err(PoolError::TooSmall { device: media.name(device), found_bytes, needed_bytes });
@@ -146,7 +162,8 @@ fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
             return Err(PoolError::InUse { device: media.name(device), pool: superblock.arena.pool });
         }
     }
-    Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
+    let segments = geometry::segments_in(found_bytes).min(most);
+    if segments < MIN_SEGMENTS { Err(arena_full(media.name(device))) } else { Ok(segments) }
 }
 
 /// Returns a blank pair of pages A and B of a write-intent bitmap or of a segment.
@@ -215,7 +232,12 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     if devices == 0 || devices > MAX_DEVICES || config.device_ids.len() != devices {
         return Err(PoolError::DeviceCount { devices, ids: config.device_ids.len() });
     }
-    let segments = (0..devices).map(|d| fit(media, d)).collect::<Result<Vec<_>, _>>()?;
+    let (mut segments, mut left) = (Vec::with_capacity(devices), MAX_SEGMENTS);
+    for device in 0..devices {
+        let fitting = fit(media, device, left)?;
+        segments.push(fitting);
+        left -= fitting;
+    }
     let record = PoolRecord {
         generation: 1,
         redundancy: config.redundancy,
@@ -265,8 +287,8 @@ impl Member {
     }
 }
 
-/// Formats a device so that it can join an open pool with [`crate::Call::add_device`]. Its first
-/// `prepared_segments` segments are prepared at once.
+/// Formats a device so that it can join an open pool with [`crate::Call::add_device`]. It gets at most `most_segments`,
+/// see [`crate::Core::spare_segments`]. Its first `prepared_segments` segments are prepared at once.
 ///
 /// # Errors
 /// See [`PoolError`]. Nothing is written unless the device is fit.
@@ -274,12 +296,110 @@ pub fn prepare_device(
     media: &mut dyn Media,
     index: usize,
     member: &Member,
+    most_segments: u32,
     prepared_segments: u32,
 ) -> Result<NewDevice, PoolError> {
-    let segments = fit(media, index)?;
+    let segments = fit(media, index, most_segments)?;
     let prepared = segments.min(prepared_segments);
     blank(media, index, (member.arena, member.id), prepared)?;
     let extent_bytes = media.capacity_bytes(index);
     write_superblocks(media, index, &member.superblock(extent_bytes, segments))?;
     Ok(NewDevice { number: member.number, id: member.id, segments, prepared })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use haversack_model::ArenaNo;
+
+    use super::*;
+    use crate::media::PageRead;
+
+    /// Large devices, of which what was written is kept.
+    struct Large {
+        capacities_bytes: Vec<u64>,
+        pages: HashMap<(usize, u64), [u8; BLOCK_BYTES]>,
+    }
+
+    impl Media for Large {
+        fn devices(&self) -> usize {
+            self.capacities_bytes.len()
+        }
+
+        fn name(&self, device: usize) -> String {
+            format!("/dev/cache{device}")
+        }
+
+        fn capacity_bytes(&self, device: usize) -> u64 {
+            self.capacities_bytes[device]
+        }
+
+        fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
+            for read in reads {
+                *read.page = self.pages.get(&(read.device, read.offset_bytes)).copied().unwrap_or([0; _]);
+            }
+        }
+
+        fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure> {
+            let places = (offset_bytes..).step_by(BLOCK_BYTES);
+            let pages = pages.as_chunks().0.iter().zip(places);
+            self.pages.extend(pages.map(|(page, at)| ((device, at), *page)));
+            Ok(())
+        }
+
+        fn flush(&mut self, _: usize) -> Result<(), IoFailure> {
+            Ok(())
+        }
+    }
+
+    const TIB: u64 = 1 << 40;
+
+    fn created(capacities_bytes: &[u64]) -> (Large, Result<(), PoolError>) {
+        let mut media = Large { capacities_bytes: capacities_bytes.to_vec(), pages: HashMap::new() };
+        let device_ids = (0..media.devices()).map(|at| Uuid([at as u8 + 1; 16])).collect();
+        let arena = ArenaId { pool: Uuid([9; 16]), number: ArenaNo(0) };
+        let config = PoolConfig { arena, arenas: 1, device_ids, redundancy: false, prepared_segments: 2 };
+        let result = create(&mut media, &config);
+        (media, result)
+    }
+
+    fn segments(media: &mut Large, device: usize) -> u32 {
+        superblock(media, device).expect("it was formatted").segments
+    }
+
+    #[test]
+    fn a_device_of_several_tebibytes_is_used_completely() {
+        let (mut media, result) = created(&[4 * TIB, 4 * TIB]);
+        assert_eq!(result, Ok(()));
+        for device in 0..2 {
+            assert_eq!(segments(&mut media, device), geometry::segments_in(4 * TIB));
+            assert_eq!(unused_bytes(&mut media, device), 0);
+        }
+    }
+
+    #[test]
+    fn the_devices_of_an_arena_have_no_more_slots_than_can_be_numbered() {
+        let (mut media, result) = created(&[10 * TIB, 10 * TIB]);
+        assert_eq!(result, Ok(()));
+        let [first, second] = [0, 1].map(|device| segments(&mut media, device));
+        assert_eq!(first + second, MAX_SEGMENTS);
+        assert_eq!(unused_bytes(&mut media, 1), 10 * TIB - device_bytes(second));
+        assert!(scan::pool(&mut media, &crate::OpenOptions::default()).is_ok());
+        let (media, result) = created(&[17 * TIB, TIB]);
+        assert_eq!(result, Err(arena_full("/dev/cache1".into())));
+        assert!(media.pages.is_empty(), "a refusal writes nothing");
+    }
+
+    #[test]
+    fn a_device_that_joins_gets_what_is_left() {
+        let mut media = Large { capacities_bytes: vec![TIB], pages: HashMap::new() };
+        let arena = ArenaId { pool: Uuid([9; 16]), number: ArenaNo(0) };
+        let member = Member { arena, arenas: 1, number: DeviceNo(1), id: Uuid([1; 16]) };
+        let none_left = prepare_device(&mut media, 0, &member, 1, 2).map(|_| ());
+        assert_eq!(none_left, Err(arena_full("/dev/cache0".into())));
+        assert!(prepare_device(&mut media, 0, &member, 1000, 2).is_ok());
+        assert_eq!(segments(&mut media, 0), 1000);
+        assert_eq!(unused_bytes(&mut media, 0), TIB - device_bytes(1000));
+    }
 }

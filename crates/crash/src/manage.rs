@@ -323,7 +323,7 @@ impl World {
                 let mut media =
                     FakeMedia::new(&mut self.devices, vec![place], None, Random::scrambled(0), unit);
                 let member = Member { arena, arenas: 1, number: no, id: device_id(place) };
-                let joins = Some(pool::prepare_device(&mut media, 0, &member, prepared)?);
+                let joins = Some(pool::prepare_device(&mut media, 0, &member, u32::MAX, prepared)?);
                 Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
             });
         let prepared = match devices {

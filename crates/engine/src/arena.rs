@@ -497,7 +497,14 @@ impl ArenaHandle {
     /// The extent is unfit, or the arena is busy.
     pub(crate) fn add_extent(&self, mut extent: Devices, member: &Member) -> Result<Job> {
         let _labelling = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = haversack_core::pool::prepare_device(&mut extent, 0, member, PREPARED_AT_FORMAT)?;
+        let most_segments = self.run(|reactor| reactor.core.spare_segments())?;
+        let new =
+            haversack_core::pool::prepare_device(&mut extent, 0, member, most_segments, PREPARED_AT_FORMAT)?;
+        let unused_bytes = haversack_core::pool::unused_bytes(&mut extent, 0);
+        if unused_bytes > 0 {
+            let path = extent.devices[0].path.display();
+            tracing::warn!(pool = self.name, %path, unused_bytes, "an arena cannot use all of a device");
+        }
         self.label_extent(&extent.devices[0])?;
         let device = extent.devices.pop().expect("one was opened");
         self.job(move |reactor| reactor.add_device(device, new))

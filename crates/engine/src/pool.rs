@@ -1,5 +1,6 @@
 //! Work on pools that no reactor runs: creating and checking them, and saving the disks of a dead host.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use haversack_core::offline::{self, FlushProgress, OfflineError};
@@ -72,6 +73,24 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, shape: Shape) -> Result
         }
     }
     Ok(id)
+}
+
+/// Returns the bytes of each device that its pool cannot use, since an arena has only so many segments; only of devices
+/// of which at least a segment is left out.
+///
+/// # Errors
+/// A device cannot be opened.
+pub fn unused(paths: &[PathBuf]) -> Result<BTreeMap<PathBuf, u64>> {
+    let mut unused = BTreeMap::new();
+    for mut extents in extents::of_arenas(&mut Devices::open(paths)?)? {
+        for at in 0..extents.devices.len() {
+            let bytes = haversack_core::pool::unused_bytes(&mut extents, at);
+            if bytes > 0 {
+                *unused.entry(extents.devices[at].path.clone()).or_insert(0) += bytes;
+            }
+        }
+    }
+    Ok(unused)
 }
 
 /// Returns the paths of a pool's devices: the listed paths that are not patterns, and the paths of the devices that

@@ -22,10 +22,12 @@ use crate::devices::Device;
 use crate::devices::drain::Drain;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
+use crate::format::geometry;
 use crate::io::Io;
 use crate::jobs::{PoolJob, PoolJobKind};
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::pool;
 use crate::store::slot::{Live, SlotNo};
 
 /// A device that was formatted to join a pool.
@@ -71,6 +73,12 @@ impl Core {
     /// number of devices.
     pub fn free_device_numbers(&self) -> Vec<DeviceNo> {
         self.devices.free_numbers().collect()
+    }
+
+    /// Returns how many segments new devices may have together. Those of devices that have left count until the pool is
+    /// opened again.
+    pub fn spare_segments(&self) -> u32 {
+        geometry::MAX_SEGMENTS - self.store.segments.len() as u32
     }
 
     /// Returns the first number that is available for a new device.
@@ -205,6 +213,9 @@ impl<M: Memory> Call<'_, M> {
         }
         if !self.devices.free_numbers().any(|number| number == device.number) {
             return Err(ManageError::NoSuchDevice(device.number));
+        }
+        if device.segments > self.spare_segments() {
+            return Err(pool::arena_full(format!("cache device {}", device.number)).into());
         }
         let alone = self.alive_devices().next().is_none();
         self.expect_single_copies(self.alive_devices().count());

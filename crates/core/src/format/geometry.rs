@@ -22,6 +22,8 @@ pub const SLOTS_PER_SEGMENT: u32 = 253;
 pub const SEGMENT_PAGES: u64 = 256;
 /// Minimum number of segments of a device.
 pub const MIN_SEGMENTS: u32 = 2;
+/// Maximum number of segments of an arena, on all of its devices together: slots are numbered in 32 bits.
+pub const MAX_SEGMENTS: u32 = u32::MAX / SLOTS_PER_SEGMENT;
 /// Pages of one copy of the pool record.
 pub const RECORD_PAGES: u64 = 32;
 

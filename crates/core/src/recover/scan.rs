@@ -26,7 +26,7 @@ use crate::format::page::{self, Found, Header, Kind, Place};
 use crate::format::record::{DeviceState, PoolRecord};
 use crate::format::superblock::{self, Superblock};
 use crate::media::{AlignedPage, IoFailure, Media, PageRead, ReadProgress, Task};
-use crate::pool::io_error;
+use crate::pool::{arena_full, io_error};
 
 /// The generation of a disk's first write-intent bitmap. Those before it are blank, as on a device that just joined.
 const FIRST_MAP: u64 = 2;
@@ -194,6 +194,10 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
         let seed = checksum::device_seed(superblock.arena, superblock.device);
         let prepared = recorded.prepared.min(superblock.segments);
         pool.present[at] = Some(Present { index, superblock: *superblock, seed, prepared });
+    }
+    let segments = pool.present.iter().flatten().map(|device| u64::from(device.superblock.segments));
+    if segments.sum::<u64>() > u64::from(geometry::MAX_SEGMENTS) {
+        return Err(arena_full(media.name(media.devices() - 1)));
     }
     find_missing(&mut pool, superblocks[0], options)?;
     if pool.present.iter().all(Option::is_none) {

@@ -240,8 +240,8 @@ fn a_pool_is_created_on_fit_devices_only() {
     let error = pool::create(&mut used, &config(2)).expect_err("a pool is on it");
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
-    let error =
-        pool::prepare_device(&mut used, 1, &member(DeviceNo(2), device_id(2)), 256).expect_err("as well");
+    let error = pool::prepare_device(&mut used, 1, &member(DeviceNo(2), device_id(2)), u32::MAX, 256)
+        .expect_err("as well");
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
 

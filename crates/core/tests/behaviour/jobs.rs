@@ -144,9 +144,14 @@ fn nothing_is_managed_after_a_stop() {
     let disk = rig.attach(&config, 1);
     rig.shelf.0.push(Device::blank("/dev/cache2", haversack_core::pool::device_bytes(4)));
     let number = rig.core().next_device_no().expect("another may join");
-    let device =
-        haversack_core::pool::prepare_device(&mut rig.shelf, 2, &member(number, device_id(number.0)), 256)
-            .expect("a blank device");
+    let device = haversack_core::pool::prepare_device(
+        &mut rig.shelf,
+        2,
+        &member(number, device_id(number.0)),
+        u32::MAX,
+        256,
+    )
+    .expect("a blank device");
     let job = rig.core().shutdown(0);
     for stopped in [false, true] {
         assert_eq!(rig.core().add_device(0, device).err(), Some(ManageError::Stopping), "{stopped}");

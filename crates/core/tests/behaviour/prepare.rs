@@ -80,7 +80,7 @@ fn a_record_that_another_pool_left_on_a_device_that_joins_is_not_believed() {
     }
     joins.name = "/dev/cache1".into();
     shelf.0.push(joins);
-    pool::prepare_device(&mut shelf, 1, &member(DeviceNo(1), device_id(1)), 4)
+    pool::prepare_device(&mut shelf, 1, &member(DeviceNo(1), device_id(1)), u32::MAX, 4)
         .expect("no pool is on the device");
     // The host dies before the record of this pool lists the device.
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());

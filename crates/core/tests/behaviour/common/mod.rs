@@ -497,7 +497,8 @@ impl Rig {
         self.shelf.0.push(Device::blank(&name, haversack_core::pool::device_bytes(segments)));
         let number = self.core().next_device_no().expect("the pool takes another device");
         let id = device_id(number.0);
-        let device = haversack_core::pool::prepare_device(&mut self.shelf, place, &member(number, id), 256);
+        let device =
+            haversack_core::pool::prepare_device(&mut self.shelf, place, &member(number, id), u32::MAX, 256);
         self.places.insert(number, place);
         let now = self.now;
         let job = self.core().add_device(now, device.expect("a blank device")).expect("no other job runs");

@@ -261,8 +261,10 @@ pub enum ManageError {
     /// The last device cannot be removed.
     #[error("cache device {0} is the only one; add another first")]
     LastDevice(DeviceNo),
-    /// The pool is full of devices.
-    #[error("the pool already has the maximum number of cache devices")]
+    /// All numbers of devices are in use, or were since the pool was opened.
+    #[error(
+        "the pool has, or has had since it was opened, the maximum of 16 cache devices; if some of them have left, open it again to use their numbers, otherwise remove one first"
+    )]
     DeviceTableFull,
     /// The new device is not fit.
     #[error(transparent)]

@@ -1,7 +1,8 @@
 //! The cache devices of the pool: those in use, those that are leaving, and those that left.
 //!
 //! Invariants
-//! - The number of a device that failed or was removed is not given to another one.
+//! - The number of a device that failed or was removed is given to another one only after the pool was opened again:
+//!   until then, segments and I/Os of the earlier one are known under it. On devices, its identity tells them apart.
 //! - A device that stands alone does so until the pool is whole again.
 
 pub(crate) mod drain;
@@ -85,18 +86,18 @@ impl Devices {
         }
     }
 
-    /// Adds a device.
+    /// Adds a device. It takes the place of an earlier one of that number.
     pub fn add(&mut self, number: DeviceNo, device: Device) {
+        if let Some(earlier) = self.retired.get_mut(number) {
+            *earlier = None;
+        }
         self.used.reach(number, || None);
         self.used[number] = Some(device);
     }
 
-    /// Returns the numbers that no device has.
+    /// Returns the numbers that no device has had since the pool was opened.
     pub fn free_numbers(&self) -> impl Iterator<Item = DeviceNo> {
-        let is_taken = |number| {
-            let used = self.used.get(number).is_some_and(Option::is_some);
-            used || self.retired.get(number).is_some_and(Option::is_some)
-        };
+        let is_taken = |number| self.used.get(number).is_some_and(Option::is_some);
         (0..MAX_DEVICES).map(|at| DeviceNo(at as u8)).filter(move |number| !is_taken(*number))
     }
 

@@ -11,7 +11,7 @@
 //! - When no device is left, origins are not written until the caller has durably noted the loss elsewhere.
 //! - The only device in use cannot be removed. If all others fail while one is being emptied, it stays in
 //!   use.
-//! - The number of a device that was removed or failed is not given to another one.
+//! - The number of a device that was removed or failed is not given to another one before the pool is opened again.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 

@@ -35,6 +35,31 @@ fn a_device_that_joins_takes_second_copies() {
 }
 
 #[test]
+fn the_number_of_a_device_that_left_is_given_to_another_after_the_next_start() {
+    let config = CoreConfig::default();
+    let mut rig = Rig::new(&[4, 4], false, config.clone());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    let job = rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    rig.finish(job);
+    assert_eq!(rig.running().next_device_no(), Some(DeviceNo(2)));
+    let mut rig = rig.after_power_cut(config.clone());
+    assert_eq!((&rig.report.ignored[..], rig.running().next_device_no()), (&[0][..], Some(DeviceNo(0))));
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.add_device(4), DeviceNo(0));
+    assert_eq!(rig.running().next_device_no(), Some(DeviceNo(2)));
+    rig.write(disk, 800, 1600, 2);
+    rig.flush(disk);
+    let mut rig = rig.after_power_cut(config);
+    assert_eq!(rig.report.ignored, [0], "the earlier device is told apart from the one that has its number");
+    assert_eq!(rig.report.devices.iter().find(|(number, _)| number.0 == 0), Some(&(DeviceNo(0), 2)));
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 2400), [[1; 800], [2; 800], [2; 800]].concat());
+}
+
+#[test]
 fn a_removed_device_is_ignored_when_it_comes_back() {
     let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

@@ -496,7 +496,7 @@ impl Rig {
         let name = format!("/dev/cache{place}");
         self.shelf.0.push(Device::blank(&name, haversack_core::pool::device_bytes(segments)));
         let number = self.core().next_device_no().expect("the pool takes another device");
-        let id = device_id(number.0);
+        let id = device_id(place as u8);
         let device =
             haversack_core::pool::prepare_device(&mut self.shelf, place, &member(number, id), u32::MAX, 256);
         self.places.insert(number, place);

@@ -120,6 +120,18 @@ pub const DEVICE_LABELS: (u64, usize) = (geometry::DEVICE_LABEL_START * PAGE_BYT
 /// Location of the disk labels: byte offset and bytes.
 pub const DISK_LABELS: (u64, usize) = (geometry::DISK_LABEL_START * PAGE_BYTES, 128 * BLOCK_BYTES);
 
+/// Returns the byte offsets of the sealed pages that the first disks, and all segments of a device, have on it.
+pub fn sealed_pages(disks: u16, segments: u32) -> impl Iterator<Item = u64> {
+    let of_disks = (0..disks).flat_map(|disk| [0, 1].map(|copy| geometry::intent_bytes(DiskNo(disk), copy)));
+    of_disks
+        .chain((0..segments).flat_map(|segment| [0, 1].map(|copy| geometry::metadata_bytes(segment, copy))))
+}
+
+/// Seals a page again after its bytes were changed, as if it had been written like that: for tests that damage pools.
+pub fn reseal(page: &mut [u8; BLOCK_BYTES], arena: ArenaId, device: Uuid, offset_bytes: u64) {
+    page::reseal(page, Place { device_seed: device_seed(arena, device), offset_bytes });
+}
+
 /// Whether a copy of the pool record begins at a byte offset of a device.
 pub fn is_record(offset_bytes: u64) -> bool {
     (0..2).any(|copy| geometry::record_bytes(copy) == offset_bytes)

@@ -1,12 +1,13 @@
 //! Entry points of the fuzz targets.
 
-use haversack_core::{Core, Op, OpenOptions, offline};
-use haversack_model::{SECTOR_BYTES, WriteMode};
+use haversack_core::{Core, Op, OpenOptions, offline, pool};
+use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, WriteMode};
 
 use crate::device::Payload;
 use crate::media::FakeMedia;
 use crate::plan::Plan;
 use crate::verify::Extent;
+use crate::world::Device;
 use crate::world::{CrashKind, Flow, Life, Stop, World};
 use haversack_model::random::Random;
 
@@ -80,10 +81,12 @@ impl World {
 }
 
 /// Writes bytes over the devices of a small pool that holds data, then opens and checks it. The first byte selects
-/// between patches (each preceded by a 24-bit offset and a length) and replacing a device's beginning.
+/// between patches and replacing a device's beginning. A patch is preceded by the device, a 24-bit offset and a length.
+/// If the device's highest bit is set, the offset selects a metadata page and a place in it, and the page is sealed
+/// again: its checksums match whatever the patch has put there.
 ///
 /// # Panics
-/// Opening, checking or reading panics, or a read returns data that the disk never held.
+/// Opening, checking or reading panics, or a read returns data that the disk never held although no page was sealed.
 pub fn recovery_bytes(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
@@ -99,18 +102,24 @@ pub fn recovery_bytes(data: &[u8]) {
     }
     world.core = None;
     world.oracle.crash(false);
-    if choice & 1 == 0 {
-        world.patch(rest);
+    let seals = if choice & 1 == 0 {
+        world.patch(rest)
     } else {
         world.lay_over(0, 0, rest);
-    }
+        false
+    };
     for disk in 0..world.disks.len() {
         for at in 0..world.disks[disk].sectors {
             world.oracle.forgive(disk, at, None);
         }
     }
     world.unprotected_fault = true;
-    world.open_damaged();
+    // What a sealed page says is believed, so only that nothing panics can be expected.
+    if let Err(Stop::Violation(what)) = world.open_damaged()
+        && !seals
+    {
+        panic!("{what}");
+    }
 }
 
 impl World {
@@ -129,13 +138,43 @@ impl World {
         Ok(())
     }
 
-    fn patch(&mut self, mut rest: &[u8]) {
+    /// Returns whether a page was sealed.
+    fn patch(&mut self, mut rest: &[u8]) -> bool {
+        let mut seals = false;
         while rest.len() > 5 {
             let device = usize::from(rest[0]) % self.devices.len();
             let place = u64::from(rest[1]) | u64::from(rest[2]) << 8 | u64::from(rest[3]) << 16;
             let (now, later) = rest[5..].split_at(usize::from(rest[4]).min(rest.len() - 5));
-            self.lay_over(device, place, now);
+            if rest[0] & 0x80 == 0 {
+                self.lay_over(device, place, now);
+            } else {
+                self.patch_sealed(device, usize::from(rest[1]), (place >> 8) as usize, now);
+                seals = true;
+            }
             rest = later;
+        }
+        seals
+    }
+
+    /// Writes bytes over a metadata page, and seals it. Half of the places are in its header and its first entries.
+    fn patch_sealed(&mut self, device: usize, page: usize, place: usize, bytes: &[u8]) {
+        let (arena, disks) = (self.arena(), self.disks.len() as u16);
+        let Device { store, id, .. } = &mut self.devices[device];
+        let segments =
+            (store.bytes() - pool::metadata_bytes()) / (pool::device_bytes(1) - pool::metadata_bytes());
+        let pages: Vec<u64> = pool::sealed_pages(disks, segments as u32).collect();
+        let offset_bytes = pages[page % pages.len()];
+        let first = offset_bytes / SECTOR_BYTES as u64;
+        let mut content = [0; BLOCK_BYTES];
+        for (sector, part) in (first..).zip(content.chunks_mut(SECTOR_BYTES)) {
+            store.read(sector, part);
+        }
+        let at = place / 2 % if place % 2 == 0 { 48 } else { BLOCK_BYTES };
+        let length = bytes.len().min(BLOCK_BYTES - at);
+        content[at..at + length].copy_from_slice(&bytes[..length]);
+        pool::reseal(&mut content, arena, *id, offset_bytes);
+        for (sector, part) in (first..).zip(content.chunks(SECTOR_BYTES)) {
+            store.write_durable(sector, &Payload::Bytes(part.to_vec()));
         }
     }
 
@@ -151,7 +190,7 @@ impl World {
         }
     }
 
-    fn open_damaged(&mut self) {
+    fn open_damaged(&mut self) -> Flow {
         let order: Vec<usize> = (0..self.devices.len()).collect();
         let unit = self.plan.tear_unit;
         self.clear_flights();
@@ -162,7 +201,7 @@ impl World {
         drop(offline::check(&mut media, true));
         let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
         let Ok((core, report)) = Core::open(&mut media, &mut memory, config, &options, now) else {
-            return;
+            return Ok(());
         };
         for device in &mut self.devices {
             device.no = None;
@@ -183,13 +222,11 @@ impl World {
             }
         }
         for disk in 0..self.disks.len() {
-            let attached = self.attach_leniently(disk);
-            let read =
-                attached.and_then(|ready| if ready { self.verify(Extent::Everything) } else { Ok(()) });
-            if let Err(Stop::Violation(what)) = read {
-                panic!("{what}");
+            if self.attach_leniently(disk)? {
+                self.verify(Extent::Everything)?;
             }
         }
+        Ok(())
     }
 
     fn attach_leniently(&mut self, disk: usize) -> Flow<bool> {
@@ -211,6 +248,24 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Numbers near the ends of their ranges.
+    #[test]
+    fn sealed_pages_with_any_numbers_are_read() {
+        let mut rng = Random::scrambled(8);
+        for run in 0..200u8 {
+            let mut data = vec![run << 1];
+            for _ in 0..rng.range(1, 4) {
+                data.extend([0x80 | rng.bits() as u8, rng.bits() as u8, 2 * rng.below(24) as u8, 0]);
+                let bytes = [0xff; 16];
+                let length = rng.range(1, 16) as usize;
+                data.push(length as u8);
+                data.extend(&bytes[..length]);
+            }
+            data.push(0);
+            recovery_bytes(&data);
+        }
+    }
 
     #[test]
     fn random_bytes_break_neither_target() {

@@ -147,6 +147,14 @@ fn header(page: &[u8; BLOCK_BYTES]) -> Option<Header> {
     })
 }
 
+/// Seals a page again with the header and the content that it has now. Does nothing if the header is of no kind.
+pub fn reseal(page: &mut [u8; BLOCK_BYTES], place: Place) {
+    if let Some(header) = header(page) {
+        let content = content(page);
+        seal(page, header, &content, place);
+    }
+}
+
 /// Returns a sector's content checksum and the tag stored with it.
 fn read_tag(page: &[u8; BLOCK_BYTES], sector: usize) -> (u32, u32) {
     let bytes = &page[sector * SECTOR..(sector + 1) * SECTOR];

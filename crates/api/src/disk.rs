@@ -512,6 +512,11 @@ impl DiskConfig {
 }
 
 impl DiskConfig {
+    /// Removes what the user accepted for a single attach.
+    pub fn forget_acceptances(&mut self) {
+        (self.accept_loss, self.accept_origin_change) = (None, None);
+    }
+
     /// Returns the host that should keep a replica of the disk's dirty blocks, or [`ANY_HOST`]; `None` for no
     /// replica.
     pub fn replica_host(&self) -> Option<&str> {

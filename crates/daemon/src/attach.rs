@@ -225,10 +225,8 @@ impl Daemon {
         self.disk(name).is_ok_and(|present| Arc::ptr_eq(&present, disk))
     }
 
-    fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
-        // Losses are accepted only once.
-        let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
-        Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
+    pub(crate) fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
+        Ok(self.state.remember(RememberedDisk { config: disk.config(), by_api: disk.by_api, attached })?)
     }
 
     /// Makes one attempt to attach.
@@ -331,6 +329,7 @@ impl Daemon {
         disk.with(|inner| {
             (inner.state, inner.error, inner.handle, inner.sectors) =
                 (DiskState::Attached, error.as_ref().map(ToString::to_string), Some(handle), sectors);
+            inner.config.forget_acceptances();
             self.policy.post(&config.pool, &config.name, News::Attached(Box::new(inner.config.clone())));
             (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
         });

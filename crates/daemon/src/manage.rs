@@ -21,7 +21,6 @@ use crate::locked::Locked;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::settings;
-use crate::state::RememberedDisk;
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
@@ -202,11 +201,7 @@ impl Daemon {
             // undone.
             return Ok(());
         }
-        Ok(self.state.remember(RememberedDisk {
-            config: disk.config(),
-            by_api: disk.by_api,
-            attached: true,
-        })?)
+        self.remember(disk, true)
     }
 
     /// Returns where data of an attached disk is lost.

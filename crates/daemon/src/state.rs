@@ -3,6 +3,7 @@
 //!
 //! Invariants
 //! - The file is replaced as a whole, and a change is durable when the call returns.
+//! - No remembered disk accepts a loss: what an operator accepts holds for one attach, not for those after a restart.
 //! - A file that cannot be read stops the start: starting with empty state would forget that a pool's contents
 //!   are void.
 
@@ -155,7 +156,9 @@ impl State {
     pub fn open(dir: &Path) -> Result<State, StateError> {
         std::fs::create_dir_all(dir).map_err(at("create", dir))?;
         let path = dir.join("state.json");
-        let memory: Memory = read(&path)?.unwrap_or_default();
+        let mut memory: Memory = read(&path)?.unwrap_or_default();
+        // Earlier versions remembered what had been accepted.
+        memory.disks.values_mut().for_each(|disk| disk.config.forget_acceptances());
         let uses = Uses::open(dir, memory.disks.values())?;
         Ok(State { path, memory: Mutex::new(memory), uses })
     }
@@ -288,11 +291,12 @@ impl State {
         self.memory.locked().disks.clone()
     }
 
-    /// Remembers a disk.
+    /// Remembers a disk, without what was accepted for it.
     ///
     /// # Errors
     /// See [`StateError`]; the state is then unchanged.
-    pub fn remember(&self, disk: RememberedDisk) -> Result<(), StateError> {
+    pub fn remember(&self, mut disk: RememberedDisk) -> Result<(), StateError> {
+        disk.config.forget_acceptances();
         self.change(|memory| drop(memory.disks.insert(disk.config.name.clone(), disk)))
     }
 
@@ -369,6 +373,18 @@ mod tests {
         again.opened("main").unwrap();
         let last = State::open(dir.path()).unwrap();
         assert!(last.disks().is_empty() && last.lost_arenas("main").is_empty());
+    }
+
+    #[test]
+    fn what_earlier_versions_remembered_as_accepted_is_not_accepted_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = DiskConfig::new("vm1", "main", "/dev/b");
+        (config.accept_loss, config.accept_origin_change) = (Some("vm1".into()), Some("vm1".into()));
+        let disk = RememberedDisk { config, by_api: true, attached: true };
+        let memory = Memory { disks: [("vm1".to_string(), disk)].into(), ..Memory::default() };
+        replace(&dir.path().join("state.json"), &memory).unwrap();
+        let config = State::open(dir.path()).unwrap().disks()["vm1"].config.clone();
+        assert_eq!(config, DiskConfig::new("vm1", "main", "/dev/b"));
     }
 
     #[test]

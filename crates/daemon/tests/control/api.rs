@@ -63,6 +63,19 @@ async fn changes_at_the_same_time_are_all_kept() {
 }
 
 #[tokio::test]
+async fn a_loss_is_accepted_for_one_attach_only() {
+    let api = Api::new();
+    let mut disk = vm1();
+    (disk["accept_loss"], disk["accept_origin_change"]) = (json!("vm1"), json!("vm1"));
+    assert_eq!(api.work("POST", "/v1/disks", disk).await["state"], "done");
+    let changed = api.work("PATCH", "/v1/disks/vm1", json!({"sequential_cutoff": "1MiB"})).await;
+    assert_eq!(changed["state"], "done");
+    for config in [api.daemon.state.disks()["vm1"].config.clone(), api.daemon.disk("vm1").unwrap().config()] {
+        assert_eq!((config.accept_loss, config.accept_origin_change), (None, None));
+    }
+}
+
+#[tokio::test]
 async fn an_attach_waits_for_what_is_still_ending_of_its_disk() {
     let api = Api::new();
     api.fake.busy.store(5, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use haversack_api::DiskState;
 use haversack_core::{CheckpointUse, DiskSummary, NoCheckpoint, OpenReport};
 use haversack_engine::EngineEvent;
-use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
+use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
 use crate::backend::Backend;
 use crate::daemon::{Daemon, Disk, DiskInner};
@@ -281,7 +281,7 @@ fn losses(runs: &[(SectorNo, u64)], meaning: &str) -> String {
 fn note_loss(daemon: &Daemon, name: &str, arena: ArenaNo) {
     let Ok(pool) = daemon.pool(name) else { return };
     pool.is_lost.store(true, Ordering::Relaxed);
-    while let Err(error) = daemon.state.add_lost(name, arena) {
+    while let Err(error) = daemon.state.add_lost(ArenaId { pool: pool.id, number: arena }) {
         tracing::error!(pool = name, "cannot record the loss of the pool, its writes wait: {error}");
         std::thread::sleep(std::time::Duration::from_secs(1));
     }

@@ -17,9 +17,8 @@ use haversack_api::DiskConfig;
 use haversack_core::{CheckpointUse, CoreConfig, OpenReport, ReadProgress};
 use haversack_directory::DirectoryError;
 use haversack_engine::error::EngineError;
-use haversack_engine::{OpenPool, PoolSettings};
+use haversack_engine::{OpenPool, PoolSettings, VoidArena};
 use haversack_link::LinkError;
-use haversack_model::ArenaNo;
 use nix::unistd::Uid;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -348,12 +347,8 @@ fn open_pool(
     state: &State,
     sandbox: Option<&Sandbox>,
 ) -> Result<(OpenPool, OpenReport), RunError> {
-    let void_arenas = state.lost_arenas(&pool.name);
-    if !void_arenas.is_empty() {
-        tracing::warn!(pool = pool.name, "all cache devices were lost: cached blocks are invalid");
-    }
     let begin = Instant::now();
-    let opened = OpenPool::start(&pool_settings(pool, state.dir(), void_arenas)?);
+    let opened = OpenPool::start(&pool_settings(pool, state.dir(), state.void_arenas(&pool.name))?);
     let (opened, report) = opened.map_err(|source| {
         // Prefer the sandbox's error: it tells that a device has appeared after the start, not only that it cannot be
         // opened.
@@ -364,7 +359,9 @@ fn open_pool(
         let ms = begin.elapsed().as_millis();
         tracing::info!(pool = pool.name, "opened from the checkpoint of a clean stop in {ms} ms");
     }
-    state.opened(&pool.name)?;
+    if state.opened(&pool.name, report.arena.pool)? {
+        tracing::warn!(pool = pool.name, "all cache devices were lost: cached blocks are invalid");
+    }
     Ok((opened, report))
 }
 
@@ -387,7 +384,7 @@ fn tell_saving(done_bytes: u64, total_bytes: u64) {
 fn pool_settings(
     pool: &PoolConfig,
     state_dir: &Path,
-    void_arenas: Vec<ArenaNo>,
+    void_arenas: Vec<VoidArena>,
 ) -> Result<PoolSettings, RunError> {
     let wrong = |what| RunError::PoolSettings { pool: pool.name.clone(), what };
     let accept_missing = pool.accept_missing.as_ref() == Some(&pool.name);

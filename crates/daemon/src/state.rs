@@ -16,8 +16,9 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
+use haversack_engine::VoidArena;
 use haversack_migrate::KnownBefore;
-use haversack_model::{ArenaNo, DiskId, HostId};
+use haversack_model::{ArenaId, ArenaNo, DiskId, HostId, Uuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +85,25 @@ struct Known {
     number: u64,
 }
 
+/// The identity of a pool, as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct PoolId(Uuid);
+
+impl TryFrom<String> for PoolId {
+    type Error = uuid::Error;
+
+    fn try_from(text: String) -> Result<PoolId, uuid::Error> {
+        Ok(PoolId(Uuid(uuid::Uuid::parse_str(&text)?.into_bytes())))
+    }
+}
+
+impl From<PoolId> for String {
+    fn from(id: PoolId) -> String {
+        id.0.to_string()
+    }
+}
+
 /// The content of the file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,6 +122,10 @@ struct Memory {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     known_before: BTreeMap<String, Known>,
     /// By pool, the numbers of the arenas that lost their last cache device.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    lost_arenas: BTreeMap<PoolId, BTreeSet<u8>>,
+    /// The same, noted by earlier versions, which identified a pool by its name.
+    #[serde(default)]
     lost_pools: BTreeMap<String, BTreeSet<u8>>,
     /// Accounts of flash writes, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -323,29 +347,40 @@ impl State {
         self.change(|memory| drop(memory.disks.remove(name)))
     }
 
-    /// Returns the arenas of a pool that lost their last cache device and were not opened since, so that their contents
-    /// are void.
-    pub fn lost_arenas(&self, pool: &str) -> Vec<ArenaNo> {
+    /// Returns the arenas that lost their last cache device and were not opened since, so that their contents are void.
+    /// The pool that is to be opened is known by its name only; another pool may have had that name.
+    pub fn void_arenas(&self, name: &str) -> Vec<VoidArena> {
         let memory = self.memory.locked();
-        memory.lost_pools.get(pool).into_iter().flatten().map(|number| ArenaNo(*number)).collect()
+        let by_id = memory.lost_arenas.iter().map(|(id, numbers)| (Some(id.0), numbers));
+        let by_name = memory.lost_pools.get(name).map(|numbers| (None, numbers));
+        let void = |(pool, numbers): (Option<Uuid>, &BTreeSet<u8>)| {
+            let arena = |number: &u8| VoidArena { pool, number: ArenaNo(*number) };
+            numbers.iter().map(arena).collect::<Vec<_>>()
+        };
+        by_id.chain(by_name).flat_map(void).collect()
     }
 
-    /// Records that an arena of a pool lost its last cache device.
+    /// Records that an arena lost its last cache device.
     ///
     /// # Errors
     /// See [`StateError`].
-    pub fn add_lost(&self, pool: &str, arena: ArenaNo) -> Result<(), StateError> {
+    pub fn add_lost(&self, arena: ArenaId) -> Result<(), StateError> {
         self.change(|memory| {
-            memory.lost_pools.entry(pool.to_string()).or_default().insert(arena.0);
+            memory.lost_arenas.entry(PoolId(arena.pool)).or_default().insert(arena.number.0);
         })
     }
 
-    /// Records that a pool was opened, so that all its arenas are valid again.
+    /// Records that a pool was opened, so that all its arenas are valid again. Returns whether any was void.
     ///
     /// # Errors
     /// See [`StateError`].
-    pub fn opened(&self, pool: &str) -> Result<(), StateError> {
-        self.change(|memory| drop(memory.lost_pools.remove(pool)))
+    pub fn opened(&self, name: &str, id: Uuid) -> Result<bool, StateError> {
+        let mut was_void = false;
+        self.change(|memory| {
+            let removed = (memory.lost_arenas.remove(&PoolId(id)), memory.lost_pools.remove(name));
+            was_void = removed != (None, None);
+        })?;
+        Ok(was_void)
     }
 
     /// Returns the path of the file.
@@ -365,14 +400,36 @@ mod tests {
         let disk =
             RememberedDisk { config: DiskConfig::new("vm1", "main", "/dev/b"), by_api: true, attached: true };
         state.remember(disk.clone()).unwrap();
-        state.add_lost("main", ArenaNo(1)).unwrap();
         let again = State::open(dir.path()).unwrap();
         assert_eq!(again.disks()["vm1"], disk);
-        assert_eq!((again.lost_arenas("main"), again.lost_arenas("other")), (vec![ArenaNo(1)], vec![]));
         again.forget("vm1").unwrap();
-        again.opened("main").unwrap();
-        let last = State::open(dir.path()).unwrap();
-        assert!(last.disks().is_empty() && last.lost_arenas("main").is_empty());
+        assert!(State::open(dir.path()).unwrap().disks().is_empty());
+    }
+
+    #[test]
+    fn a_pool_is_void_under_any_name_until_it_was_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pool, other, number) = (Uuid([7; 16]), Uuid([8; 16]), ArenaNo(1));
+        State::open(dir.path()).unwrap().add_lost(ArenaId { pool, number }).unwrap();
+        let state = State::open(dir.path()).unwrap();
+        let void = vec![VoidArena { pool: Some(pool), number }];
+        assert_eq!((state.void_arenas("main"), state.void_arenas("renamed")), (void.clone(), void.clone()));
+        assert!(!state.opened("main", other).unwrap());
+        assert_eq!(State::open(dir.path()).unwrap().void_arenas("main"), void);
+        assert!(state.opened("renamed", pool).unwrap());
+        assert_eq!(State::open(dir.path()).unwrap().void_arenas("main"), []);
+    }
+
+    #[test]
+    fn a_loss_that_an_earlier_version_noted_by_name_still_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"disks": {}, "lost_pools": {"main": [0]}}"#;
+        std::fs::write(dir.path().join("state.json"), text).unwrap();
+        let state = State::open(dir.path()).unwrap();
+        assert_eq!(state.void_arenas("main"), [VoidArena { pool: None, number: ArenaNo(0) }]);
+        assert_eq!(state.void_arenas("other"), []);
+        assert!(state.opened("main", Uuid([7; 16])).unwrap());
+        assert_eq!(State::open(dir.path()).unwrap().void_arenas("main"), []);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct MissingDevice {
 
 /// The devices of a pool that were found, and those that were not.
 pub(crate) struct Assembly {
+    /// The pool.
+    pub pool: Uuid,
     pub devices: Devices,
     pub missing: Vec<MissingDevice>,
     /// Listed devices that are not used, and why.
@@ -62,11 +64,18 @@ type Candidate = (CacheDevice, DeviceIdentity);
 pub(crate) fn assemble(name: &str, listed: &[PathBuf]) -> Result<Assembly> {
     let mut left_out = Vec::new();
     let candidates = open_listed(listed, &mut left_out)?;
-    let candidates = of_one_pool(name, candidates, &mut left_out)?;
+    let (pool, candidates) = of_one_pool(name, candidates, &mut left_out)?;
     let mut devices = Devices::of(candidates.into_iter().map(|(device, _)| device).collect())?;
     let labels = label::read(&mut devices, Kind::Device);
-    let mut assembly =
-        Assembly { devices, missing: Vec::new(), left_out, members: Vec::new(), labels, name: name.into() };
+    let mut assembly = Assembly {
+        pool,
+        devices,
+        missing: Vec::new(),
+        left_out,
+        members: Vec::new(),
+        labels,
+        name: name.into(),
+    };
     // A device that was just found may name further members.
     while assembly.find_more()? {}
     Ok(assembly)
@@ -103,14 +112,18 @@ fn open_listed(listed: &[PathBuf], left_out: &mut Vec<String>) -> Result<Vec<Can
 }
 
 /// Keeps the devices of one pool: the only pool found, or else the one with this name.
-fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Result<Vec<Candidate>> {
+fn of_one_pool(
+    name: &str,
+    candidates: Vec<Candidate>,
+    left_out: &mut Vec<String>,
+) -> Result<(Uuid, Vec<Candidate>)> {
     let mut candidates = candidates;
     let pools: BTreeSet<Uuid> = candidates.iter().map(|(_, identity)| identity.pool).collect();
-    if pools.is_empty() {
+    let Some(first) = pools.first().copied() else {
         return Err(EngineError::NoDevices { pool: name.into(), why: left_out.join("; ") });
-    }
+    };
     if pools.len() == 1 {
-        return Ok(candidates);
+        return Ok((first, candidates));
     }
     let mut named = BTreeSet::new();
     for (device, identity) in &candidates {
@@ -132,7 +145,7 @@ fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String
         }
         identity.pool == pool
     });
-    Ok(candidates)
+    Ok((pool, candidates))
 }
 
 /// Returns the paths of a pool's devices: the listed paths that are not patterns, and the paths of the devices found

@@ -5,12 +5,21 @@ use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, MIN_FRAMES, OpenOptions};
 use haversack_latency::WholeTimes;
-use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId};
+use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DiskId, Uuid};
 
 use crate::checkpoint::OnSaving;
 use crate::error::{EngineError, Result};
 use crate::media::OnProgress;
 use crate::moving::Moves;
+
+/// An arena whose contents are void, because it lost its last device while its pool ran.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VoidArena {
+    /// Its pool; `None` for the one that is opened, whichever that is.
+    pub pool: Option<Uuid>,
+    /// Its number there.
+    pub number: ArenaNo,
+}
 
 /// Settings of a pool. Memory is for the whole pool and divided among its arenas.
 #[derive(Clone, Debug)]
@@ -34,8 +43,8 @@ pub struct PoolSettings {
     pub core: CoreConfig,
     /// Open the pool even if devices with dirty blocks are missing: those blocks are then lost.
     pub accept_missing: bool,
-    /// Arenas whose contents are void, because they lost their last device while the pool ran.
-    pub void_arenas: Vec<ArenaNo>,
+    /// Arenas whose contents are void, of this pool and of others.
+    pub void_arenas: Vec<VoidArena>,
     /// How long a reactor polls for new work before it sleeps, in microseconds.
     pub poll_us: u32,
     /// For tests: a file whose first eight bytes are the time in microseconds, little-endian. I/Os are then
@@ -86,8 +95,10 @@ impl PoolSettings {
         }
     }
 
-    /// Returns the settings of one of `arenas` arenas: its own staging file, and its part of the memory.
-    pub(crate) fn of_arena(&self, number: ArenaNo, arenas: u8) -> PoolSettings {
+    /// Returns the settings of one of `arenas` arenas: its own staging file, its part of the memory, and whether it is
+    /// void.
+    pub(crate) fn of_arena(&self, ArenaId { pool, number }: ArenaId, arenas: u8) -> PoolSettings {
+        let is_it = |void: &&VoidArena| void.number == number && void.pool.is_none_or(|of| of == pool);
         let of_arena = |path: &PathBuf| {
             let mut path = path.clone();
             if number.0 > 0 {
@@ -103,6 +114,7 @@ impl PoolSettings {
             staging_blocks: self.staging_blocks / u32::from(arenas),
             transfer_blocks: self.transfer_blocks / u32::from(arenas),
             client_bytes: self.client_bytes / usize::from(arenas),
+            void_arenas: self.void_arenas.iter().filter(is_it).copied().collect(),
             ..self.clone()
         }
     }
@@ -129,9 +141,9 @@ impl PoolSettings {
     /// Separates the name of a pool's staging file from the number of an arena. No pool's name contains it.
     const ARENA_MARK: char = '#';
 
-    /// Returns how an arena is opened.
-    pub(crate) fn open_options(&self, number: ArenaNo) -> OpenOptions {
-        OpenOptions { accept_missing: self.accept_missing, contents_void: self.void_arenas.contains(&number) }
+    /// Returns how the arena with these settings is opened.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        OpenOptions { accept_missing: self.accept_missing, contents_void: !self.void_arenas.is_empty() }
     }
 }
 

@@ -59,7 +59,7 @@ mod turns;
 pub use arena::ArenaHandle;
 pub use assembly::MissingDevice;
 pub use checkpoint::OnSaving;
-pub use config::{DiskSpec, OriginSpec, PoolSettings, TlsFiles};
+pub use config::{DiskSpec, OriginSpec, PoolSettings, TlsFiles, VoidArena};
 pub use error::EngineError;
 pub use event::EngineEvent;
 pub use front::nbd::{Held, NbdClient};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use haversack_core::OpenReport;
-use haversack_model::{ArenaNo, DiskId};
+use haversack_model::{ArenaId, ArenaNo, DiskId};
 
 use crate::arena::{Arena, ArenaHandle, ArenaOpening, Starting};
 use crate::assembly::{self, Assembly};
@@ -71,9 +71,10 @@ fn start_arenas(
     let mailboxes: Vec<_> =
         extents.iter().map(|_| Mailbox::new()).collect::<std::io::Result<_>>().map_err(EngineError::Ring)?;
     let senders: Vec<Mailbox> = mailboxes.iter().map(|(mailbox, _)| mailbox.clone()).collect();
+    let pool = assembly.pool;
     let start = |(number, (extents, mailbox)): (u8, (crate::media::Devices, _))| {
         let siblings = Siblings::of(ArenaNo(number), &senders);
-        let settings = settings.of_arena(ArenaNo(number), arenas);
+        let settings = settings.of_arena(ArenaId { pool, number: ArenaNo(number) }, arenas);
         let opening = ArenaOpening { settings, extents: extents.devices, siblings };
         Arena::start(opening, clock.clone(), mailbox)
     };

@@ -167,7 +167,7 @@ impl Reactor {
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
         devices.on_progress = config.on_progress;
         devices.workers = devices.workers.div_ceil(siblings.arenas());
-        let options = config.open_options(siblings.arena());
+        let options = config.open_options();
         let checkpoint = config.checkpoint_path;
         let mut source = checkpoint.as_deref().map(Source::open);
         let pieces = source.as_mut().map(|source| source as &mut dyn CheckpointSource);

@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use haversack_engine::pool::{self, Formatting, Shape};
-use haversack_engine::{EngineError, EngineEvent, OpenPool, OriginSpec, PoolSettings};
-use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId};
+use haversack_engine::{EngineError, EngineEvent, OpenPool, OriginSpec, PoolSettings, VoidArena};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, Uuid};
 
 const DISK_MIB: u64 = 4;
 const SECTORS: u64 = DISK_MIB * MIB / 512;
@@ -85,6 +85,26 @@ fn a_device_that_fails_in_one_arena_is_left_by_all() {
     assert_eq!(disks[1].1.read(0, SECTORS), [patterns(0, 64, 2), patterns(64, SECTORS - 64, 1)].concat());
     let failed = events.try_iter().filter(|event| matches!(event, EngineEvent::DeviceFailed { .. })).count();
     assert_eq!(failed, 2, "each arena says what it lost");
+}
+
+#[test]
+fn an_arena_is_void_only_in_the_pool_that_lost_it() {
+    let place = Place::new("arenas-void");
+    let mut settings = two_arenas(&place, &[64], false);
+    let (open, report) = start(&settings);
+    let pool = report.arena.pool;
+    let mut disks = two_disks(&place, &open);
+    for (_, client) in &mut disks {
+        client.write(0, SECTORS, 1);
+        client.flush();
+    }
+    drop((disks, open));
+    for (id, is_void) in [(Uuid([7; 16]), false), (pool, true)] {
+        settings.void_arenas = vec![VoidArena { pool: Some(id), number: ArenaNo(1) }];
+        let (_open, report) = start(&settings);
+        let cached: Vec<bool> = report.disks.iter().map(|disk| disk.cached_blocks > 0).collect();
+        assert_eq!(cached, [true, !is_void], "void in {id}");
+    }
 }
 
 #[test]

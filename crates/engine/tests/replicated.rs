@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{DiskSpec, EngineError, HostMessage, MoveStatus, Moves, NoReplica, OriginSpec};
+use haversack_engine::{
+    DiskSpec, EngineError, HostMessage, MoveStatus, Moves, NoReplica, OriginSpec, VoidArena,
+};
 use haversack_migrate::{Message, OnLoss, Position, ReplicaPolicy, ReplicaState, ReplicationState, Session};
 use haversack_model::{ArenaNo, BLOCK_BYTES, BlockNo, DiskHandle, DiskId, HostId};
 use haversack_ownership::Record;
@@ -355,7 +357,7 @@ fn lossy(network: &Arc<Network>) -> ([Place; 3], Host, Host, [DiskHandle; 2]) {
     guest.flush();
     drop(guest);
     host_a.kill();
-    host_a.settings.void_arenas = vec![ArenaNo(0)];
+    host_a.settings.void_arenas = vec![VoidArena { pool: None, number: ArenaNo(0) }];
     host_a.start();
     host_a.settings.void_arenas.clear();
     let at_a = host_a.attach_replicated(DISK_MIB, origin(&places[0]), None, policy);

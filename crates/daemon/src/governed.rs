@@ -53,12 +53,13 @@ impl Daemon {
         self.with_policy(|policy| policy.set(wanted))
     }
 
-    /// Starts with the policy of the configuration, continuing from where the daemon last stopped.
+    /// Starts with the policy of the configuration, continuing from where the daemon last stopped. If the disks of a
+    /// pool cannot be weighed against each other, their shares stay as they are, and an event reports it: a daemon that
+    /// did not start would serve no guest.
     ///
     /// # Errors
-    /// As [`Daemon::set_policy`].
+    /// The settings are invalid, or a pool has stopped.
     pub fn begin_policy(&self, wanted: Option<PolicySettings>) -> Result<()> {
-        self.check_weights(wanted.is_some())?;
         self.with_policy(|policy| policy.begin(wanted))
     }
 

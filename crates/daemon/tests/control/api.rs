@@ -320,6 +320,25 @@ async fn a_policy_divides_the_pool_handles_events_and_keeps_the_operators_settin
 }
 
 #[tokio::test]
+async fn a_daemon_starts_though_its_disks_cannot_be_weighed() {
+    let api = Api::new();
+    let mut disk = vm1();
+    disk["priority"] = json!(0.0);
+    assert_eq!(api.work("POST", "/v1/disks", disk).await["state"], "done");
+    let equal = haversack_api::PolicySettings::named("equal");
+    api.daemon.begin_policy(Some(equal)).unwrap();
+    let reports =
+        api.daemon.events.after(0).events.into_iter().filter(|event| event.kind == "policy-refused");
+    let reports: Vec<_> = reports.map(|event| (event.subject, event.message)).collect();
+    assert!(
+        matches!(&reports[..], [(pool, why)] if pool == "main" && why.contains("priorities")),
+        "{reports:?}"
+    );
+    let (_, status) = api.call("GET", "/v1/policy", Value::Null).await;
+    assert_eq!(status["settings"]["allocator"], "equal");
+}
+
+#[tokio::test]
 async fn a_disk_that_has_ended_is_not_recorded_until_it_is_new() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;

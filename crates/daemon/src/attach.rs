@@ -231,6 +231,8 @@ impl Daemon {
 
     /// Makes one attempt to attach.
     fn try_attach(self: &Arc<Self>, disk: &Arc<Disk>, attempt: Attempt) -> Result<()> {
+        // Also a disk that cannot be attached yet keeps others from its origin: it may have dirty blocks.
+        self.claim_store(disk)?;
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
         let _turn = self.disk_turns.take(disk.id);

@@ -4,12 +4,13 @@
 //! - A lock is held during a call of another part in two cases only: the table of disks is locked while a disk is read,
 //!   and a disk is locked while news is posted to the policy. Both calls are short and lock nothing else.
 //! - No lock is held while a call waits for I/O of a device or an origin.
-//! - A disk's name and identity are used only once.
+//! - A disk's name and identity are used only once, and an origin has one disk that writes it: a disk has claimed its
+//!   origin before it uses it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState};
 use haversack_core::OpenReport;
@@ -23,7 +24,7 @@ use crate::cluster::Cluster;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
-use crate::exclusive;
+use crate::exclusive::{self, KnownStore, Store};
 use crate::helper::Helper;
 use crate::history::History;
 use crate::hosts::Hosts;
@@ -35,6 +36,10 @@ use crate::sandbox::Sandbox;
 use crate::settings;
 use crate::state::State;
 use crate::turns::Turns;
+
+/// How long a disk waits for those before it to know what their origins are, and how often it checks.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
+const CLAIM_PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module documentation.
 pub struct Daemon {
@@ -73,6 +78,8 @@ pub struct Daemon {
     sandbox: OnceLock<Sandbox>,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
+    /// How many disks have been added.
+    added: AtomicU64,
     stopping: AtomicBool,
 }
 
@@ -101,6 +108,10 @@ pub struct DiskInner {
     pub vhost_user: Option<Box<dyn VhostUser>>,
     /// The helper of its origin.
     pub helper: Option<Helper>,
+    /// The store that it has claimed by attaching, see [`Daemon::claim_store`].
+    store: Option<KnownStore>,
+    /// How many disks had been added before.
+    number: u64,
 }
 
 impl Disk {
@@ -115,6 +126,8 @@ impl Disk {
             sectors: 0,
             vhost_user: None,
             helper: None,
+            store: None,
+            number: 0,
         };
         Ok(Disk { id, by_api, inner: Mutex::new(inner) })
     }
@@ -122,6 +135,11 @@ impl Disk {
     /// Reads or changes the disk's state, under its lock.
     pub fn with<R>(&self, look: impl FnOnce(&mut DiskInner) -> R) -> R {
         look(&mut self.inner.locked())
+    }
+
+    /// Returns whether its name, its identity and its origin are taken.
+    fn is_in_use(&self) -> bool {
+        self.with(|inner| inner.state != DiskState::Detached)
     }
 
     /// Returns its settings.
@@ -144,6 +162,12 @@ impl Disk {
             (state, _) => Err(not_attached(&inner.config.name, state)),
         })
     }
+}
+
+/// Refuses a store that another disk uses.
+fn refuse_shared(disk: (&DiskConfig, &KnownStore), other: (&DiskConfig, &KnownStore)) -> Result<()> {
+    let hint = "detach the other disk first, or name the disk's own image";
+    exclusive::conflict(disk, other).map_or(Ok(()), |what| Err(DaemonError::conflict(what, hint)))
 }
 
 /// Returns the error of an operation that needs an attached disk.
@@ -190,6 +214,7 @@ impl Daemon {
             sandbox: OnceLock::new(),
             pools,
             disks: Mutex::default(),
+            added: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         })
     }
@@ -260,29 +285,55 @@ impl Daemon {
     /// Adds a disk; it replaces a detached one of the same name.
     ///
     /// # Errors
-    /// The name or the identity is in use.
+    /// The name, the identity or the origin is in use. The origin may also be in use under another name, see
+    /// [`Daemon::claim_store`].
     pub fn insert_disk(&self, name: &str, disk: Arc<Disk>) -> Result<()> {
         if self.is_stopping() {
             return Err(DaemonError::Stopping);
         }
+        let config = disk.config();
+        let store = Store::of(&config.origin).by_name();
         let mut disks = self.disks.locked();
-        let in_use = |other: &Disk| other.with(|inner| inner.state != DiskState::Detached);
-        for (other_name, other) in disks.iter() {
-            if !in_use(other) {
-                continue;
-            }
+        for (other_name, other) in disks.iter().filter(|(_, other)| other.is_in_use()) {
             if other_name == name || other.id == disk.id {
                 let what = format!("disk '{other_name}' ({}) is in use already", other.id);
                 return Err(DaemonError::conflict(what, "detach it first, or give another name and id"));
             }
-            if let Some(what) = exclusive::conflict(&disk.config(), &other.config()) {
-                return Err(DaemonError::conflict(
-                    what,
-                    "detach the other disk first, or name the disk's own image",
-                ));
+            let other = other.config();
+            refuse_shared((&config, &store), (&other, &Store::of(&other.origin).by_name()))?;
+        }
+        let number = self.added.fetch_add(1, Ordering::Relaxed);
+        disk.with(|inner| inner.number = number);
+        disks.insert(name.to_string(), disk);
+        Ok(())
+    }
+
+    /// Looks up what a disk's origin is, and claims it for the disk until that is detached. Of several disks that are
+    /// to be attached at the same time, the one that was added first comes first, unless its origin takes long to be
+    /// looked up: then the others do not wait for it.
+    ///
+    /// # Errors
+    /// Another disk has claimed it.
+    pub(crate) fn claim_store(&self, disk: &Disk) -> Result<()> {
+        let config = disk.config();
+        let store = Store::of(&config.origin).look_up();
+        let number = disk.with(|inner| inner.number);
+        let looks = |other: &Arc<Disk>| {
+            other.with(|other| {
+                other.state == DiskState::Attaching && other.store.is_none() && other.number < number
+            })
+        };
+        let deadline = Instant::now() + CLAIM_PATIENCE;
+        while Instant::now() < deadline && !self.is_stopping() && self.disks.locked().values().any(looks) {
+            std::thread::sleep(CLAIM_PAUSE);
+        }
+        let disks = self.disks.locked();
+        for other in disks.values().filter(|other| other.id != disk.id && other.is_in_use()) {
+            if let (other, Some(of_other)) = other.with(|inner| (inner.config.clone(), inner.store.clone())) {
+                refuse_shared((&config, &store), (&other, &of_other))?;
             }
         }
-        disks.insert(name.to_string(), disk);
+        disk.with(|inner| inner.store = Some(store));
         Ok(())
     }
 

@@ -5,6 +5,9 @@
 //! by a normalized form of their URI. Nothing is asked of a server: NBD has no identity of an export, so two exports
 //! with different names count as two stores, and so do two names of one host. Two disks may have the same store if both
 //! only read it.
+//!
+//! Looking a file up may take as long as its file system likes. So a store is looked up once, on a thread that may wait
+//! ([`Store::look_up`]), and then compared in memory.
 
 use std::fs::DirEntry;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -48,6 +51,46 @@ pub struct Store {
 struct LocalExport {
     socket: PathBuf,
     name: String,
+}
+
+/// A store whose files were looked up, or are known by name only.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KnownStore {
+    files: Vec<KnownFile>,
+    local_exports: Vec<(KnownFile, String)>,
+    remote: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct KnownFile {
+    path: PathBuf,
+    /// What it is; `None` if it does not exist yet or was not looked up.
+    identity: Option<StorageIdentity>,
+}
+
+impl KnownFile {
+    fn is(&self, other: &KnownFile) -> bool {
+        match (&self.identity, &other.identity) {
+            (Some(own), Some(other)) => own.overlaps(other),
+            _ => self.path == other.path,
+        }
+    }
+}
+
+impl KnownStore {
+    /// Returns something that both stores use, if there is anything. Looks nothing up.
+    pub fn shared(&self, other: &KnownStore) -> Option<String> {
+        let file = self.files.iter().find(|own| other.files.iter().any(|file| own.is(file)));
+        let has_export = |(socket, name): &&(KnownFile, String)| {
+            other.local_exports.iter().any(|(other, known)| known == name && other.is(socket))
+        };
+        let export = || self.local_exports.iter().find(has_export);
+        let remote = || self.remote.iter().find(|name| other.remote.contains(name)).cloned();
+        let uri = |(socket, name): &(KnownFile, String)| {
+            format!("nbd+unix:///{name}?socket={}", socket.path.display())
+        };
+        file.map(|file| file.path.display().to_string()).or_else(|| export().map(uri)).or_else(remote)
+    }
 }
 
 impl Store {
@@ -111,17 +154,29 @@ impl Store {
         }
     }
 
-    /// Returns something that both stores use, if there is anything.
-    pub fn shared(&self, other: &Store) -> Option<String> {
-        let file = self.files.iter().find(|path| other.uses(path)).map(|path| path.display().to_string());
-        let export =
-            || self.local_exports.iter().find(|export| other.has_export(export)).map(LocalExport::uri);
-        let remote = || self.remote.iter().find(|name| other.remote.contains(name)).cloned();
-        file.or_else(export).or_else(remote)
+    /// Looks its files up.
+    pub fn look_up(&self) -> KnownStore {
+        self.known(|path| StorageIdentity::of(path).ok())
     }
 
-    fn has_export(&self, export: &LocalExport) -> bool {
-        self.local_exports.iter().any(|own| own.name == export.name && is_same(&own.socket, &export.socket))
+    /// Returns what is known of it without looking at any file.
+    pub fn by_name(&self) -> KnownStore {
+        self.known(|_| None)
+    }
+
+    fn known(&self, identify: impl Fn(&Path) -> Option<StorageIdentity>) -> KnownStore {
+        let file = |path: &PathBuf| KnownFile { path: path.clone(), identity: identify(path) };
+        let export = |export: &LocalExport| (file(&export.socket), export.name.clone());
+        KnownStore {
+            files: self.files.iter().map(file).collect(),
+            local_exports: self.local_exports.iter().map(export).collect(),
+            remote: self.remote.clone(),
+        }
+    }
+
+    /// Returns something that both stores use, if there is anything. Looks the files of both up.
+    pub fn shared(&self, other: &Store) -> Option<String> {
+        self.look_up().shared(&other.look_up())
     }
 
     /// Returns its files and devices.
@@ -132,12 +187,6 @@ impl Store {
     /// Returns whether the store uses a file or device, or one that shares storage with it.
     pub fn uses(&self, path: &Path) -> bool {
         self.files.iter().any(|file| is_same(file, path))
-    }
-}
-
-impl LocalExport {
-    fn uri(&self) -> String {
-        format!("nbd+unix:///{}?socket={}", self.name, self.socket.display())
     }
 }
 
@@ -159,12 +208,15 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Returns why a second disk may not use the same store; `None` if both only read it.
-pub fn conflict(disk: &DiskConfig, other: &DiskConfig) -> Option<String> {
+/// Returns why a second disk may not use the same store; `None` if both only read it. Looks nothing up.
+pub fn conflict(
+    (disk, store): (&DiskConfig, &KnownStore),
+    (other, other_store): (&DiskConfig, &KnownStore),
+) -> Option<String> {
     if disk.read_only && other.read_only {
         return None;
     }
-    let store = Store::of(&disk.origin).shared(&Store::of(&other.origin))?;
+    let store = store.shared(other_store)?;
     Some(format!(
         "disk '{}' has the origin of disk '{}' ({store}): an image has one writer",
         disk.name, other.name
@@ -229,7 +281,12 @@ mod tests {
     }
 
     fn conflicts(a: &str, b: &str) -> bool {
-        conflict(&disk("a", a), &disk("b", b)).is_some()
+        conflict_of(&disk("a", a), &disk("b", b)).is_some()
+    }
+
+    fn conflict_of(a: &DiskConfig, b: &DiskConfig) -> Option<String> {
+        let [of_a, of_b] = [a, b].map(|disk| Store::of(&disk.origin).look_up());
+        conflict((a, &of_a), (b, &of_b))
     }
 
     #[test]
@@ -320,7 +377,7 @@ mod tests {
     #[test]
     fn readers_may_share() {
         let reader = |name| DiskConfig { read_only: true, ..disk(name, "/golden.img") };
-        assert!(conflict(&reader("a"), &reader("b")).is_none());
-        assert!(conflict(&reader("a"), &disk("b", "/golden.img")).is_some());
+        assert!(conflict_of(&reader("a"), &reader("b")).is_none());
+        assert!(conflict_of(&reader("a"), &disk("b", "/golden.img")).is_some());
     }
 }

@@ -28,7 +28,8 @@ fn count(number: usize, thing: &str) -> String {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match Config::load(&arguments.config) {
+    let load = if arguments.check_config { Config::load_thoroughly } else { Config::load };
+    let config = match load(&arguments.config) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("haversackd: {}", redact::text(&error.to_string()));

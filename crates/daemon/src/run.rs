@@ -7,7 +7,7 @@
 //! Invariants
 //! - The process is confined before it starts threads: threads that already run would not be confined.
 //! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
-//! - The watchdog is fed only while every reactor responds.
+//! - The watchdog is fed only while every reactor responds. Nothing else delays it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use nix::unistd::Uid;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -445,12 +446,22 @@ async fn serve(
     // Twice as often as systemd requires.
     let watchdog = sd_notify::watchdog_enabled().map(|time| time / 2);
     let mut alive = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
+    let mut reload: Option<JoinHandle<Config>> = None;
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             Some(()) = stopped.recv() => return Ok(()),
-            _ = hang_up.recv() => config = reload_from(config_path, config, daemon).await,
+            // A signal that comes during a reload is handled after it.
+            _ = hang_up.recv(), if reload.is_none() => {
+                let (path, old, daemon) = (config_path.to_path_buf(), config.clone(), daemon.clone());
+                reload = Some(tokio::task::spawn_blocking(move || reload_from(&path, old, &daemon)));
+            }
+            reloaded = async { reload.as_mut().expect("there is one").await }, if reload.is_some() => {
+                reload = None;
+                // A panic has been logged already.
+                config = reloaded.unwrap_or(config);
+            }
             _ = alive.tick() => if watchdog.is_some() { feed_watchdog(daemon.clone()) },
         }
     }
@@ -465,8 +476,9 @@ fn feed_watchdog(daemon: Arc<Daemon>) {
     });
 }
 
-/// Returns the configuration that applies from now on.
-async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
+/// Returns the configuration that applies from now on. Runs on a thread of its own, because it may wait for file systems
+/// and reactors.
+fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
     let new = match Config::load(path) {
         Ok(new) => new,
         Err(error) => {
@@ -475,14 +487,12 @@ async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
         }
     };
     tracing::info!("reloading");
-    let (applier, before, kept) = (daemon.clone(), old.clone(), new.clone());
-    match tokio::task::spawn_blocking(move || reload::apply(&applier, &before, &new)).await {
-        Ok(Err(error)) => {
+    match reload::apply(daemon, &old, &new) {
+        Err(error) => {
             refuse_reload(daemon, &format!("{}: {error}", path.display()));
             old
         }
-        // A panic has been logged already.
-        Ok(Ok(())) | Err(_) => kept,
+        Ok(()) => new,
     }
 }
 

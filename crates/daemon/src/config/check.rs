@@ -3,9 +3,12 @@
 //! Invariants
 //! - A configuration without a problem has unique names and ids of pools and disks, every disk's pool, and no path that
 //!   two parts use.
+//! - No file but the configuration's own is looked at, unless the caller allows it: one that does not answer must not
+//!   keep the daemon from starting.
 //! - A problem names the part of the file in which it is, by a byte offset.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use haversack_api::{ANY_HOST, DiskConfig};
 use haversack_link::host_id;
@@ -13,8 +16,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use super::{Config, PoolConfig};
-use crate::{exclusive, settings};
+use super::{Config, Files, PoolConfig};
+use crate::exclusive::{self, KnownStore, Store};
+use crate::settings;
 
 /// The byte offsets at which the parts of the file begin.
 #[derive(Default, Deserialize)]
@@ -55,7 +59,7 @@ impl Places {
 
 impl Config {
     /// Checks consistency. Returns the first problem and its byte offset in the file.
-    pub(super) fn check(&self, places: &Places) -> Result<(), (usize, String)> {
+    pub(super) fn check(&self, places: &Places, files: Files) -> Result<(), (usize, String)> {
         let at =
             |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
         let start = |part: &Option<Spanned<IgnoredAny>>| part.as_ref().map_or(0, |p| p.span().start);
@@ -72,10 +76,10 @@ impl Config {
         for (index, pool) in self.pools.iter().enumerate() {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
         }
+        let mut earlier = Vec::new();
         for (index, disk) in self.disks.iter().enumerate() {
-            let earlier = &self.disks[..index];
             self.check_disk(disk, &mut taken)
-                .and_then(|()| self.check_origin(disk, earlier))
+                .and_then(|()| self.check_origin(disk, &mut earlier, files))
                 .map_err(|what| (at(&places.disk, index), what))?;
         }
         if let Some(api) = &self.api {
@@ -212,14 +216,31 @@ impl Config {
         ))
     }
 
-    /// Checks that a disk's origin is not used by an earlier disk or by a pool.
-    fn check_origin(&self, disk: &DiskConfig, earlier: &[DiskConfig]) -> Result<(), String> {
-        if let Some(what) = earlier.iter().find_map(|other| exclusive::conflict(disk, other)) {
+    /// Checks that a disk's origin is not used by an earlier disk or by a pool, and adds it to the earlier disks.
+    fn check_origin<'a>(
+        &self,
+        disk: &'a DiskConfig,
+        earlier: &mut Vec<(&'a DiskConfig, KnownStore)>,
+        files: Files,
+    ) -> Result<(), String> {
+        let store = Store::of(&disk.origin);
+        let known = match files {
+            Files::ByName => store.by_name(),
+            Files::LookedUp => store.look_up(),
+        };
+        let conflict = |(other, of_other): &(&DiskConfig, KnownStore)| {
+            exclusive::conflict((disk, &known), (*other, of_other))
+        };
+        if let Some(what) = earlier.iter().find_map(conflict) {
             return Err(what);
         }
-        let store = exclusive::Store::of(&disk.origin);
+        earlier.push((disk, known));
+        let uses = |part: &PathBuf| match files {
+            Files::ByName => store.files().contains(part),
+            Files::LookedUp => store.uses(part),
+        };
         for pool in &self.pools {
-            if let Some(part) = pool.parts().find(|part| store.uses(part)) {
+            if let Some(part) = pool.parts().find(uses) {
                 return Err(format!(
                     "the origin of disk '{}' is {}, which is part of pool '{}': name the disk's own image",
                     disk.name,

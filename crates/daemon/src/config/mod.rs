@@ -5,7 +5,7 @@
 //!   then does not start.
 //! - A file that does not end with a newline has been truncated, and is an error. So is one with nothing in it.
 //! - The result of [`Config::load`] is consistent: names are unique, every disk's pool exists, paths are not
-//!   used twice.
+//!   used twice. Two paths of one file are noticed when a disk is attached.
 
 mod check;
 mod nbd;
@@ -177,6 +177,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// How files that the configuration names are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Files {
+    /// By their names.
+    ByName,
+    /// By what they are, which may wait for their file systems.
+    LookedUp,
+}
+
 /// The keys of the disks' tables.
 #[derive(Deserialize)]
 struct Keys {
@@ -185,14 +194,27 @@ struct Keys {
 }
 
 impl Config {
-    /// Reads a configuration file.
+    /// Reads a configuration file. No other file is looked at.
     ///
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        Config::load_with(path, Files::ByName)
+    }
+
+    /// Reads a configuration file, and also refuses different names of one origin. This takes as long as it takes to
+    /// look all origins up.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load_thoroughly(path: &Path) -> Result<Config, ConfigError> {
+        Config::load_with(path, Files::LookedUp)
+    }
+
+    fn load_with(path: &Path, files: Files) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        Config::parse(path, &text)
+        Config::parse_with(path, &text, files)
     }
 
     /// Parses the text of a configuration file; the path is for messages.
@@ -200,6 +222,10 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+        Config::parse_with(path, text, Files::ByName)
+    }
+
+    fn parse_with(path: &Path, text: &str, files: Files) -> Result<Config, ConfigError> {
         let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
         let wrong = |(line, what)| ConfigError::Contradiction { path: path.to_path_buf(), line, what };
         check_whole(text).map_err(wrong)?;
@@ -209,7 +235,7 @@ impl Config {
         config.last = config.disks.last().map(|disk| disk.name.clone()).filter(|_| places.ends_with_disk());
         let names = config.disks.iter().map(|disk| disk.name.clone());
         config.keys = names.zip(keys.disk.into_iter().map(|disk| disk.into_keys().collect())).collect();
-        config.check(&places).map_err(|(at_byte, what)| {
+        config.check(&places, files).map_err(|(at_byte, what)| {
             let line = text[..at_byte.min(text.len())].matches('\n').count() + 1;
             ConfigError::Contradiction { path: path.to_path_buf(), line, what }
         })?;

@@ -200,3 +200,24 @@ fn errors_name_the_line_and_the_remedy() {
         assert!(error.starts_with("/etc/haversack/haversackd.toml: "), "{error}");
     }
 }
+
+/// Origins are compared by name when the daemon starts: looking one up may take forever.
+#[test]
+fn two_names_of_an_origin_are_noticed_only_if_files_may_be_looked_at() {
+    let directory = tempfile::tempdir().unwrap();
+    let [config, image, link] = ["c.toml", "image", "link"].map(|name| directory.path().join(name));
+    std::fs::write(&image, "").unwrap();
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    let disk = |name: &str, origin: &Path| {
+        format!("[[disk]]\nname = \"{name}\"\npool = \"main\"\norigin = \"{}\"\n", origin.display())
+    };
+    let write = |origin: &Path| {
+        let text = format!("{POOL}\n{}{}", disk("vm1", &image), disk("vm2", origin));
+        std::fs::write(&config, text).unwrap();
+    };
+    write(&link);
+    assert_eq!(Config::load(&config).unwrap().disks.len(), 2);
+    assert!(Config::load_thoroughly(&config).unwrap_err().to_string().contains("one writer"));
+    write(&image);
+    assert!(Config::load(&config).unwrap_err().to_string().contains("one writer"));
+}

@@ -1,8 +1,10 @@
 //! The control API with a fake data path: which requests are refused, with which status and hint; jobs; which disks are
 //! remembered.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -73,6 +75,33 @@ async fn a_loss_is_accepted_for_one_attach_only() {
     for config in [api.daemon.state.disks()["vm1"].config.clone(), api.daemon.disk("vm1").unwrap().config()] {
         assert_eq!((config.accept_loss, config.accept_origin_change), (None, None));
     }
+}
+
+#[tokio::test]
+async fn an_image_has_one_disk_under_whatever_name() {
+    let api = Api::new();
+    let [image, link, hard] = ["image", "link", "hard"].map(|name| api.dir.path().join(name));
+    std::fs::write(&image, "").unwrap();
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    std::fs::hard_link(&image, &hard).unwrap();
+    let disk = |name: &str, origin: &Path| {
+        let size = Some(Size(1 << 30));
+        DiskConfig { size, ..DiskConfig::new(name, "main", &origin.display().to_string()) }
+    };
+    // The disk that comes first in the file has the image.
+    let disks = vec![(disk("vm2", &link), false), (disk("vm1", &image), false)];
+    assert!(api.daemon.attach_lasting(disks, Duration::from_secs(60)).is_empty());
+    let state = |name: &str| api.daemon.disk(name).unwrap().with(|inner| (inner.state, inner.error.clone()));
+    assert_eq!(state("vm2"), (DiskState::Attached, None));
+    let (waits, why) = state("vm1");
+    assert!(waits == DiskState::Waiting && why.as_ref().unwrap().contains("one writer"), "{why:?}");
+    let third = serde_json::to_value(disk("vm3", &hard)).unwrap();
+    let job = api.work("POST", "/v1/disks", third.clone()).await;
+    assert_eq!(job["state"], "failed", "{job}");
+    for name in ["vm1", "vm2"] {
+        assert_eq!(api.work("DELETE", &format!("/v1/disks/{name}"), Value::Null).await["state"], "done");
+    }
+    assert_eq!(api.work("POST", "/v1/disks", third).await["state"], "done");
 }
 
 #[tokio::test]

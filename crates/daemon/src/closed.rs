@@ -1,8 +1,10 @@
 //! Pools that could not be opened when the daemon started. Their disks wait while the other pools run. Opening
 //! each of them is retried until it succeeds; from then on it is like any other pool.
 //!
-//! Invariant
+//! Invariants
 //! - A pool that was opened stays open and does not move in memory.
+//! - When a disk can be attached in a pool, the pool is connected with the other hosts and known to the policy, and its
+//!   events are received.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -97,23 +99,25 @@ pub fn keep_opening(
         let mut pause = FIRST_PAUSE;
         while wait(&daemon, pause) {
             pause = (pause * 2).min(LONGEST_PAUSE);
-            match open(&daemon) {
-                Ok((opened, report)) => {
-                    let pool = Pool::new(&name, Arc::new(opened.handle()), &report);
+            let joined = open(&daemon).and_then(|(opened, report)| {
+                let pool = Pool::new(&name, Arc::new(opened.handle()), &report);
+                let events = pool::join(&daemon, &pool).map_err(|error| error.to_string())?;
+                Ok((opened, pool, events))
+            });
+            match joined {
+                Ok((opened, pool, events)) => {
                     opened_pools.locked().push(opened);
                     let backend = pool.backend.clone();
-                    daemon.closed.take(&name, Ok(pool));
                     if let Err(error) = daemon.with_policy(|policy| policy.opened(&name, backend)) {
                         tracing::error!(pool = name, "cannot start the policy for the pool: {error}");
                     }
+                    daemon.closed.take(&name, Ok(pool));
+                    pool::watch(&daemon, &name, events);
                     if let Ok(pool) = daemon.pool(&name) {
                         pool::tell_refused(&daemon, pool);
                         pool::tell_left_dirty(&daemon, pool);
                     }
                     daemon.events.add("pool-opened", &name, "it could not be opened at first".to_string());
-                    if let Err(error) = pool::watch(&daemon, &name) {
-                        tracing::error!(pool = name, "{error}");
-                    }
                     return;
                 }
                 Err(why) => {

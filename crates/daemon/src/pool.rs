@@ -153,23 +153,27 @@ pub fn tell_left_dirty(daemon: &Daemon, pool: &Pool) {
     }
 }
 
-/// Forwards a pool's events to the log and to [`crate::events::EventLog`], and records the loss of a pool
-/// before its writes continue.
+/// Connects a pool with the other hosts and subscribes to its events, for [`watch`]. This comes before the daemon has
+/// the pool and attaches disks there.
 ///
 /// # Errors
 /// The pool has stopped.
-pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
-    let events = daemon.pool(pool)?.backend.events()?;
-    daemon.join_hosts(daemon.pool(pool)?);
+pub fn join(daemon: &Daemon, pool: &Pool) -> Result<mpsc::Receiver<EngineEvent>> {
+    let events = pool.backend.events()?;
+    daemon.join_hosts(pool);
+    Ok(events)
+}
+
+/// Forwards the events of a pool that the daemon has to the log and to [`crate::events::EventLog`], and records the
+/// loss of a pool before its writes continue.
+pub fn watch(daemon: &Arc<Daemon>, pool: &str, events: mpsc::Receiver<EngineEvent>) {
     let (daemon, pool) = (Arc::downgrade(daemon), pool.to_string());
-    let run = move |events: mpsc::Receiver<EngineEvent>| {
+    std::thread::spawn(move || {
         for event in events {
             let Some(daemon) = daemon.upgrade() else { return };
             take(&daemon, &pool, &event);
         }
-    };
-    std::thread::spawn(move || run(events));
-    Ok(())
+    });
 }
 
 fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {

@@ -167,6 +167,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     give(run_as, [config.daemon.control_socket().as_path()])?;
     give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;
     start_hosts(config, &daemon)?;
+    keep_opening(config, &daemon, &opened_pools);
     if let Some(cluster) = &config.cluster {
         cluster::connect(&daemon, cluster, config.migration.as_ref())?;
     }
@@ -299,7 +300,7 @@ fn check_pools(config: &Config, state: &State) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Opens the pools. One that cannot be opened is retried in the background, unless none can.
+/// Opens the pools. One that cannot be opened is retried later, see [`keep_opening`], unless none can.
 fn open_pools(
     config: &Config,
     state: State,
@@ -327,20 +328,26 @@ fn open_pools(
     }
     daemon.closed.set(failed.iter().map(|(pool, error)| (pool.name.clone(), error.to_string())));
     for pool in daemon.pools() {
-        pool::watch(&daemon, &pool.name)?;
+        pool::watch(&daemon, &pool.name, pool::join(&daemon, pool)?);
         pool::tell_refused(&daemon, pool);
     }
-    let opened_pools = OpenPools::new(opened_pools.into());
     for (pool, error) in failed {
         tracing::error!(pool = pool.name, "cannot open the pool, its disks wait: {error}");
         daemon.events.add("pool-failed", &pool.name, error.to_string());
+    }
+    Ok((OpenPools::new(opened_pools.into()), daemon))
+}
+
+/// Retries in the background to open the pools that could not be opened. Must be called after [`start_hosts`]: a pool
+/// is connected with the other hosts when it opens.
+fn keep_opening(config: &Config, daemon: &Arc<Daemon>, opened_pools: &OpenPools) {
+    for pool in config.pools.iter().filter(|pool| daemon.pool(&pool.name).is_err()) {
         let config = pool.clone();
         let open = move |daemon: &Daemon| {
             open_pool(&config, &daemon.state, daemon.sandbox()).map_err(|error| error.to_string())
         };
-        closed::keep_opening(&daemon, &opened_pools, &pool.name, open);
+        closed::keep_opening(daemon, opened_pools, &pool.name, open);
     }
-    Ok((opened_pools, daemon))
 }
 
 fn open_pool(

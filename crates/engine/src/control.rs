@@ -94,6 +94,11 @@ impl Reactor {
     }
 
     pub(crate) fn subscribe(&mut self, sender: Sender<EngineEvent>) {
+        if self.core.loss_unrecorded() {
+            // Writes wait until a subscriber has recorded the loss, and there may have been none when it happened. If
+            // this one is gone already, that is noticed at the next event.
+            let _ = sender.send(EngineEvent::PoolLost { arena: self.siblings.arena() });
+        }
         self.subscribers.push(sender);
     }
 

@@ -403,7 +403,8 @@ impl PoolHandle {
         Ok(snapshot)
     }
 
-    /// Subscribes to events from now on: failed devices, corruption, origins lost and back.
+    /// Subscribes to events from now on: failed devices, corruption, origins lost and back. A loss of an arena that is
+    /// not on record yet is reported again.
     ///
     /// # Errors
     /// The pool has stopped.

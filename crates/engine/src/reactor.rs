@@ -89,7 +89,7 @@ pub(crate) struct Reactor {
     /// What is lent and borrowed.
     pub(crate) lending: Option<Box<Lending>>,
     /// The other arenas of the pool.
-    siblings: Siblings,
+    pub(crate) siblings: Siblings,
     commands: Commands,
     /// Commands run in this turn.
     pub(crate) commands_run: usize,

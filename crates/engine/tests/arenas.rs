@@ -136,6 +136,27 @@ fn every_arena_reports_the_loss_of_the_last_device_and_goes_on_without() {
 }
 
 #[test]
+fn a_loss_that_nobody_has_recorded_is_reported_to_those_who_subscribe_later() {
+    let place = Place::new("arenas-lost-early");
+    let mut settings = two_arenas(&place, &[48], false);
+    let device = settings.devices[0].clone();
+    settings.devices[0] = format!("faulty:{}", device.display()).into();
+    let (open, _) = start(&settings);
+    let mut disks = two_disks(&place, &open);
+    let handle = open.handle();
+    std::fs::write(format!("{}.fault", device.display()), "gone").unwrap();
+    disks[0].1.write(0, 64, 1);
+    wait_until("the loss", || handle.snapshot().unwrap().devices.is_empty());
+    let losses = |events: std::sync::mpsc::Receiver<EngineEvent>| {
+        let lost = |event| if let EngineEvent::PoolLost { arena } = event { Some(arena) } else { None };
+        events.try_iter().filter_map(lost).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(handle.events().unwrap()), [ArenaNo(0), ArenaNo(1)]);
+    handle.loss_recorded(ArenaNo(0)).unwrap();
+    assert_eq!(losses(handle.events().unwrap()), [ArenaNo(1)]);
+}
+
+#[test]
 fn devices_join_and_leave_all_arenas_also_when_that_is_cut_short() {
     let place = Place::new("arenas-devices");
     let settings = two_arenas(&place, &[48], false);

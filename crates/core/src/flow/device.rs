@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// Whether origins must not be written because the loss of the last device is not on record.
-    pub(crate) fn loss_unrecorded(&self) -> bool {
+    pub fn loss_unrecorded(&self) -> bool {
         !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
     }
 

@@ -45,6 +45,7 @@ pub mod sandbox;
 mod sealed;
 pub mod settings;
 pub mod state;
+mod state_lock;
 pub mod status;
 pub mod system;
 pub mod tls;

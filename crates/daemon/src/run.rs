@@ -5,6 +5,7 @@
 //! in the background.
 //!
 //! Invariants
+//! - One daemon at a time uses a state directory.
 //! - The process is confined before it starts threads: threads that already run would not be confined.
 //! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
 //! - The watchdog is fed only while every reactor responds. Nothing else delays it.
@@ -39,10 +40,11 @@ use crate::locked::Locked;
 use crate::redacted_log::Lines;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::state::{State, StateError};
+use crate::state_lock::{StateLock, StateLockError};
 use crate::system::{self, SystemError};
 use crate::{
     bases, budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings,
-    uses,
+    state_lock, uses,
 };
 
 /// How long the start waits for disks; slower ones continue in the background.
@@ -100,6 +102,9 @@ pub enum RunError {
     /// See [`StateError`].
     #[error(transparent)]
     State(#[from] StateError),
+    /// See [`StateLockError`].
+    #[error(transparent)]
+    StateLock(#[from] StateLockError),
     /// See [`SystemError`].
     #[error(transparent)]
     System(#[from] SystemError),
@@ -151,11 +156,12 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     make_directory(&config.daemon.runtime_dir)?;
     let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
     let run_as = user.as_ref().map(|user| (user.uid.as_raw(), user.gid.as_raw()));
+    let _state_lock = StateLock::take(&config.daemon.state_dir)?;
     let state = State::open(&config.daemon.state_dir)?;
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
     give(
         run_as,
-        [history::FILE, events::FILE, learned::DIRECTORY, uses::FILE]
+        [history::FILE, events::FILE, learned::DIRECTORY, uses::FILE, state_lock::FILE]
             .map(|name| config.daemon.state_dir.join(name)),
     )?;
     remove_others_checkpoints(config);

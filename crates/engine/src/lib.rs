@@ -72,6 +72,7 @@ pub use histogram::Histogram;
 pub use identity::StorageIdentity;
 pub use job::Job;
 pub use lending::{Borrowed, ConnectionTo, LendingSettings, LendingStatus, LendsToMe};
+pub use lock::exclusively as lock_exclusively;
 pub use mapping::ask_for_large_pages;
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;

@@ -66,8 +66,11 @@ pub(crate) fn patiently<R>(
     }
 }
 
-/// Locks a file, waiting a while for a process that is about to exit.
-pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
+/// Locks a file, waiting up to 10 s for a process that is about to exit.
+///
+/// # Errors
+/// [`EngineError::InUse`] if another process has the lock, or the system's error.
+pub fn exclusively(file: &File, path: &Path) -> Result<()> {
     patiently(path, true, || match file.try_lock() {
         Ok(()) => Ok(Some(())),
         Err(TryLockError::WouldBlock) => Ok(None),

@@ -35,6 +35,12 @@ impl LineLog {
         LineLog { path, limit_bytes, file: None, bytes: 0 }
     }
 
+    /// Returns an object that reads the same files while this one writes them. If they are rotated meanwhile, lines may
+    /// be missing or repeated.
+    pub fn to_read(&self) -> LineLog {
+        LineLog::new(self.path.clone(), self.limit_bytes)
+    }
+
     /// Returns the path of the current log.
     pub fn path(&self) -> &Path {
         &self.path

@@ -47,6 +47,8 @@ pub struct Control {
     stop: mpsc::Sender<()>,
     /// Serializes the metrics: each scrape queries every reactor.
     scrape: Arc<Mutex<()>>,
+    /// Serializes answers with entries of the decision log: each may need much memory.
+    decisions: Arc<Mutex<()>>,
     /// Limits concurrent work, which continues when its caller disconnects.
     work: Arc<Semaphore>,
 }
@@ -56,7 +58,8 @@ const MOST_CALLS: usize = 64;
 
 impl Control {
     fn new(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Control {
-        Control { daemon, stop, scrape: Arc::default(), work: Arc::new(Semaphore::new(MOST_CALLS)) }
+        let work = Arc::new(Semaphore::new(MOST_CALLS));
+        Control { daemon, stop, scrape: Arc::default(), decisions: Arc::default(), work }
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Entries {
     /// Only entries of this pool.
     #[serde(default)]
     pool: Option<String>,
-    /// Number of entries.
+    /// Number of entries, at most 1000.
     #[serde(default = "some")]
     last: usize,
 }
@@ -67,7 +67,9 @@ pub async fn log(
     State(control): State<Control>,
     Query(entries): Query<Entries>,
 ) -> Answer<Vec<serde_json::Value>> {
+    let turn = control.decisions.clone().lock_owned().await;
     answer(&control, move |daemon| {
+        let _turn = turn;
         let pool = entries.pool.as_deref().map(|name| daemon.pool(name)).transpose()?;
         daemon.with_policy(|policy| policy.log(pool.map(|pool| pool.name.as_str()), entries.last))
     })

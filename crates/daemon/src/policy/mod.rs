@@ -39,6 +39,8 @@ pub use events::{News, Order};
 use pool::PoolLoop;
 pub use recording::Rows;
 
+/// The maximum number of log entries in an answer: a decision about many disks is large.
+pub const MOST_ENTRIES: usize = 1000;
 /// The shortest time for which a curve is measured.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
@@ -335,17 +337,24 @@ impl Policy {
         }
     }
 
-    /// Returns the newest entries of a pool's log, or of all logs, oldest first.
+    /// Returns the newest entries of a pool's log, or of all logs, oldest first; at most [`MOST_ENTRIES`].
     ///
     /// # Errors
     /// A log cannot be read.
     pub fn log(&self, pool: Option<&str>, last: usize) -> Result<Vec<Value>> {
-        let inner = self.current();
+        let last = last.min(MOST_ENTRIES);
+        let is_wanted = |name: &str| pool.is_none_or(|pool| pool == name);
+        // The files are read without the lock: the data path's decisions do not wait for a slow file system.
+        let logs: Vec<(String, LineLog)> = {
+            let inner = self.current();
+            let wanted = inner.pools.iter().filter(|(name, _)| is_wanted(name));
+            wanted.map(|(name, looped)| (name.clone(), looped.log().to_read())).collect()
+        };
         let mut entries = Vec::new();
-        for (name, looped) in inner.pools.iter().filter(|(name, _)| pool.is_none_or(|pool| pool == *name)) {
-            for line in looped.log().newest(last, |_| true)? {
+        for (name, log) in logs {
+            for line in log.newest_lines(last, |_| true)? {
                 // A torn line is not an entry.
-                let Ok(Value::Object(mut entry)) = serde_json::from_str(&line) else { continue };
+                let Ok(Value::Object(mut entry)) = serde_json::from_str(&line?) else { continue };
                 entry.insert("pool".into(), name.as_str().into());
                 entries.push(Value::Object(entry));
             }

@@ -368,6 +368,16 @@ async fn a_daemon_starts_though_its_disks_cannot_be_weighed() {
 }
 
 #[tokio::test]
+async fn no_more_of_the_log_is_read_than_an_answer_may_have() {
+    let api = Api::new();
+    let lines = (0..1500).map(|number| format!("{}\n", json!({"entry": "event", "time_us": number})));
+    std::fs::write(api.dir.path().join("policy-main.log"), lines.collect::<String>()).unwrap();
+    let (status, log) = api.call("GET", &format!("/v1/policy/log?last={}", u64::MAX), Value::Null).await;
+    let times: Vec<_> = log.as_array().unwrap().iter().map(|entry| entry["time_us"].as_u64()).collect();
+    assert_eq!((status, times.len(), times[0], times[999]), (200, 1000, Some(500), Some(1499)));
+}
+
+#[tokio::test]
 async fn a_disk_that_has_ended_is_not_recorded_until_it_is_new() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;

@@ -136,7 +136,11 @@ impl Daemon {
         let old = disk.config();
         let new = change.applied_to(&old);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
-        settings::check_replica(&new).map_err(DaemonError::Bad)?;
+        // A mode in which nothing becomes dirty may be temporary: a disk is quiesced in one.
+        let keeps_replica = |config: &DiskConfig| (config.replicate.clone(), config.cleaner.order);
+        if keeps_replica(&new) != keeps_replica(&old) {
+            settings::check_replica(&new).map_err(DaemonError::Bad)?;
+        }
         let replicates = |config: &DiskConfig| (config.replicate.clone(), config.without_replica);
         if replicates(&new) != replicates(&old) {
             self.replica_policy(&new, disk.id)?;

@@ -105,6 +105,24 @@ async fn an_image_has_one_disk_under_whatever_name() {
 }
 
 #[tokio::test]
+async fn a_disk_with_a_replica_can_be_quiesced() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let disk = api.daemon.disk("vm1").unwrap();
+    disk.with(|inner| inner.config.replicate = Some("beta".into()));
+    for mode in ["wt", "wb"] {
+        assert_eq!(api.work("PATCH", "/v1/disks/vm1", json!({ "mode": mode })).await["state"], "done");
+    }
+    let order = json!({"cleaner": {"order": "flush"}});
+    let (status, refusal) = api.call("PATCH", "/v1/disks/vm1", order).await;
+    assert!(status == 400 && refusal["error"].as_str().unwrap().contains("order of flushes"), "{refusal}");
+    disk.with(|inner| inner.config.replicate = None);
+    api.work("PATCH", "/v1/disks/vm1", json!({"mode": "wt"})).await;
+    let (status, refusal) = api.call("PATCH", "/v1/disks/vm1", json!({"replicate": "beta"})).await;
+    assert!(status == 400 && refusal["error"].as_str().unwrap().contains("nothing is dirty"), "{refusal}");
+}
+
+#[tokio::test]
 async fn an_attach_waits_for_what_is_still_ending_of_its_disk() {
     let api = Api::new();
     api.fake.busy.store(5, Ordering::Relaxed);

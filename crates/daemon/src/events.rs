@@ -4,6 +4,8 @@
 //! Invariants
 //! - Numbers are consecutive, and continue after a restart.
 //! - Errors of the file are logged, and events are then kept in memory only.
+//! - The file is written while events can be added and read: a file system may stall. Whoever adds an event waits until
+//!   it is written.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,6 +29,8 @@ pub const FILE: &str = "events.log";
 /// See the module documentation.
 pub struct EventLog {
     inner: Mutex<Inner>,
+    /// The file, once events are kept there. Locked before `inner`, never while that is locked.
+    file: Mutex<Option<LineLog>>,
     /// The number of the newest event, 0 before the first.
     newest: watch::Sender<u64>,
 }
@@ -34,12 +38,14 @@ pub struct EventLog {
 #[derive(Default)]
 struct Inner {
     events: VecDeque<Event>,
-    file: Option<LineLog>,
+    is_kept: bool,
+    /// Events that are still to be written to the file, in order.
+    unwritten: Vec<Event>,
 }
 
 impl Default for EventLog {
     fn default() -> Self {
-        EventLog { inner: Mutex::default(), newest: watch::Sender::new(0) }
+        EventLog { inner: Mutex::default(), file: Mutex::default(), newest: watch::Sender::new(0) }
     }
 }
 
@@ -50,12 +56,13 @@ impl EventLog {
     /// # Errors
     /// The file cannot be read; events are then kept in memory only.
     pub fn keep(&self, path: PathBuf) -> Result<(), StateError> {
-        let mut inner = self.inner.locked();
-        let file = LineLog::new(path, LOG_BYTES);
+        let log = LineLog::new(path, LOG_BYTES);
         // A torn line is no event.
-        let earlier = file.newest(KEPT, |_| true)?;
+        let earlier = log.newest(KEPT, |_| true)?;
         let earlier = earlier.iter().filter_map(|line| serde_json::from_str::<Event>(line).ok());
-        inner.file = Some(file);
+        *self.file.locked() = Some(log);
+        let mut inner = self.inner.locked();
+        inner.is_kept = true;
         let added = std::mem::replace(&mut inner.events, earlier.collect());
         let mut number = inner.events.back().map_or(0, |event| event.number);
         for event in added {
@@ -63,6 +70,8 @@ impl EventLog {
             inner.push(Event { number, ..event });
         }
         self.newest.send_replace(number);
+        drop(inner);
+        self.write();
         Ok(())
     }
 
@@ -79,6 +88,23 @@ impl EventLog {
             message: message.into(),
         });
         self.newest.send_replace(number);
+        drop(inner);
+        self.write();
+    }
+
+    /// Writes what is still to be written.
+    fn write(&self) {
+        let mut file = self.file.locked();
+        let Some(file) = &mut *file else { return };
+        // These are taken while the file is locked, so that they are written in order.
+        let unwritten = std::mem::take(&mut self.inner.locked().unwritten);
+        for event in unwritten {
+            // An event has only text keys.
+            let line = serde_json::to_string(&event).unwrap_or_default();
+            if let Err(error) = file.append(&line, &line) {
+                tracing::warn!("an event is not kept across a restart: {error}");
+            }
+        }
     }
 
     /// Returns the events after a number, oldest first.
@@ -98,12 +124,8 @@ impl EventLog {
 
 impl Inner {
     fn push(&mut self, event: Event) {
-        if let Some(file) = &mut self.file {
-            // An event has only text keys.
-            let line = serde_json::to_string(&event).unwrap_or_default();
-            if let Err(error) = file.append(&line, &line) {
-                tracing::warn!("an event is not kept across a restart: {error}");
-            }
+        if self.is_kept {
+            self.unwritten.push(event.clone());
         }
         if self.events.len() == KEPT {
             self.events.pop_front();
@@ -125,6 +147,33 @@ mod tests {
         let all = log.after(0);
         assert_eq!((all.events.len(), all.events[0].number, all.next), (KEPT, 11, KEPT as u64 + 10));
         assert_eq!(log.after(all.next), Events { events: vec![], next: all.next });
+    }
+
+    #[test]
+    fn events_are_added_and_read_while_the_file_system_stalls() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = EventLog::default();
+        log.keep(dir.path().join(FILE)).unwrap();
+        let stalled = log.file.locked();
+        let (sender, added) = std::sync::mpsc::channel();
+        let shared = &log;
+        std::thread::scope(|scope| {
+            for message in ["a", "b"] {
+                scope.spawn(move || shared.add("kind", "subject", message));
+            }
+            scope.spawn(move || {
+                while shared.after(0).events.len() < 2 {
+                    std::thread::yield_now();
+                }
+                sender.send(()).unwrap();
+            });
+            let is_added = added.recv_timeout(std::time::Duration::from_secs(60)).is_ok();
+            drop(stalled);
+            assert!(is_added);
+        });
+        let again = EventLog::default();
+        again.keep(dir.path().join(FILE)).unwrap();
+        assert_eq!(again.after(0), log.after(0));
     }
 
     #[test]

@@ -142,7 +142,10 @@ impl Pacer {
         let passed_us = now_us.saturating_sub(self.account.time_us) as f64;
         let filled = self.account.balance_bytes + self.budget.rate() * passed_us;
         self.account.balance_bytes = filled.min(self.budget.burst_bytes());
-        self.account.time_us = self.account.time_us.max(now_us);
+        // If the clock was set back, the time since the budget began is what it was.
+        let set_back_us = self.account.time_us.saturating_sub(now_us);
+        self.account.begun_us = self.account.begun_us.saturating_sub(set_back_us);
+        self.account.time_us = now_us;
     }
 
     /// Looks at the pool's counter and moves the price. A counter that went back started again from 0.
@@ -294,6 +297,21 @@ mod tests {
             account.balance_bytes,
             "a clock that was set back fills nothing"
         );
+    }
+
+    #[test]
+    fn an_overdrawn_account_recovers_though_the_clock_was_set_back() {
+        let mut pacer = Pacer::new(Budget::per_day(100.0 * GIB), 10 * DAY_US, 0).unwrap();
+        let written_bytes = (80.0 * GIB) as u64;
+        pacer.note(11 * DAY_US, written_bytes);
+        pacer.note(11 * DAY_US + 1, 2 * written_bytes);
+        assert_eq!(pacer.fill_share(2000.0), 0.0);
+        let before = pacer.clone();
+        pacer.note(4 * DAY_US, 2 * written_bytes);
+        assert_eq!(pacer.account().balance_bytes, before.account().balance_bytes, "nothing is filled");
+        assert_eq!(pacer.written_per_day(), before.written_per_day());
+        pacer.note(5 * DAY_US, 2 * written_bytes);
+        assert!(pacer.account().balance_bytes > 0.0 && pacer.fill_share(2000.0) > 0.0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use haversack_admission::StagingKind;
 use haversack_model::WriteMode;
@@ -278,6 +279,31 @@ pub struct CleanerSettings {
 }
 
 impl CleanerSettings {
+    /// What holds for settings that are not given.
+    pub const DEFAULTS: CleanerSettings = CleanerSettings {
+        low_watermark: Some(0.10),
+        high_watermark: Some(0.15),
+        dirty_limit: Some(0.75),
+        age: Some(Span(Duration::from_secs(30))),
+        idle: Some(Span(Duration::from_secs(5))),
+        rate_limit: Some(Size(0)),
+        order: Some(CleanOrder::Age),
+    };
+
+    /// Returns the change that leads from these settings to `new`. What `new` no longer gives gets its default.
+    fn change_to(self, new: CleanerSettings) -> CleanerSettings {
+        let removed = CleanerSettings {
+            low_watermark: self.low_watermark.and(Self::DEFAULTS.low_watermark),
+            high_watermark: self.high_watermark.and(Self::DEFAULTS.high_watermark),
+            dirty_limit: self.dirty_limit.and(Self::DEFAULTS.dirty_limit),
+            age: self.age.and(Self::DEFAULTS.age),
+            idle: self.idle.and(Self::DEFAULTS.idle),
+            rate_limit: self.rate_limit.and(Self::DEFAULTS.rate_limit),
+            order: self.order.and(Self::DEFAULTS.order),
+        };
+        removed.changed_by(new)
+    }
+
     /// Returns these settings with those of `change` applied.
     #[must_use]
     pub fn changed_by(self, change: CleanerSettings) -> CleanerSettings {
@@ -446,7 +472,7 @@ fn first_epoch() -> u64 {
 }
 
 fn origin_wait() -> Span {
-    Span(std::time::Duration::from_secs(60))
+    Span(Duration::from_secs(60))
 }
 
 fn connections() -> u8 {
@@ -597,7 +623,7 @@ pub struct DiskChange {
 }
 
 /// The value of `window` that removes a disk's own window.
-const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(std::time::Duration::ZERO));
+const NO_WINDOW: WindowSetting = WindowSetting::Length(Span(Duration::ZERO));
 
 impl DiskChange {
     /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest
@@ -646,7 +672,7 @@ impl DiskChange {
             window: (old.window != new.window).then(|| new.window.unwrap_or(NO_WINDOW)),
             sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff)
                 .then_some(new.sequential_cutoff),
-            cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
+            cleaner: (old.cleaner != new.cleaner).then(|| old.cleaner.change_to(new.cleaner)),
             replicate: (old.replicate != new.replicate)
                 .then(|| new.replicate.clone().unwrap_or_else(|| NO_REPLICA.into())),
             without_replica: (old.without_replica != new.without_replica).then_some(new.without_replica),
@@ -737,6 +763,20 @@ mod tests {
         }
         assert_eq!(DiskChange::between(&set, &set), DiskChange::default());
         assert_eq!(DiskChange::default().applied_to(&set), set);
+    }
+
+    #[test]
+    fn a_cleaner_setting_that_is_no_longer_given_gets_its_default() {
+        let disk = |cleaner| DiskConfig { cleaner, ..DiskConfig::new("vm1", "main", "/dev/sdx") };
+        let rate_limit = Some(Size(1 << 20));
+        let old = disk(CleanerSettings { rate_limit, dirty_limit: Some(0.9), ..CleanerSettings::default() });
+        let new = disk(CleanerSettings { dirty_limit: Some(0.5), ..CleanerSettings::default() });
+        let cleaner = DiskChange::between(&old, &new).applied_to(&old).cleaner;
+        assert_eq!(cleaner, CleanerSettings { rate_limit: Some(Size(0)), ..new.cleaner });
+        // A setting that the file has never given stays as it was set otherwise.
+        let order = Some(CleanOrder::Flush);
+        let set = disk(CleanerSettings { order, ..old.cleaner });
+        assert_eq!(DiskChange::between(&old, &new).applied_to(&set).cleaner.order, order);
     }
 
     #[test]

@@ -138,6 +138,8 @@ mod tests {
     fn a_tiny_rate_limit_is_not_none() {
         let settings = CleanerSettings { rate_limit: Some(Size(1)), ..CleanerSettings::default() };
         assert_eq!(cleaner(settings).rate_limit_blocks, 1);
-        assert_eq!(cleaner(CleanerSettings::default()), core::CleanerConfig::default());
+        for defaults in [CleanerSettings::default(), CleanerSettings::DEFAULTS] {
+            assert_eq!(cleaner(defaults), core::CleanerConfig::default());
+        }
     }
 }

@@ -169,7 +169,8 @@ impl World {
         for (sector, part) in (first..).zip(content.chunks_mut(SECTOR_BYTES)) {
             store.read(sector, part);
         }
-        let at = place / 2 % if place % 2 == 0 { 48 } else { BLOCK_BYTES };
+        let room = if place.is_multiple_of(2) { 48 } else { BLOCK_BYTES };
+        let at = place / 2 % room;
         let length = bytes.len().min(BLOCK_BYTES - at);
         content[at..at + length].copy_from_slice(&bytes[..length]);
         pool::reseal(&mut content, arena, *id, offset_bytes);

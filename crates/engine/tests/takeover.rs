@@ -5,7 +5,7 @@ mod common;
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_core::PeerLoss;
-use haversack_engine::{DiskSpec, EngineEvent, MoveStatus, Moves, OriginSpec, TakeoverLoss};
+use haversack_engine::{DiskSpec, EngineEvent, MoveStatus, Moves, OriginSpec, TakeoverLoss, VoidArena};
 use haversack_migrate::Method;
 use haversack_model::{ArenaNo, DiskHandle, DiskId, SectorNo};
 use haversack_nbd::{Command, CommandFlags};
@@ -132,7 +132,7 @@ fn a_loss_that_is_accepted_does_not_cost_what_the_other_host_still_has() {
     guest.flush();
     drop(guest);
     b.kill();
-    b.settings.void_arenas = vec![ArenaNo(0)];
+    b.settings.void_arenas = vec![VoidArena { pool: None, number: ArenaNo(0) }];
     b.start();
     b.settings.void_arenas.clear();
     network.cut(false);

@@ -337,6 +337,9 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk_mut(disk);
         let is_peer = matches!(d.moved, Moved::Peer { .. });
         d.life.happened(if is_peer { Event::HandedOver } else { Event::Released });
+        if let Some(moving) = &mut d.moving {
+            moving.export = None;
+        }
         self.end_job(disk, Ok(()));
     }
 

@@ -445,6 +445,23 @@ fn a_copy_is_out_of_date_once_its_block_is_written() {
     assert!(!rig.log.iter().any(reads), "this host needs no other");
 }
 
+#[test]
+fn the_copies_that_were_sent_are_forgotten_once_the_disk_has_left() {
+    let (mut rig, disk) = half_clean();
+    let now = rig.now;
+    rig.core().start_export(now, disk).expect("the disk is attached");
+    let tag = RequestTag(1 << 32);
+    rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+    rig.core().read_copy(now, tag, disk, BlockNo(0), 1).expect("the block is cached");
+    rig.answered(tag);
+    freeze(&mut rig, disk);
+    assert_eq!(rig.running().outdated_copies(disk, 0), [BlockNo(0)], "they count until the release");
+    let now = rig.now;
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+    assert!(!rig.running().is_copy_good(disk, BlockNo(0)));
+}
+
 /// A disk with 64 clean blocks that the durable pages list as dirty.
 fn falsely_dirty() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());

@@ -165,11 +165,11 @@ impl Migration {
             return false;
         }
         let Some(Step::Write { .. }) = self.ownership.overtaken(by, epoch) else { return false };
-        (self.sending, self.receiving, self.passes) = (None, None, None);
-        (self.asker, self.lending, self.borrowing) = (None, None, None);
-        (self.replicating, self.keeping) = (None, None);
         match self.yield_disk(call, now, by, epoch) {
             Ok(job) => {
+                (self.sending, self.receiving, self.passes) = (None, None, None);
+                (self.asker, self.lending, self.borrowing) = (None, None, None);
+                (self.replicating, self.keeping) = (None, None);
                 self.drop_fetches();
                 self.task = Task::Recording(job);
             }

@@ -258,10 +258,10 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Notes that another host has taken the disk over under a higher epoch. From now on the disk is not
-    /// served and its origin is not written; dirty blocks stay.
+    /// served and its origin is not written; dirty blocks stay. A job that cleans is cancelled.
     ///
     /// # Errors
-    /// The disk has a job, is about to be handed over, or had that epoch.
+    /// The disk has another job, is about to be handed over, or had that epoch.
     pub fn overtaken(
         &mut self,
         now: Micros,
@@ -270,14 +270,20 @@ impl<M: Memory> Call<'_, M> {
         by: HostId,
     ) -> Result<JobId, ManageError> {
         self.now = now;
-        self.idle(disk)?;
-        let d = self.disk_mut(disk);
+        self.running()?;
+        let d = self.known(disk)?;
         if epoch <= d.life.epoch() {
             return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
         }
         if d.life.is_frozen() {
             return Err(ManageError::Migrating(d.id));
         }
+        // It would write old data to the origin for as long as it takes.
+        if let Some(job) = d.job.as_ref().map(|job| job.id) {
+            self.cancel(now, job);
+        }
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
         let leaves = d.life.is_owned();
         if d.life.is_incoming() {
             d.life.happened(Event::Dismiss);

@@ -1,8 +1,8 @@
 //! A disk is taken over from a permanently dead host, and the dead host comes back.
 
 use haversack_core::{
-    Copied, CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, OpenOptions, PeerLoss, Rejected,
-    RequestError, RequestTag,
+    Copied, CoreConfig, Damage, DiskConfig, JobError, JobId, ManageError, Moved, Op, OpenOptions, PeerLoss,
+    Rejected, RequestError, RequestTag,
 };
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
 
@@ -303,6 +303,25 @@ fn a_disk_that_was_overtaken_is_neither_served_nor_cleaned_and_keeps_its_dirty_b
 }
 
 /// No name confirms that: the owner would wait for them for ever.
+#[test]
+fn a_job_that_cleans_does_not_keep_a_disk_that_was_overtaken() {
+    for detaches in [false, true] {
+        let mut rig = Rig::new(&[4], false, config());
+        let disk = rig.attach(&lazy(), 1);
+        rig.write(disk, 0, 8, 1);
+        let now = rig.now;
+        let job = match detaches {
+            true => rig.core().detach(now, disk).expect("the disk is attached"),
+            false => rig.core().clean(now, disk).expect("the disk is attached"),
+        };
+        rig.run_without(is_origin_write);
+        let noted = rig.core().overtaken(now, disk, FORCED, THERE).expect("the job does not matter");
+        assert_eq!(rig.outcome(job), Err(JobError::Cancelled));
+        rig.finish(noted);
+        assert_eq!(moved(&rig, disk), Moved::Overtaken { to: THERE });
+    }
+}
+
 #[test]
 fn blocks_that_the_owner_needs_are_not_forgotten() {
     let (mut rig, disk) = handed_over();

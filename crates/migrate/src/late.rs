@@ -9,14 +9,13 @@
 //!   since that claim, and nothing else.
 //! - No read of the guest waits for a late copy for longer than a few repetitions: then the origin is read.
 
-use std::cmp::Reverse;
-
 use haversack_core::{CachedBlock, Call, LateSource, ListCursor, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
 
 use crate::message::{Message, Part, Question};
 use crate::method::Late;
 use crate::migration::{Migration, Task};
+use crate::ordered::{Ordered, Rank};
 
 /// A question for the list is repeated this often before it is given up.
 const MOST_QUESTIONS: u32 = 25;
@@ -33,7 +32,7 @@ pub(crate) struct Lending {
     late: Late,
     /// Where the listing continues; `None` if it is complete.
     from: Option<ListCursor>,
-    found: Vec<(Rank, BlockNo, u8)>,
+    found: Ordered,
     /// A part that was asked for before the list was complete.
     asked: Option<(Question, u64)>,
     asked_us: Micros,
@@ -55,9 +54,6 @@ pub(crate) struct Borrowing {
     pub failures: u32,
 }
 
-/// The order in which late copies are listed: the greatest first.
-type Rank = (bool, u8, u64);
-
 fn rank(late: Late, block: &CachedBlock) -> Option<Rank> {
     let is_reused = block.protected || block.hits > 0;
     match late {
@@ -77,7 +73,8 @@ impl Migration {
             return call.stop_lending(disk);
         }
         let from = Some(ListCursor::default());
-        self.lending = Some(Lending { to, epoch, late, from, found: Vec::new(), asked: None, asked_us: now });
+        self.lending =
+            Some(Lending { to, epoch, late, from, found: Ordered::default(), asked: None, asked_us: now });
     }
 
     fn stop_lending<M: Memory>(&mut self, call: &mut Call<'_, M>) {
@@ -97,17 +94,17 @@ impl Migration {
         }
         let (Some(lending), Some(disk)) = (&mut self.lending, self.disk) else { return };
         let Some(from) = lending.from else { return };
-        let Lending { late, found, .. } = lending;
+        let mut found = Vec::new();
         lending.from = call.list_cached(disk, from, |block| {
-            if let Some(rank) = rank(*late, &block).filter(|_| !block.dirty) {
+            if let Some(rank) = rank(lending.late, &block).filter(|_| !block.dirty) {
                 found.push((rank, block.block, block.mask));
             }
         });
-        if lending.from.is_none() {
-            lending.found.sort_unstable_by_key(|(rank, block, _)| (Reverse(*rank), block.0));
-            if let Some((question, part)) = lending.asked.take() {
-                self.answer_late_list(question, part, now);
-            }
+        lending.found.add(found);
+        if lending.from.is_none()
+            && let Some((question, part)) = lending.asked.take()
+        {
+            self.answer_late_list(question, part, now);
         }
     }
 
@@ -157,14 +154,9 @@ impl Migration {
     fn answer_late_list(&mut self, question: Question, part: u64, now: Micros) {
         let Some(lending) = &mut self.lending else { return };
         lending.asked_us = now;
-        let at = usize::try_from(part).unwrap_or(usize::MAX).min(lending.found.len());
-        let blocks: Vec<(BlockNo, u8)> = lending.found[at..]
-            .iter()
-            .take(self.timing.blocks_a_message)
-            .map(|(_, block, mask)| (*block, *mask))
-            .collect();
-        let end = at + blocks.len();
-        let next = (end < lending.found.len()).then_some(Part::Clean(end as u64));
+        let at = usize::try_from(part).unwrap_or(usize::MAX);
+        let (blocks, next) = lending.found.part(at, self.timing.blocks_a_message);
+        let (blocks, next) = (blocks.to_vec(), next.map(|at| Part::Clean(at as u64)));
         self.answer_late_list_with(question, part, blocks, next);
     }
 
@@ -316,9 +308,9 @@ mod tests {
             block(4, true, 3, 2),
             block(5, true, 3, 7),
         ];
-        let mut found: Vec<_> = cached.iter().filter_map(|b| Some((rank(late, b)?, b.block))).collect();
-        found.sort_unstable_by_key(|(rank, block)| (Reverse(*rank), block.0));
-        found.into_iter().map(|(_, block)| block.0).collect()
+        let mut found = Ordered::default();
+        found.add(cached.iter().filter_map(|b| Some((rank(late, b)?, b.block, b.mask))));
+        found.part(0, cached.len()).0.iter().map(|(block, _)| block.0).collect()
     }
 
     #[test]

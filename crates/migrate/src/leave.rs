@@ -132,12 +132,12 @@ impl Migration {
 
     /// Finds blocks to send ahead.
     pub(crate) fn tick_passes<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
-        let left = self.copies_left();
+        let left = self.copies_under_way();
         if self.sending.is_none() {
             self.passes = None;
         }
         let (Some(passes), Some(disk)) = (&mut self.passes, self.disk) else { return };
-        let blocks = passes.go_on(now, left == 0, |from, each| {
+        let blocks = passes.go_on(now, left, |from, each| {
             call.list_cached(disk, from, |block| {
                 if !call.is_copy_good(disk, block.block) {
                     each(block);

@@ -22,6 +22,7 @@ mod limit;
 mod message;
 mod method;
 mod migration;
+mod ordered;
 mod output;
 mod owner;
 mod pace;

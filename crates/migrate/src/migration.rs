@@ -351,6 +351,11 @@ impl Migration {
     pub(crate) fn copies_left(&self) -> usize {
         self.sending.as_ref().map_or(0, |sending| sending.queue.len() + sending.in_flight.len())
     }
+        self.copies_under_way() + self.passes.as_ref().map_or(0, Passes::left)
+    }
+
+    /// Returns how many blocks wait to be sent or are on their way, without those that a pass has yet to hand out.
+    pub(crate) fn copies_under_way(&self) -> usize {
 
     /// Returns why the disk cannot be attached or claimed here, if an attempt has failed.
     pub fn problem(&self) -> Option<&ManageError> {

@@ -176,7 +176,11 @@ impl Migration {
         }
         // An error means that this host has nothing left to forget.
         let _ = call.forget_held(now, disk, &blocks);
-        self.forgetting.push((from, epoch, blocks));
+        // The question is repeated until it is answered, which takes as long as flash does.
+        let waits = (from, epoch, blocks);
+        if !self.forgetting.contains(&waits) {
+            self.forgetting.push(waits);
+        }
     }
 
     /// Confirms the blocks that have been durably forgotten.

@@ -1,0 +1,105 @@
+//! One host's side of a move, with a core on fake devices. Whole moves are tested by the crash simulator.
+
+#[allow(dead_code, unused_imports, reason = "the core's tests use all of it")]
+#[path = "../../core/tests/behaviour/common/mod.rs"]
+mod common;
+
+use common::*;
+use haversack_core::{
+    Action, CoreConfig, DiskConfig, IoId, IoPurpose, JobError, ManageError, Moved, RequestError,
+};
+use haversack_migrate::{Message, Method, Migration, Output, Timing};
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
+use haversack_ownership::{self as ownership, Record};
+
+const SECTORS: u64 = 4096;
+const ME: HostId = HostId(1);
+const OTHER: HostId = HostId(2);
+const REPEAT_US: u64 = 200_000;
+
+fn config() -> DiskConfig {
+    DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
+}
+
+fn rig() -> Rig {
+    Rig::new(&[4], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() })
+}
+
+fn migration(rig: &mut Rig) -> Migration {
+    let now = rig.now;
+    Migration::new(&mut rig.core(), now, ME, 1, config(), Timing::default())
+}
+
+/// An attached disk with dirty blocks 0 and 1.
+fn owner() -> (Rig, DiskNo, Migration) {
+    let mut rig = rig();
+    let disk = rig.attach(&config(), 1);
+    rig.write(disk, 0, 8, 1);
+    rig.write(disk, 8, 8, 2);
+    rig.flush(disk);
+    rig.jobs.clear();
+    let migration = migration(&mut rig);
+    (rig, disk, migration)
+}
+
+/// Damages a dirty block on flash, and has the core notice that.
+fn damage_last_written(rig: &mut Rig, disk: DiskNo, block: u64) {
+    let written = rig.log.iter().rev().find_map(|asked| match asked.action {
+        Action::WriteDevice { device, offset_bytes, .. }
+            if asked.purpose == Some(IoPurpose::Commit) && offset_bytes % (1 << 20) != 0 =>
+        {
+            Some((device, offset_bytes))
+        }
+        _ => None,
+    });
+    let (device, offset_bytes): (DeviceNo, u64) = written.expect("the block was committed");
+    rig.device(device).rot(offset_bytes + 5);
+    let read = rig.start_read(disk, block * 8, 8);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+fn outputs(migration: &mut Migration) -> Vec<Output> {
+    std::iter::from_fn(|| migration.poll()).collect()
+}
+
+/// Carries out all I/O, and tells of the jobs that have ended.
+fn run(rig: &mut Rig, migration: &mut Migration) {
+    loop {
+        rig.run();
+        let Some(job) = rig.jobs.keys().next().copied() else { return };
+        let result = rig.jobs.remove(&job).expect("it was just seen");
+        let now = rig.now;
+        migration.job_done(&mut rig.core(), now, job, result);
+    }
+}
+
+fn ask(rig: &mut Rig, migration: &mut Migration) -> Vec<Output> {
+    let now = rig.now;
+    let ask = Message::Ownership(ownership::Message::Ask { granted: None });
+    migration.message(&mut rig.core(), now, OTHER, ask);
+    outputs(migration)
+}
+
+fn not_yet() -> Output {
+    Output::Send(OTHER, Message::Ownership(ownership::Message::NotYet))
+}
+
+#[test]
+fn a_host_that_forgets_slowly_answers_a_repeated_question_once() {
+    let (mut rig, disk, mut migration) = owner();
+    ask(&mut rig, &mut migration);
+    run(&mut rig, &mut migration);
+    outputs(&mut migration);
+    assert_eq!(rig.running().disk_info(disk).map(|info| info.moved), Some(Moved::Peer { to: OTHER }));
+    let now = rig.now;
+    for _ in 0..100 {
+        let forget = Message::Forget { epoch: 2, blocks: vec![BlockNo(0)] };
+        migration.message(&mut rig.core(), now, OTHER, forget);
+        rig.run_without(is_device_write);
+    }
+    assert_eq!(outputs(&mut migration), [], "flash is slow");
+    rig.run();
+    migration.tick(&mut rig.core(), now);
+    let forgotten = Message::Forgotten { epoch: 2, blocks: vec![BlockNo(0)] };
+    assert_eq!(outputs(&mut migration), [Output::Send(OTHER, forgotten)]);
+}

@@ -173,6 +173,11 @@ impl Migration {
         if let ownership::Message::Granted(grant) = &message
             && self.guest.is_some()
             && *self.ownership.record() == ownership::Record::Unknown
+        if matches!(message, ownership::Message::Ask { .. }) && self.has_replica_of(call, from) {
+            // The owner has lost its record. It has released the disk to no one, so there is nothing to grant; only an
+            // operator can say whether the replica counts.
+            return self.send(from, Message::Ownership(ownership::Message::NotYet));
+        }
             && grant.epoch <= self.ownership.known_epoch()
         {
             let recorded = self.ownership.known_epoch();

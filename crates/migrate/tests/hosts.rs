@@ -103,3 +103,14 @@ fn a_host_that_forgets_slowly_answers_a_repeated_question_once() {
     let forgotten = Message::Forgotten { epoch: 2, blocks: vec![BlockNo(0)] };
     assert_eq!(outputs(&mut migration), [Output::Send(OTHER, forgotten)]);
 }
+
+#[test]
+fn an_owner_that_has_lost_its_record_is_not_granted_the_disk_by_the_host_of_its_replica() {
+    let mut rig = rig();
+    let started = rig.core().start_replica(0, &config(), 3, OTHER, [1, 1]);
+    let (_, job) = started.expect("the disk is not known");
+    rig.finish(job);
+    rig.jobs.clear();
+    let mut migration = migration(&mut rig);
+    assert_eq!(ask(&mut rig, &mut migration), [not_yet()]);
+}

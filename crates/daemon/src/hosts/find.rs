@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The answer of a host that cannot know whether it has a disk.
 pub(super) const MAY_HAVE_IT: &str = "has a pool that is not open, and may have the disk";
+/// The answer to the owner of a disk that has lost its own record of it.
+const HAS_REPLICA: &str = "has a replica of it from when the disk was here: to use that, attach the disk there and take it over \
+                           with 'haversack disk own'; if it is not needed, 'haversack disk forget' it there";
 /// Says that no other host has had a disk.
 const NOWHERE: &str = "none";
 
@@ -120,8 +123,8 @@ impl Daemon {
         Ok(Some(Moves { from, known_epoch, ..Moves::default() }))
     }
 
-    /// Returns what this host knows of a disk.
-    pub(super) fn knows(&self, id: DiskId) -> Answer {
+    /// Returns what this host knows of a disk that is being attached on host `by`.
+    pub(super) fn knows(&self, by: HostId, id: DiskId) -> Answer {
         // Read this before the records: a disk that is no longer sought by then is recorded.
         let is_sought = self.hosts().is_some_and(|hosts| hosts.seeking.locked().contains(&id));
         for pool in self.pools() {
@@ -129,6 +132,9 @@ impl Daemon {
             match pool.backend.recorded_move(id) {
                 // The asking host asks the new owner as well, so this host gives no answer.
                 Ok(Some(Moved::Overtaken { .. })) => {}
+                Ok(Some(Moved::Replica { of, .. })) if of == by => {
+                    return Answer::Refused(HAS_REPLICA.into());
+                }
                 Ok(Some(_)) if moves => return Answer::Known,
                 Ok(Some(_)) => {
                     return self.stand_by(pool, id).map_or_else(Answer::Refused, |()| Answer::Known);

@@ -225,7 +225,7 @@ impl Daemon {
     fn answer_host(self: &Arc<Self>, from: HostId, disk: DiskId, question: Question) -> Answer {
         let refuse = |error: crate::error::DaemonError| Answer::Refused(error.to_string());
         match question {
-            Question::Find => self.knows(disk),
+            Question::Find => self.knows(from, disk),
             Question::Lend => self.hosts_or_error().map_or_else(refuse, |hosts| hosts.lends_answer(from)),
             Question::Learned { from } => self.learned_part(disk, from),
             Question::Measured { from } => self.measured_part(disk, from),

@@ -244,6 +244,16 @@ pub enum ManageError {
         "dirty blocks of disk {0} were lost here, and another host may have a replica of them: stop haversackd on this host and take the disk over on the other one, or accept the loss by naming the disk"
     )]
     LostHere(DiskId),
+    /// Dirty blocks of the disk are damaged or lost here: the next host would read older data from the origin.
+    #[error(
+        "data of disk {0} is lost here, so the disk does not move: the next host would read older data from its origin; write that data again, which 'haversack disk lost' lists, or detach the disk and accept the loss"
+    )]
+    StaysWithLosses(DiskId),
+    /// The earlier owner cannot read dirty blocks of the disk that this host needs.
+    #[error(
+        "the host that had disk {0} before cannot read all of the blocks that this host needs, and reads of those fail: wait until the others have arrived, see 'haversack migrate status'; then give up the rest with 'haversack disk own'"
+    )]
+    PeerHasLosses(DiskId),
     /// A cache device is missing, or metadata is damaged, that may have listed dirty blocks of the disk. It
     /// is unknown which of the remaining blocks are the newest.
     #[error(

@@ -210,6 +210,9 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::Manage(ManageError::Lost(_) | ManageError::LostHere(_) | ManageError::Damaged(_)) => {
             (409, "dirty", "repeat its name to accept the loss")
         }
+        EngineError::Manage(ManageError::StaysWithLosses(_)) => {
+            (409, "dirty", "see 'haversack disk lost', and write that data again")
+        }
         EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {
             (503, "stopping", "the pool has stopped: see the daemon's log, then start it again")
         }

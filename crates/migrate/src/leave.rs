@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! - A release is held back only while the guest is absent: when the guest is back, it is served immediately.
+//! - A disk of which data is known to be lost here does not leave, and [`Migration::problem`] says so.
 //! - Only the last message of an asking host is answered, and only if it is recent: otherwise the host must ask again.
 
 use haversack_core::{Call, JobError, JobId, ManageError, Memory, RelistCursor};
@@ -42,7 +43,7 @@ impl Migration {
     /// Starts to send the disk to a host: what the method sends ahead is sent from now on.
     ///
     /// # Errors
-    /// The disk is not attached here.
+    /// The disk is not attached here, or data of it is lost.
     pub fn begin<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
@@ -57,6 +58,9 @@ impl Migration {
         self.skips_copies = false;
         if !self.is_attached_here(call) {
             return Err(ManageError::NotAttached(self.config.id));
+        }
+        if self.has_losses(call) {
+            return Err(ManageError::StaysWithLosses(self.config.id));
         }
         (self.destination, self.method) = (Some(to), Some(method));
         if method.plan().ahead == Ahead::Running { self.send_passes(call, now, to) } else { Ok(()) }
@@ -78,6 +82,7 @@ impl Migration {
     pub fn end<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
         self.skips_copies |= self.asker.is_some() && self.method().plan().ahead == Ahead::Stopped;
         self.stop_sending(call, now);
+        self.may_stay();
         (self.passes, self.asker) = (None, None);
         if self.ownership.record().is_owner() {
             self.method = None;
@@ -88,6 +93,7 @@ impl Migration {
     /// The guest is back: ends everything that is allowed only while it is stopped.
     pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         (self.asker, self.skips_copies) = (None, false);
+        self.may_stay();
         if let Some(disk) = self.disk {
             call.end_settling(disk);
         }
@@ -95,6 +101,11 @@ impl Migration {
             self.stop_sending(call, now);
             self.passes = None;
         }
+    }
+
+    /// Nobody waits for the disk any more: it does not matter that it cannot leave.
+    fn may_stay(&mut self) {
+        self.problem.take_if(|problem| matches!(problem, ManageError::StaysWithLosses(_)));
     }
 
     /// Returns the host that the disk is being sent to.
@@ -162,6 +173,11 @@ impl Migration {
         from: HostId,
         message: ownership::Message,
     ) {
+        if matches!(message, ownership::Message::Ask { .. }) && self.has_replica_of(call, from) {
+            // The owner has lost its record. It has released the disk to no one, so there is nothing to grant; only an
+            // operator can say whether the replica counts.
+            return self.send(from, Message::Ownership(ownership::Message::NotYet));
+        }
         if let ownership::Message::Ask { granted } = &message {
             // While this host needs something from another one, it does not release the disk.
             self.fetch_rest();
@@ -173,11 +189,6 @@ impl Migration {
         if let ownership::Message::Granted(grant) = &message
             && self.guest.is_some()
             && *self.ownership.record() == ownership::Record::Unknown
-        if matches!(message, ownership::Message::Ask { .. }) && self.has_replica_of(call, from) {
-            // The owner has lost its record. It has released the disk to no one, so there is nothing to grant; only an
-            // operator can say whether the replica counts.
-            return self.send(from, Message::Ownership(ownership::Message::NotYet));
-        }
             && grant.epoch <= self.ownership.known_epoch()
         {
             let recorded = self.ownership.known_epoch();
@@ -190,6 +201,10 @@ impl Migration {
     /// Whether everything is done that the method requires before the disk is released to that host. If not, starts it.
     fn may_leave<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId) -> bool {
         let plan = self.method().plan();
+        if self.is_attached_here(call) && self.has_losses(call) {
+            self.problem = Some(ManageError::StaysWithLosses(self.config.id));
+            return false;
+        }
         if !self.end_replica(call, now) {
             return false;
         }

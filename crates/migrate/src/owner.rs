@@ -149,6 +149,11 @@ impl Migration {
         result: Result<(), JobError>,
     ) {
         self.task = Task::Idle;
+        self.problem = match result {
+            Err(JobError::DataLost) => Some(ManageError::StaysWithLosses(self.config.id)),
+            Err(JobError::NoDevice) => Some(ManageError::NoDevice(self.config.id)),
+            Ok(()) | Err(_) => None,
+        };
         let disk = self.disk.filter(|_| result.is_ok());
         let released = disk.map(|disk| {
             // If the origin is not settled, the session is treated as unknown, so its copies do not count.
@@ -165,7 +170,11 @@ impl Migration {
                 (self.sending, self.passes, self.destination) = (None, None, None);
                 self.task = Task::Recording(job);
             }
-            _ => self.ownership.abandoned(),
+            Some(Err(error)) => {
+                self.problem = Some(error);
+                self.ownership.abandoned();
+            }
+            None => self.ownership.abandoned(),
         }
     }
 

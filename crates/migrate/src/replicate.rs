@@ -385,7 +385,8 @@ impl Migration {
         info.map_or(self.config.sectors, |info| info.sectors)
     }
 
-    fn has_losses<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+    /// Whether dirty data of the disk is lost here, as far as is known.
+    pub(crate) fn has_losses<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         self.disk.is_some_and(|disk| call.has_losses(disk))
     }
 

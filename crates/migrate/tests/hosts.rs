@@ -85,6 +85,41 @@ fn not_yet() -> Output {
 }
 
 #[test]
+fn a_disk_with_losses_does_not_leave_and_says_why() {
+    let (mut rig, disk, mut migration) = owner();
+    damage_last_written(&mut rig, disk, 1);
+    let now = rig.now;
+    let stays = ManageError::StaysWithLosses(disk_id(0));
+    let refused = migration.begin(&mut rig.core(), now, OTHER, Method::default());
+    assert_eq!((refused, migration.destination()), (Err(stays.clone()), None));
+    assert_eq!(migration.problem(), None, "nobody waits for the disk");
+    assert_eq!(ask(&mut rig, &mut migration), [not_yet()]);
+    assert_eq!(migration.problem(), Some(&stays));
+    let now = rig.now;
+    migration.guest_runs(&mut rig.core(), now, ME);
+    assert_eq!(migration.problem(), None, "the guest is back");
+    migration.guest_stopped();
+    rig.write(disk, 8, 8, 3);
+    rig.flush(disk);
+    run(&mut rig, &mut migration);
+    ask(&mut rig, &mut migration);
+    run(&mut rig, &mut migration);
+    assert!(matches!(migration.record(), Record::Released { to: OTHER, .. }), "{:?}", migration.record());
+}
+
+#[test]
+fn a_disk_whose_damage_is_found_while_it_is_being_frozen_says_why_it_stays() {
+    let (mut rig, _, mut migration) = owner();
+    ask(&mut rig, &mut migration);
+    rig.collect();
+    let freeze = rig.jobs.keys().next().copied().expect("nothing is to be written before the freeze");
+    rig.jobs.clear();
+    let now = rig.now;
+    migration.job_done(&mut rig.core(), now, freeze, Err(JobError::DataLost));
+    assert_eq!(migration.problem(), Some(&ManageError::StaysWithLosses(disk_id(0))));
+}
+
+#[test]
 fn a_host_that_forgets_slowly_answers_a_repeated_question_once() {
     let (mut rig, disk, mut migration) = owner();
     ask(&mut rig, &mut migration);

@@ -277,7 +277,7 @@ impl Daemon {
 
     /// Returns an error if another host has the disk, and still needs dirty blocks that only this host has.
     fn check_not_needed(&self, name: &str, id: DiskId, pool: &Pool) -> Result<()> {
-        let Some(RecordedDisk { info, dirty_blocks }) = pool.backend.recorded_disk(id)? else {
+        let Some(RecordedDisk { info, dirty_blocks, .. }) = pool.backend.recorded_disk(id)? else {
             return Ok(());
         };
         let Moved::Peer { to } = info.moved else { return Ok(()) };

@@ -30,6 +30,9 @@ pub struct HostRecord {
     /// Which replica that is, if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaAge>,
+    /// Dirty data of the disk is lost there, as far as is known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_losses: bool,
     /// The epochs of former records there: an operator told the host to forget the disk, or the host has noted that
     /// another host takes the disk over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -323,9 +326,15 @@ pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static s
 
 /// Returns why host `me`, the owner of a disk, cannot give up the blocks that it needs from a host that answers with
 /// this record, and what to do instead. A host that has released the disk to `me` lets it have all blocks, even if none
-/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever.
+/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever. But what is lost there
+/// never comes.
 pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static str, &'static str)> {
     match record.owner {
+        KnownOwner::Released { to, passed_on: false, .. }
+            if to == me.0 && record.has_losses && !record.is_taking =>
+        {
+            None
+        }
         KnownOwner::Released { to, passed_on: false, .. } if to == me.0 => Some((
             "lets this host have its blocks",
             "wait until they have arrived, see 'haversack migrate status'; take the disk over if it is gone again",
@@ -363,6 +372,7 @@ mod tests {
             is_taking: false,
             has_complete_replica: None,
             replica: None,
+            has_losses: false,
             before: Some(before),
         };
         assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
@@ -381,6 +391,7 @@ mod tests {
                 is_taking: false,
                 has_complete_replica,
                 replica,
+                has_losses: false,
                 before,
             }
         };
@@ -407,6 +418,7 @@ mod tests {
                 is_taking: false,
                 has_complete_replica,
                 replica,
+                has_losses: false,
                 before,
             }
         };
@@ -440,6 +452,7 @@ mod tests {
                 is_taking: false,
                 has_complete_replica,
                 replica,
+                has_losses: false,
                 before,
             }
         };
@@ -476,6 +489,7 @@ mod tests {
             is_taking,
             has_complete_replica: None,
             replica: None,
+            has_losses: false,
             before: None,
         };
         let left = |epoch| KnownOwner::Released { to: 9, epoch, passed_on: false };
@@ -498,12 +512,16 @@ mod tests {
             is_taking: false,
             has_complete_replica: None,
             replica: None,
+            has_losses: false,
             before: None,
         };
         let released = |to| KnownOwner::Released { to, epoch: 3, passed_on: false };
         for dirty_blocks in [0, 7] {
             assert!(objection_of_peer(&says(released(2), dirty_blocks), me).is_some(), "{dirty_blocks}");
         }
+        let with_losses = |to| HostRecord { has_losses: true, ..says(released(to), 7) };
+        assert_eq!(objection_of_peer(&with_losses(2), me), None, "what is lost there never comes");
+        assert!(objection_of_peer(&with_losses(9), me).is_some(), "it has blocks for another host");
         for empty in [KnownOwner::Unknown, KnownOwner::Overtaken { by: 2, epoch: 99 }, released(9)] {
             assert_eq!(objection_of_peer(&says(empty, 0), me), None, "{empty:?}");
         }
@@ -532,8 +550,16 @@ mod tests {
         let answer = |owner, dirty_blocks, is_taking| {
             let mode = None;
             let (has_complete_replica, replica, before) = (None, None, None);
-            let record =
-                HostRecord { owner, dirty_blocks, mode, is_taking, has_complete_replica, replica, before };
+            let record = HostRecord {
+                owner,
+                dirty_blocks,
+                mode,
+                is_taking,
+                has_complete_replica,
+                replica,
+                has_losses: false,
+                before,
+            };
             objection(&record, None)
         };
         let (released, overtaken) = (
@@ -560,6 +586,7 @@ mod tests {
                 is_taking: false,
                 has_complete_replica: Some(complete),
                 replica,
+                has_losses: false,
                 before: None,
             };
             objection(&record, mine)

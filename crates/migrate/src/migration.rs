@@ -120,6 +120,8 @@ pub(crate) struct Fetch {
     /// When it was last asked for; `None` while it waits for its turn.
     pub asked_us: Option<Micros>,
     pub repeated: u32,
+    /// Answers without all of the sectors.
+    pub lacking: u32,
 }
 
 /// See the module documentation.
@@ -349,13 +351,13 @@ impl Migration {
     }
 
     pub(crate) fn copies_left(&self) -> usize {
-        self.sending.as_ref().map_or(0, |sending| sending.queue.len() + sending.in_flight.len())
-    }
         self.copies_under_way() + self.passes.as_ref().map_or(0, Passes::left)
     }
 
     /// Returns how many blocks wait to be sent or are on their way, without those that a pass has yet to hand out.
     pub(crate) fn copies_under_way(&self) -> usize {
+        self.sending.as_ref().map_or(0, |sending| sending.queue.len() + sending.in_flight.len())
+    }
 
     /// Returns why the disk cannot be attached or claimed here, if an attempt has failed.
     pub fn problem(&self) -> Option<&ManageError> {

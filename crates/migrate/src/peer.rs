@@ -1,7 +1,11 @@
 //! After a claim: the new owner fetches blocks from the old one, and tells it what it may forget.
+//!
+//! Invariant
+//! - A fetch of a dirty block fails only if the earlier owner has answered for seconds that it cannot read the block. If
+//!   that host does not answer, the fetch is repeated.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{Call, Copied, IoId, Memory, Moved};
+use haversack_core::{Call, Copied, IoId, ManageError, Memory, Moved};
 use haversack_model::{BLOCK_BYTES, BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -11,6 +15,8 @@ use crate::output::{CopyTicket, Output};
 
 /// A late copy is not asked for again after this many times without an answer.
 const MOST_LATE_REPETITIONS: u32 = 3;
+/// A fetch fails after this many answers without the block: at the usual rate of repetitions, after 5 s.
+const MOST_LACKING: u32 = 25;
 
 impl Migration {
     fn holder(&self) -> Option<(HostId, u64)> {
@@ -28,7 +34,7 @@ impl Migration {
             return self.outputs.push_back(Output::FetchFailed { io });
         }
         let question = self.question();
-        let fetch = Fetch { block, mask, question, late_from, asked_us: None, repeated: 0 };
+        let fetch = Fetch { block, mask, question, late_from, asked_us: None, repeated: 0, lacking: 0 };
         self.fetches.insert(io, fetch);
         if self.limit.may_ask(io) {
             self.ask_block(io, now);
@@ -134,6 +140,19 @@ impl Migration {
             }
         } else if fetch.late_from.is_some() {
             self.fail_late(io);
+        } else {
+            self.lacks(io);
+        }
+    }
+
+    /// The earlier owner has answered without all sectors of a block that this host needs.
+    fn lacks(&mut self, io: IoId) {
+        let Some(fetch) = self.fetches.get_mut(&io) else { return };
+        fetch.lacking += 1;
+        if fetch.lacking >= MOST_LACKING {
+            self.fetches.remove(&io);
+            self.outputs.push_back(Output::FetchFailed { io });
+            self.problem = Some(ManageError::PeerHasLosses(self.config.id));
         }
     }
 

@@ -120,6 +120,39 @@ fn a_disk_whose_damage_is_found_while_it_is_being_frozen_says_why_it_stays() {
 }
 
 #[test]
+fn blocks_that_the_earlier_owner_cannot_read_fail_and_the_disk_says_what_to_do() {
+    let mut rig = rig();
+    let disk = rig.core().expect_disk(0, &config()).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    rig.core().list_peer_blocks(0, disk, OTHER, &[(BlockNo(0), 255)], true).expect("it is expected");
+    let job = rig.core().claim(0, disk, 2).expect("it is expected");
+    rig.finish(job);
+    let mut migration = migration(&mut rig);
+    let io = IoId(1 << 20);
+    migration.fetch(0, io, BlockNo(0), 255, false);
+    for second in 1..=5u64 {
+        let mut failed = 0;
+        for repetition in 0..5 {
+            for output in outputs(&mut migration) {
+                match output {
+                    Output::Send(OTHER, Message::Fetch { question, .. }) => {
+                        let fetched = Message::Fetched { question, mask: 127, data: vec![0; BLOCK_BYTES] };
+                        let now = rig.now;
+                        migration.message(&mut rig.core(), now, OTHER, fetched);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            failed += outputs(&mut migration).iter().filter(|o| **o == Output::FetchFailed { io }).count();
+            let now = second * 1_000_000 + repetition * REPEAT_US;
+            migration.tick(&mut rig.core(), now);
+        }
+        assert_eq!(failed, usize::from(second == 5), "after {second} s");
+    }
+    assert_eq!(migration.problem(), Some(&ManageError::PeerHasLosses(disk_id(0))));
+}
+
+#[test]
 fn a_host_that_forgets_slowly_answers_a_repeated_question_once() {
     let (mut rig, disk, mut migration) = owner();
     ask(&mut rig, &mut migration);

@@ -40,6 +40,11 @@ pub fn recorded(machines: &Machines, at: usize, of: usize) -> Option<(DiskInfo, 
     Some((core.disk_info(disk)?, dirty_blocks))
 }
 
+fn has_losses(machines: &Machines, at: usize, of: usize) -> bool {
+    let host = &machines.hosts[at];
+    host.disk(of).zip(host.running.as_ref()).is_some_and(|(disk, running)| running.core.has_losses(disk))
+}
+
 /// Returns what a running host says that it has on record of a disk.
 pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> HostRecord {
     let known = recorded(machines, at, of);
@@ -50,6 +55,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         is_taking: is_taking(owns, at, of),
         has_complete_replica: known.and_then(|(info, _)| has_complete_replica(&info)),
         replica: known.and_then(|(info, _)| complete_replica(&info)),
+        has_losses: has_losses(machines, at, of),
         before: machines.hosts[at].known_before(of),
     }
 }

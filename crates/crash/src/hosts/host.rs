@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use haversack_core::{
     Action, CacheState, Call, CheckpointSource, CheckpointUse, Copied, Core, Damage, DiskInfo, Event,
-    IoFailure, JobId, Moved, OpenOptions, Piece, PoolConfig, PoolError, RequestTag, pool,
+    IoFailure, JobId, Moved, OpenOptions, Piece, PoolConfig, PoolError, Rejected, RequestTag, pool,
 };
 use haversack_migrate::{
     CopyTicket, HostId, KnownBefore, KnownOwner, Migration, Output, Position, ReplicaPolicy, ReplicaStatus,
@@ -745,6 +745,9 @@ impl Host {
         let Some(disk) = migration.disk() else { return };
         match ticket.read(&mut core.with(memory), shared.now, tag, disk) {
             Ok(Some(copied)) => readings.push(Reading { of, tag, ticket, copied }),
+            Err(Rejected::Busy) if matches!(ticket, CopyTicket::Answer { .. }) => {
+                memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+            }
             Ok(None) | Err(_) => {
                 memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
                 migration.copy_read(ticket, None);

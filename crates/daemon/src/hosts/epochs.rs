@@ -125,6 +125,7 @@ impl Daemon {
             has_complete_replica: disk.as_ref().and_then(|disk| has_complete_replica(&disk.info)),
             replica: disk.as_ref().and_then(|disk| complete_replica(&disk.info)),
             dirty_blocks: disk.map_or(0, |disk| disk.dirty_blocks),
+            has_losses: disk.is_some_and(|disk| disk.has_losses),
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
             before: self.state.known_before(id),
@@ -397,7 +398,7 @@ impl Watch {
         let (mut news, mut before) = (Vec::new(), Vec::new());
         for (host, id, record) in answers {
             let disk = daemon.pool_with(id).map(|(_, disk)| disk);
-            let taken = disk.as_ref().and_then(|RecordedDisk { info, dirty_blocks }| {
+            let taken = disk.as_ref().and_then(|RecordedDisk { info, dirty_blocks, .. }| {
                 record.news(is_void_under_any(info, *dirty_blocks), info.epoch)
             });
             self.waits.follow(hosts, (host, id, &record), disk.as_ref());
@@ -448,6 +449,7 @@ mod tests {
             is_taking,
             has_complete_replica: None,
             replica: None,
+            has_losses: false,
             before: None,
         }
     }

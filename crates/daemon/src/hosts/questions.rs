@@ -93,6 +93,7 @@ mod tests {
             is_taking,
             has_complete_replica: None,
             replica: None,
+            has_losses: false,
             before: None,
         }
     }

@@ -204,7 +204,7 @@ async fn blocks_that_another_host_needs_are_not_forgotten_by_any_name() {
         busy: false,
         left_clean: false,
     };
-    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 3 });
+    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 3, has_losses: false });
     for body in [json!({}), json!({"destroy_dirty": "vm1"})] {
         let (status, refusal) = api.call("POST", "/v1/disks/vm1/forget", body).await;
         assert_eq!((status, &refusal["code"]), (409, &json!("conflict")), "{refusal}");
@@ -214,7 +214,7 @@ async fn blocks_that_another_host_needs_are_not_forgotten_by_any_name() {
     }
     // That host has them now.
     let info = DiskInfo { moved: Moved::Away { to: HostId(0xbe7a), holder: None }, ..info };
-    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 0 });
+    *api.fake.recorded.lock().unwrap() = Some(RecordedDisk { info, dirty_blocks: 0, has_losses: false });
     assert_eq!(api.work("POST", "/v1/disks/vm1/forget", json!({})).await["state"], "done");
 }
 

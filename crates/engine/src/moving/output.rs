@@ -1,6 +1,6 @@
 //! What the protocol requests: messages, copies that are read or taken, and blocks that came from another host.
 
-use haversack_core::{Copied, IoFailure, IoId, Memory, Moved, Piece};
+use haversack_core::{Copied, IoFailure, IoId, Memory, Moved, Piece, Rejected};
 use haversack_migrate::{CopyTicket, Output, Position, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
 use haversack_ownership::Record;
@@ -81,6 +81,10 @@ impl Reactor {
         let tag = self.memory.payloads.copies.put(purpose, vec![0; BLOCK_BYTES]);
         match ticket.read(&mut self.core.with(&mut self.memory), self.now, tag, number) {
             Ok(Some(copied)) => self.memory.payloads.copies.reads(tag, copied),
+            // The new owner asks again; an answer without data would say that the block cannot be read.
+            Err(Rejected::Busy) if matches!(ticket, CopyTicket::Answer { .. }) => {
+                self.memory.payloads.copies.drop_buffer(tag);
+            }
             Ok(None) | Err(_) => {
                 self.memory.payloads.copies.drop_buffer(tag);
                 self.moving.movers[at].migration.copy_read(ticket, None);

@@ -14,6 +14,8 @@ pub struct RecordedDisk {
     pub info: DiskInfo,
     /// Its dirty blocks.
     pub dirty_blocks: u64,
+    /// Dirty data of it is lost, as far as is known.
+    pub has_losses: bool,
 }
 
 /// What would be lost if a disk were taken over now.
@@ -52,7 +54,7 @@ impl Reactor {
     pub(crate) fn recorded_disk(&self, id: DiskId) -> Option<RecordedDisk> {
         let (number, info) = self.known(id)?;
         let dirty_blocks = self.core.disk_usage(number).map_or(0, |usage| usage.dirty_blocks);
-        Some(RecordedDisk { info, dirty_blocks })
+        Some(RecordedDisk { info, dirty_blocks, has_losses: self.core.has_losses(number) })
     }
 
     /// Returns what would be lost if a disk were taken over now.

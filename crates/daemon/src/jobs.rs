@@ -216,11 +216,19 @@ impl Jobs {
     /// Waits until a job has ended.
     ///
     /// # Errors
-    /// It failed, with its message, or there is no such job.
-    pub fn wait(&self, id: u64) -> Result<()> {
+    /// It failed, with its message, or has not ended within `patience`, or there is no such job.
+    pub fn wait(&self, id: u64, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
         loop {
             let job = self.get(id)?;
             match job.state {
+                JobState::Running if Instant::now() >= deadline => {
+                    let what = format!("job {id} has not ended after {} s", patience.as_secs());
+                    return Err(DaemonError::conflict(
+                        what,
+                        "see the log for what it waits for, and try again",
+                    ));
+                }
                 JobState::Running => std::thread::sleep(LOOK_EVERY),
                 JobState::Done => return Ok(()),
                 JobState::Failed | JobState::Cancelled => {
@@ -270,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_longer_for_a_job_than_its_patience() {
+        let jobs = Jobs::default();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let hangs = jobs.start(JobKind::Flush, "vm1", move |_| Ok(drop(ends.recv()))).unwrap();
+        let refused = jobs.wait(hangs.id, Duration::ZERO).unwrap_err().to_string();
+        assert!(refused.contains("has not ended"), "{refused}");
+        drop(end);
+        assert!(jobs.wait(hangs.id, Duration::from_secs(60)).is_ok());
+    }
+
+    #[test]
     fn a_job_that_panics_has_failed() {
         let jobs = Jobs::default();
         let panics = jobs.start(JobKind::Flush, "vm1", |_| panic!("broken")).unwrap();
@@ -278,6 +297,6 @@ mod tests {
             assert!(Instant::now() < deadline, "the job never ends");
             std::thread::yield_now();
         }
-        assert!(jobs.wait(panics.id).unwrap_err().to_string().contains("broken"));
+        assert!(jobs.wait(panics.id, Duration::from_secs(10)).unwrap_err().to_string().contains("broken"));
     }
 }

@@ -25,7 +25,7 @@ use crate::locked::Locked;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a host that was connected may be disconnected before it has answered.
 const AWAY: Duration = Duration::from_secs(15);
-/// How long to wait for an attach that is already running: shorter, so that the other host still gets the reason.
+/// How long to wait for an attach: shorter, so that the other host still gets the reason.
 const ATTACHING: Duration = Duration::from_secs(60);
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -245,7 +245,7 @@ impl Daemon {
         let config = DiskConfig { pool, from, size, id: Some(id.to_string()), ..config };
         let name = config.name.clone();
         let job = self.attach(config)?;
-        self.jobs.wait(job.id)?;
+        self.jobs.wait(job.id, ATTACHING)?;
         check_size(&name, self.disk(&name)?.with(|inner| inner.sectors), sectors)
     }
 

@@ -39,7 +39,6 @@ pub use lending::{tell_unknown_disks, watch_lenders};
 pub use replicas::watch as watch_replicas;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -55,7 +54,7 @@ use self::config::{HostConfig, MigrationConfig};
 use self::epochs::LastHeard;
 use self::lending::{BorrowConfig, LendConfig, Lending};
 use self::replicas::Replicas;
-use self::talk::WaitingTable;
+use self::talk::{Places, WaitingTable};
 use self::wanted::Wanted;
 use self::workers::Workers;
 use crate::daemon::Daemon;
@@ -99,7 +98,7 @@ pub struct Hosts {
     /// How fast disks are being sent.
     paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
-    answering: Arc<AtomicUsize>,
+    answering: Places,
     /// Threads that answer questions about records, however many other questions are being answered.
     records: Workers,
     /// Threads that ask what admission has learned on other hosts.
@@ -181,7 +180,7 @@ impl Hosts {
             given_up: Mutex::default(),
             kept: Mutex::default(),
             paces: Mutex::default(),
-            answering: Arc::default(),
+            answering: Places::default(),
             records: Workers::start("records", RECORD_THREADS, MOST_RECORD_QUESTIONS),
             learners: Workers::start("learned", LEARNED_THREADS, MOST_LEARNED),
             seeking: Mutex::default(),

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Questions of other hosts that are answered at a time; more are refused.
+/// Questions of other hosts with one kind of answers that are answered at a time; more are refused.
 const MOST_ANSWERS: usize = 64;
 /// The refusal of a host that answers too many questions at the moment.
 pub(super) const IS_BUSY: &str = "is busy; try again";
@@ -206,7 +206,7 @@ impl Hosts {
                     }
                     return;
                 }
-                let Some(place) = Answering::begin(&self.answering) else { return busy() };
+                let Some(place) = Answering::begin(self.answering.of(&question)) else { return busy() };
                 // Attaching takes as long as the origin does.
                 let answer = move || {
                     let _place = place;
@@ -246,7 +246,26 @@ impl Daemon {
     }
 }
 
-/// One of the [`MOST_ANSWERS`] questions that are being answered. Its place is free again when this is dropped, also
+/// How many questions are being answered, by what their answers wait for. An origin that hangs must not keep this host
+/// from noting that a disk is taken over, or from saying which disks it has.
+#[derive(Default)]
+pub(super) struct Places {
+    for_origins: Arc<AtomicUsize>,
+    for_records: Arc<AtomicUsize>,
+    others: Arc<AtomicUsize>,
+}
+
+impl Places {
+    fn of(&self, question: &Question) -> &Arc<AtomicUsize> {
+        match question {
+            Question::Prepare { .. } | Question::Bring(_) => &self.for_origins,
+            Question::Yield { .. } => &self.for_records,
+            _ => &self.others,
+        }
+    }
+}
+
+/// One of the [`MOST_ANSWERS`] questions of a kind that are being answered. Its place is free again when this is dropped, also
 /// if answering it panics.
 struct Answering(Arc<AtomicUsize>);
 
@@ -270,6 +289,19 @@ pub(super) type WaitingTable = Mutex<Waiting>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_that_wait_for_an_origin_leave_places_to_takeovers_and_searches() {
+        let places = Places::default();
+        let wanted = ExpectDisk { name: Some("vm1".into()), vhost_user: None };
+        let attaching = places.of(&Question::Bring(wanted));
+        let taken: Vec<Answering> = (0..MOST_ANSWERS).map_while(|_| Answering::begin(attaching)).collect();
+        assert_eq!(taken.len(), MOST_ANSWERS);
+        assert!(Answering::begin(attaching).is_none());
+        for question in [Question::Yield { epoch: 2, replica: None }, Question::Find] {
+            assert!(Answering::begin(places.of(&question)).is_some(), "{question:?}");
+        }
+    }
 
     #[test]
     fn an_answer_that_panics_gives_its_place_back() {

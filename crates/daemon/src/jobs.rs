@@ -281,7 +281,11 @@ mod tests {
     fn nobody_waits_longer_for_a_job_than_its_patience() {
         let jobs = Jobs::default();
         let (end, ends) = std::sync::mpsc::channel::<()>();
-        let hangs = jobs.start(JobKind::Flush, "vm1", move |_| Ok(drop(ends.recv()))).unwrap();
+        let hang = move |_: &_| {
+            let _ = ends.recv();
+            Ok(())
+        };
+        let hangs = jobs.start(JobKind::Flush, "vm1", hang).unwrap();
         let refused = jobs.wait(hangs.id, Duration::ZERO).unwrap_err().to_string();
         assert!(refused.contains("has not ended"), "{refused}");
         drop(end);

@@ -189,9 +189,8 @@ impl Origin for BorrowedOrigin {
     }
 
     fn tick(&mut self, context: &mut OriginContext<'_>) {
-        if self.inner.next_wakeup().is_some_and(|due| due <= context.now) {
-            self.inner(context, |origin, context| origin.tick(context));
-        }
+        // Not only when it is due: it may have been told to look, as when a connection has arrived.
+        self.inner(context, |origin, context| origin.tick(context));
         self.borrower.tick(context.now);
         self.drive(context);
     }
@@ -271,7 +270,33 @@ fn copy(iovecs: &[libc::iovec], at: usize, bytes: &mut [u8], direction: Directio
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use haversack_model::{ArenaNo, DiskHandle, DiskId, DiskNo};
+
     use super::*;
+    use crate::origin::nbd;
+    use crate::ring::Ring;
+
+    #[test]
+    fn a_new_connection_of_the_origin_is_used() {
+        let (inner, arrivals) = nbd::tests::away();
+        let id = DiskId([1; 16]);
+        let settings = BorrowerSettings { disk: id, disk_blocks: 256, epoch: 1, lenders: Vec::new() };
+        let port =
+            Port { send: Arc::new(|_, _, _| {}), room: Arc::new(|_| 0), lends_to_me: Arc::new(|_| false) };
+        let mut origin = BorrowedOrigin::new(Box::new(inner), settings, 0, port);
+        assert!(!origin.is_up(), "its connection was lost");
+
+        let (socket, _server) = UnixStream::pair().unwrap();
+        arrivals.send(Ok(nbd::tests::connection(socket))).unwrap();
+        let (mut ring, disk) = (Ring::new().unwrap(), DiskHandle::new(ArenaNo(0), DiskNo(0), 1));
+        let (mut answers, mut events) = (Vec::new(), Vec::new());
+        let (ring, answers, events) = (&mut ring, &mut answers, &mut events);
+        origin.tick(&mut OriginContext { ring, disk, id, now: 0, answers, events });
+        assert!(origin.is_up());
+    }
 
     #[test]
     fn pieces_of_memory_are_one_range() {

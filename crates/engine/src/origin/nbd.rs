@@ -570,7 +570,7 @@ impl Origin for NbdOrigin {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::channel;
 
@@ -586,8 +586,13 @@ mod tests {
 
     type Arrivals = Sender<std::result::Result<Connection, String>>;
 
+    /// Returns a connection to an export of 1 MiB.
+    pub fn connection(socket: UnixStream) -> Connection {
+        Connection { socket: socket.into(), connected: connected(), wire: None }
+    }
+
     /// Returns an origin that is not connected, and where its connections come from.
-    fn away() -> (NbdOrigin, Arrivals) {
+    pub fn away() -> (NbdOrigin, Arrivals) {
         let (arrivals, arrived) = channel();
         let origin = NbdOrigin {
             uri: "nbd://host/disk".into(),
@@ -646,7 +651,7 @@ mod tests {
     fn a_connection_that_comes_after_the_detach_is_not_used() {
         let (mut origin, arrivals) = away();
         let (socket, mut theirs) = UnixStream::pair().unwrap();
-        arrivals.send(Ok(Connection { socket: socket.into(), connected: connected(), wire: None })).unwrap();
+        arrivals.send(Ok(connection(socket))).unwrap();
         origin.closing = true;
         tick(&mut origin, &mut Ring::new().unwrap(), 0);
         assert!(origin.is_closed(), "nothing ends it, so the disk can never be attached again");
@@ -676,7 +681,7 @@ mod tests {
         tick(&mut origin, &mut ring, 0);
         with_context(&mut ring, 0, |context| origin.start(context, read(4096)));
         let (socket, mut good) = UnixStream::pair().unwrap();
-        arrivals.send(Ok(Connection { socket: socket.into(), connected: connected(), wire: None })).unwrap();
+        arrivals.send(Ok(connection(socket))).unwrap();
         tick(&mut origin, &mut ring, 0);
 
         let mut now = 0;

@@ -308,10 +308,14 @@ sub clone_image {
 sub rename_volume {
     my ($class, $scfg, $storeid, $volname, $target_vmid, $target_volname) = @_;
     my $base = base_of($storeid, $scfg);
+    my $has_path = $base->{config}->{path};
+    my $name = $target_volname
+        || $base->{plugin}->find_free_diskname($base->{id}, $base->{config}, $target_vmid, 'raw', $has_path ? 1 : 0);
+    $name .= '.raw' if $has_path && $name !~ m/\.raw$/;
+    # Both names before anything is changed: an earlier volume of the new one may be cached.
     release($class, $storeid, $scfg, $volname);
-    $target_volname .= '.raw' if $target_volname && $base->{config}->{path} && $target_volname !~ m/\.raw$/;
-    my $volid =
-        $base->{plugin}->rename_volume($base->{config}, $base->{id}, $volname, $target_vmid, $target_volname);
+    release($class, $storeid, $scfg, $has_path ? "$target_vmid/$name" : $name);
+    my $volid = $base->{plugin}->rename_volume($base->{config}, $base->{id}, $volname, $target_vmid, $name);
     return $volid =~ s/^\Q$base->{id}\E:/$storeid:/r;
 }
 

@@ -271,10 +271,39 @@ subtest 'a new size, a new owner' => sub {
     activate('fast', $volname);
     ok(put('fast', $volname, 0x77, 31 * $MIB, $MIB), 'larger for the VM');
     ok(reads('fast', $volname, 0x66, 0, $MIB), 'with what it had');
-    is($PLUGIN->rename_volume($scfg, 'fast', $volname, 200), 'fast:vm-200-disk-0', 'given to another VM');
-    ok(contents("$flat/vm-200-disk-0", 0x77, 31 * $MIB, $MIB), 'with what was written');
+    # Another VM had a volume of the new name, which was removed behind Haversack.
+    my $earlier = alloc('fast', 200);
+    activate('fast', $earlier);
+    put('fast', $earlier, 0x11, 0, $MIB);
+    deactivate('fast', $earlier);
+    unlink("$flat/$earlier") or die "$earlier: $!\n";
+    is($PLUGIN->rename_volume($scfg, 'fast', $volname, 200), "fast:$earlier", 'given to another VM');
+    ok(contents("$flat/$earlier", 0x77, 31 * $MIB, $MIB), 'with what was written');
     is(shown('fast', $volname), undef, 'nothing is cached under the old name');
-    release('fast', 'vm-200-disk-0');
+    is(shown('fast', $earlier), undef, 'nor under the new one');
+    activate('fast', $earlier);
+    ok(reads('fast', $earlier, 0x66, 0, $MIB), 'so it has its own data');
+    release('fast', $earlier);
+
+    my $inner = alloc('quick', 100);
+    is($PLUGIN->rename_volume(storage('quick'), 'quick', $inner, 200), 'quick:200/vm-200-disk-0.raw', 'in a directory');
+    is($PLUGIN->rename_volume(storage('quick'), 'quick', '200/vm-200-disk-0.raw', 100, 'vm-100-data'),
+        'quick:100/vm-100-data.raw', 'with a name that was given');
+    release('quick', '100/vm-100-data.raw');
+};
+
+subtest 'a volume is not renamed while a client has one of the new name' => sub {
+    my ($volname, $scfg, $taken) = (alloc('fast', 100), storage('fast'), alloc('fast', 200));
+    activate('fast', $taken);
+    my $client = client('fast', $taken);
+    {
+        no warnings 'redefine';
+        local *PVE::Storage::Custom::Haversack::Disk::CLOSING_SECONDS = sub { 0 };
+        dies_like(sub { $PLUGIN->rename_volume($scfg, 'fast', $volname, 200, $taken) }, qr/cannot be detached/, 'refused');
+    }
+    ok(-e "$flat/$volname", 'it has its old name');
+    undef $client;
+    release('fast', $_) for $volname, $taken;
 };
 
 subtest 'copies' => sub {

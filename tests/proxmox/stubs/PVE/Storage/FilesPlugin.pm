@@ -59,6 +59,13 @@ my sub free_name {
     return "${before}vm-$vmid-disk-$number$after";
 }
 
+# A name as `rename_volume` takes it.
+sub find_free_diskname {
+    my ($class, $storeid, $scfg, $vmid, $format, $with_suffix) = @_;
+    my $name = basename(free_name($scfg, $vmid));
+    return $with_suffix ? $name : $name =~ s/\.raw$//r;
+}
+
 sub alloc_image {
     my ($class, $storeid, $scfg, $vmid, $format, $name, $kibibytes) = @_;
     die "illegal name '$name': it needs an extension\n" if $name && $scfg->{path} && $name !~ m/\.raw$/;
@@ -166,7 +173,8 @@ sub clone_image {
 
 sub rename_volume {
     my ($class, $scfg, $storeid, $volname, $vmid, $new) = @_;
-    $new //= free_name($scfg, $vmid);
+    $new //= $class->find_free_diskname($storeid, $scfg, $vmid, 'raw', 1);
+    $new = "$vmid/$new" if $scfg->{path};
     make_path(dirname(file_of($scfg, $new)));
     rename(file_of($scfg, $volname), file_of($scfg, $new)) or die "cannot rename '$volname': $!\n";
     return "$storeid:$new";

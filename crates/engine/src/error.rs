@@ -158,6 +158,19 @@ pub enum EngineError {
         /// The path.
         path: PathBuf,
     },
+    /// Another user made the staging file or can write to it, or it is not a file.
+    #[error(
+        "{path}: found {found}, expected a file of user {expected_uid} that nobody else can write, or none: if a daemon of \
+         this host made it, stop that one, chown the file to {expected_uid} and set its mode to 0600; otherwise remove it"
+    )]
+    StagingNotOurs {
+        /// The path of the staging file.
+        path: PathBuf,
+        /// What is there, and whose it is.
+        found: String,
+        /// The user of this process.
+        expected_uid: u32,
+    },
     /// The staging file is intact, but its size is not the configured one.
     #[error(
         "{path}: a staging area of {found_bytes} bytes that was not emptied by a clean stop; the configured size makes \

@@ -6,10 +6,11 @@
 //!
 //! Invariants
 //! - Only one process uses the file at a time: it is locked while it is mapped.
+//! - No other user can write to the file: its directory is open to everybody, and what is in it counts as acknowledged.
 //! - A descriptor is stored after its frame's content; a fence keeps the compiler from reordering them.
 //! - A truncated file is never read as zeroes, however briefly it was truncated: the process ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -77,17 +78,34 @@ pub(crate) fn staging_file_bytes(staging_frames: u32) -> u64 {
     (descriptor_bytes(staging_frames) + staging_frames as usize * BLOCK_BYTES) as u64
 }
 
+/// Checks that something at the path of a staging file belongs to this user, and that nobody else can write to it.
+fn check_ours(path: &Path, found: &Metadata) -> Result<()> {
+    let expected_uid = rustix::process::geteuid().as_raw();
+    let is_ours = found.is_file() && found.uid() == expected_uid && found.mode() & 0o022 == 0;
+    if is_ours {
+        return Ok(());
+    }
+    let kind = if found.is_file() { "a file" } else { "something that is not a file," };
+    let found = format!("{kind} of user {} with mode {:04o}", found.uid(), found.mode() & 0o7777);
+    Err(EngineError::StagingNotOurs { path: path.to_path_buf(), found, expected_uid })
+}
+
 /// Opens or creates the staging file. A file of another size that has content is refused: it may hold
 /// acknowledged writes.
 fn open_file(path: &Path, bytes: u64) -> Result<File> {
-    let file = OpenOptions::new()
+    let opened = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(path)
-        .map_err(at("open the staging area", path))?;
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path);
+    let file = opened.map_err(|error| {
+        let foreign = std::fs::symlink_metadata(path).ok().and_then(|found| check_ours(path, &found).err());
+        foreign.unwrap_or_else(|| at("open the staging area", path)(error))
+    })?;
+    check_ours(path, &file.metadata().map_err(at("examine", path))?)?;
     lock::exclusively(&file, path)?;
     let found_bytes = file.metadata().map_err(at("examine", path))?.len();
     if found_bytes != 0 && found_bytes != bytes {
@@ -233,6 +251,9 @@ impl<P: Payloads> Memory for SharedMemory<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use haversack_core::format::descriptor::StagingHeader;
     use haversack_model::ArenaId;
 
@@ -263,6 +284,29 @@ mod tests {
         assert_eq!(memory.frame(FrameNo(99)), &[7; BLOCK_BYTES]);
         assert_eq!(memory.frame(FrameNo(119)), &[0; BLOCK_BYTES]);
         assert_eq!(memory.descriptor(100), &[9; DESCRIPTOR_BYTES]);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_others_can_write_is_refused() {
+        let (path, target) = (path("foreign"), path("foreign-target"));
+        let told = || SharedMemory::open(&path, 100, 20, NoPayloads).err().unwrap().to_string();
+
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(told().contains("something that is not a file, of user "), "{}", told());
+        assert!(!target.exists(), "it was made through the link");
+        std::fs::remove_file(&path).unwrap();
+
+        drop(SharedMemory::open(&path, 100, 20, NoPayloads).unwrap());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
+        assert!(told().contains("with mode 0620, expected a file of user "), "{}", told());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        drop(SharedMemory::open(&path, 100, 20, NoPayloads).unwrap());
+        // Only root can give a file away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            assert!(told().contains("found a file of user 12345 with mode 0644"), "{}", told());
+        }
         std::fs::remove_file(path).unwrap();
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
     if !found.file_type().is_socket() {
         return Err(SocketError::NotASocket(path.into()));
     }
-    match UnixStream::connect(path) {
+    match connect(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(refused),
         // Its queue is full, or it is a socket of another type.
         Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::AGAIN | Errno::PROTOTYPE)) => {
@@ -76,6 +77,19 @@ pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
         Err(e) => Err(refused(e)),
         Ok(_) => Err(SocketError::InUse(path.into())),
     }
+}
+
+/// Connects to a socket. It never waits: a blocking connect waits for as long as the other side accepts nothing.
+///
+/// # Errors
+/// Nobody listens, the queue of connections is full (`WouldBlock`), or it is a socket of another type.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
 
 fn identity(found: &std::fs::Metadata) -> (u64, u64) {
@@ -94,5 +108,30 @@ impl BoundSocket {
             // It may disappear at any time, and then there is nothing left to do.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_accepts_nothing_holds_up_nobody() {
+        let path = std::env::temp_dir().join(format!("haversack-socket-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let mut queue = Vec::new();
+        let full = loop {
+            match connect(&path) {
+                Ok(socket) => queue.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        assert!(!queue.is_empty(), "it takes connections at first");
+        assert!(matches!(remove_stale(&path), Err(SocketError::InUse(_))));
+        drop(listener);
+        remove_stale(&path).unwrap();
+        assert!(!path.exists());
     }
 }

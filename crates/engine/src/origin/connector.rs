@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -76,6 +77,13 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(failed)
 }
 
+fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    haversack_vhost_user::socket::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(error.kind(), "the server accepts no connections"),
+        _ => error,
+    })
+}
+
 /// Makes one attempt to connect.
 fn connect(server: &Server) -> io::Result<Connection> {
     let uri = &server.uri;
@@ -96,7 +104,7 @@ fn connect(server: &Server) -> io::Result<Connection> {
             Ok(Connection { wire, ..greeted })
         }
         Transport::Unix { socket } => {
-            let stream = UnixStream::connect(socket)?;
+            let stream = connect_unix(socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
             greet(server, stream, "localhost", &mut negotiation, |stream| {

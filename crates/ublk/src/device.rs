@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use crate::abi::{
 use crate::control::Control;
 use crate::error::UblkError;
 use crate::report;
+use crate::stop::Stop;
 
 /// The kernel's list of devices.
 const LIST: &str = "/sys/class/ublk-char";
@@ -30,6 +32,8 @@ const MOURNING: Duration = Duration::from_secs(3);
 const LONG_MOURNING: Duration = Duration::from_secs(40);
 /// How long it takes until a new device has its file.
 const BIRTH: Duration = Duration::from_secs(5);
+/// How long somebody may take to unmount a device that is to be removed: at a shutdown both happen at the same time.
+const PARTING: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The properties of a new device, and limits for one that is taken over.
@@ -146,6 +150,30 @@ impl Device {
     pub fn start(&self, control: &mut Control) -> Result<(), UblkError> {
         let command = if self.is_new { ControlCommand::StartDev } else { ControlCommand::EndUserRecovery };
         control.plain(command, self.info.device)
+    }
+
+    /// Has the kernel write what it has cached of the block device, however long the daemon needs. Waits a while for
+    /// somebody who is about to unmount it. As long as the returned file is open, nobody else can mount it.
+    ///
+    /// # Errors
+    /// It is mounted or used by the kernel in another way, or cannot be written; or `stop` was requested.
+    pub fn settle(&self, stop: &Stop) -> Result<File, UblkError> {
+        let (path, start) = (PathBuf::from(self.path()), Instant::now());
+        loop {
+            match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&path) {
+                Ok(file) => {
+                    let written = file.sync_all().map(|()| file);
+                    return written.map_err(|source| UblkError::Device { path, source });
+                }
+                Err(source) if source.raw_os_error() != Some(libc::EBUSY) => {
+                    return Err(UblkError::Device { path, source });
+                }
+                Err(_) if stop.wait(PAUSE) || start.elapsed() > PARTING => {
+                    return Err(UblkError::Mounted { path });
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     /// Removes the block device. The queues, which must still be served, end then.

@@ -41,6 +41,11 @@ pub enum UblkError {
     OtherDevice { found: u32, asked: u32 },
     #[error("/dev/ublkb{device} is writable; leave out --read-only, or stop its program and start again")]
     Writable { device: u32 },
+    #[error(
+        "{path} is mounted or in use by the kernel, so it was not removed: its requests wait for the next program with this URI. \
+         Unmount it, start that one, and stop it"
+    )]
+    Mounted { path: PathBuf },
     #[error("there is no ublk device {device}")]
     NoDevice { device: u32 },
     #[error("{path}: {source}")]

@@ -33,7 +33,8 @@ use serve::Wishes;
 const MOST_QUEUES: u16 = 4;
 
 /// Serves a disk of the Haversack daemon as a block device of this host, /dev/ublkbN, until it is stopped with SIGTERM
-/// or SIGINT.
+/// or SIGINT. It is removed when nothing has it mounted and the daemon has everything that was written to it; a second
+/// signal does not wait for that.
 ///
 /// Prints the device's path when it can be used. Requires root and the kernel's ublk driver.
 #[derive(Parser)]

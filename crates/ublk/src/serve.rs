@@ -1,7 +1,10 @@
 //! The life of the program: connect, create the device, serve it until a signal arrives, remove it.
 //!
-//! Invariant: from the moment that the block device can be used, only a signal removes it. After any error it stays,
-//! and its requests wait for the next server.
+//! Invariants
+//! - From the moment that the block device can be used, only a signal removes it. After any error it stays, and its
+//!   requests wait for the next server.
+//! - It is removed only when nothing has it mounted and the daemon has all that was written to it, unless a second
+//!   signal says that nobody needs that.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -55,29 +58,33 @@ impl Drop for Farewell {
 /// Serves a device until SIGTERM or SIGINT.
 pub fn serve(wishes: &Wishes) -> Result<(), UblkError> {
     let mut control = Control::open()?;
-    let stop = Arc::new(Stop::new().map_err(UblkError::system("eventfd"))?);
+    let new_stop = || Stop::new().map(Arc::new).map_err(UblkError::system("eventfd"));
+    let (asked, stop) = (new_stop()?, new_stop()?);
     let (sender, events) = mpsc::channel();
-    watch_signals(Arc::clone(&stop), sender.clone())?;
+    watch_signals(Arc::clone(&asked), Arc::clone(&stop), sender.clone())?;
     if let Err(error) = flusher::become_flusher() {
         report::say(format_args!("the kernel may wait for this program when memory is short: {error}"));
     }
-    let Some(connection) = first_connection(wishes, &stop)? else { return Ok(()) };
+    let Some(connection) = first_connection(wishes, &asked)? else { return Ok(()) };
     let device = Device::prepare(&mut control, &plan(wishes, &connection)?)?;
-    let session = Session::start(&device, &wishes.upstream, stop, connection, &sender)?;
+    let session = Session::start(&device, &wishes.upstream, asked, stop, connection, &sender)?;
     session.run(&mut control, &device, &events)
 }
 
-/// Makes SIGTERM and SIGINT stop the program. No thread that is started later receives them.
-fn watch_signals(stop: Arc<Stop>, events: Sender<Event>) -> Result<(), UblkError> {
+/// Has the first SIGTERM or SIGINT ask for the end of the program, and the second one stop the queues. No thread that is
+/// started later receives them.
+fn watch_signals(asked: Arc<Stop>, stop: Arc<Stop>, events: Sender<Event>) -> Result<(), UblkError> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
     signals.thread_block().map_err(|errno| UblkError::system("signals")(errno.into()))?;
     let watch = move || {
-        if signals.wait().is_ok() {
-            stop.request();
-            // Nobody listens when the program ends.
-            let _ = events.send(Event::Signal);
+        for request in [asked, stop] {
+            if signals.wait().is_ok() {
+                request.request();
+                // Nobody listens when the program ends.
+                let _ = events.send(Event::Signal);
+            }
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(UblkError::system("thread"))?;
@@ -124,6 +131,8 @@ fn plan(wishes: &Wishes, connection: &Connection) -> Result<Plan, UblkError> {
 /// The threads of a device's queues.
 struct Session {
     shared: Arc<Shared>,
+    /// Whether a signal has asked for the end.
+    asked: Arc<Stop>,
     threads: Vec<JoinHandle<Result<(), UblkError>>>,
 }
 
@@ -131,6 +140,7 @@ impl Session {
     fn start(
         device: &Device,
         upstream: &Upstream,
+        asked: Arc<Stop>,
         stop: Arc<Stop>,
         connection: Connection,
         events: &Sender<Event>,
@@ -158,7 +168,7 @@ impl Session {
             // Threads that have been started end with the program.
             threads.push(spawned.map_err(UblkError::system("thread"))?);
         }
-        Ok(Self { shared, threads })
+        Ok(Self { shared, asked, threads })
     }
 
     /// Makes the block device available, and removes it after a signal.
@@ -173,12 +183,21 @@ impl Session {
         self.wait_for_queues(events)?;
         device.start(control)?;
         self.announce(device);
-        while !self.shared.stop.is_requested() {
+        while !self.asked.is_requested() {
             if let Ok(Event::Over(number)) = events.recv() {
                 return Err(self.failure(number));
             }
         }
+        let held = match device.settle(&self.shared.stop) {
+            Err(error) if self.shared.stop.is_requested() => {
+                report::say(format_args!("{error}; what was not written to it by now is lost"));
+                None
+            }
+            held => Some(held?),
+        };
+        self.shared.stop.request();
         device.stop(control)?;
+        drop(held);
         self.join();
         device.delete(control)
     }

@@ -29,7 +29,7 @@ pub struct Interval {
     pub trd_blocks: u64,
     /// Blocks of cache for all reads of it that are reuse.
     pub urd_blocks: u64,
-    /// Miss ratios at the given sizes.
+    /// Miss ratios at the given sizes, without dirty evictions: a version that stays dirty is in more than one interval.
     pub asked: Vec<CurvePoint>,
     /// Reuse intensity, per second: blocks read, divided by the interval's length and the distinct blocks read.
     pub intensity_per_s: f64,
@@ -41,6 +41,8 @@ pub(crate) struct Intervals {
     block_bytes: u64,
     sizes: Vec<u64>,
     current: Option<u64>,
+    /// Whether the current interval has reads or writes, sampled or not.
+    has_accesses: bool,
     origin_ns: u64,
     all: Sampler,
     reads: Sampler,
@@ -62,6 +64,7 @@ impl Intervals {
             block_bytes: options.block_bytes,
             sizes: options.sizes.clone(),
             current: None,
+            has_accesses: false,
             origin_ns,
             all: sampler.clone(),
             reads: sampler,
@@ -80,6 +83,7 @@ impl Intervals {
             }
             self.current = Some(self.current.unwrap_or(number).max(number));
             let (key, kind) = (reference.key(), reference.kind());
+            self.has_accesses |= kind != Kind::Discard;
             self.all.access(key, kind);
             if kind != Kind::Write {
                 self.reads.access(key, kind);
@@ -95,14 +99,17 @@ impl Intervals {
         self.all.fade(0.0);
         self.reads.fade(0.0);
         // Discards alone show nothing.
-        if all.reads() + all.writes() > 0.0 {
+        if std::mem::take(&mut self.has_accesses) {
             let start_ns = self.origin_ns.saturating_add(number.saturating_mul(self.length_ns));
             self.done.push(self.interval(start_ns, &all, &reads));
         }
     }
 
     fn interval(&self, start_ns: u64, all: &Profile, reads: &Profile) -> Interval {
-        let point = |blocks: &u64| CurvePoint::of(all, reads, *blocks, self.block_bytes);
+        let point = |blocks: &u64| CurvePoint {
+            dirty_eviction_ratio: None,
+            ..CurvePoint::of(all, reads, *blocks, self.block_bytes)
+        };
         Interval {
             start_ns,
             classes: Classes::of(all),

@@ -229,11 +229,31 @@ fn intervals_are_of_a_cache_that_goes_on() {
     assert_eq!(second.asked.iter().map(|point| point.read_miss_ratio).collect::<Vec<_>>(), [Some(0.0); 2]);
     // Three reads of three blocks, two of one.
     assert_eq!((first.intensity_per_s, second.intensity_per_s), (3.0 / (10.0 * 3.0), 2.0 / 10.0));
+    assert!(first.asked.iter().chain(&second.asked).all(|point| point.dirty_eviction_ratio.is_none()));
     let table = analysis.tables().pop().expect("the last is of intervals").to_text();
     assert!(table.contains("Intervals of 10 s") && table.lines().count() == 4, "{table}");
     assert!(analysis.page("two").to_html().contains("accesses by class"));
     assert!(
         serde_json::to_string(&run(Vec::new(), 0, &Options::default())).unwrap().find("interval_s").is_none()
+    );
+}
+
+/// An interval whose blocks are all outside the sample is still an interval: the intensities are those of their own.
+#[test]
+fn intervals_without_sampled_blocks_stay() {
+    let mut accesses: Vec<Access> = (0..10_000).map(|block| access(0, 0, Op::Read, block)).collect();
+    // Each reads one block, and one time more than the interval before.
+    for at in 1..=20 {
+        accesses.extend((0..at).map(|_| access(10 * at, 0, Op::Read, 20_000 + at)));
+    }
+    let options =
+        Options { interval_ns: Some(10_000_000_000), depth: Depth::Sampled(16), ..Options::default() };
+    let intervals = run(accesses, 1, &options).volumes.remove(0).intervals;
+    let starts: Vec<u64> = intervals.iter().map(|interval| interval.start_ns / 10_000_000_000).collect();
+    assert_eq!(starts, (0..=20).collect::<Vec<u64>>());
+    assert!(
+        intervals.iter().filter(|interval| interval.trd_blocks == 0).count() > 10,
+        "few are in the sample"
     );
 }
 

@@ -141,7 +141,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
     /// Returns the result so far in each order; versions still dirty count with their current depth.
     pub fn profiles(&self) -> Vec<Profile> {
         let mut profiles = self.profiles.clone();
-        self.past.dirty_versions().for_each(|(key, deepest)| profiles.record_version(key, deepest));
+        self.past.dirty_versions(1.0).for_each(|(key, deepest)| profiles.record_version(key, deepest));
         profiles.into_vec()
     }
 
@@ -193,7 +193,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
                 if block.has_places() {
                     let mut distances = self.past.orders.after(key, block.places);
                     distances.iter_mut().zip(above).for_each(|(distance, above)| *distance += above);
-                    outcomes = met(block, reference.kind(), distances);
+                    outcomes = met(block, reference.kind(), distances, 1.0);
                     self.past.orders.remove(key, block.places);
                     block.places = [NOWHERE; ORDERS];
                 }
@@ -248,7 +248,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Piece<ORDERS, DEPTHS> {
         let above = self.stacks.orders.live(key);
         let (block, new) = self.stacks.table.find_or_insert(key, spot);
         let inherited = block.is_inherited();
-        let mut outcomes = step(&mut self.stacks.orders, block, kind);
+        let mut outcomes = step(&mut self.stacks.orders, block, kind, 1.0);
         if new {
             self.open.push(Open::First { reference, above });
             if kind == Kind::Read {

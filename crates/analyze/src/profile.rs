@@ -70,22 +70,21 @@ impl Profile {
     /// Counts an access that stands for `weight` accesses.
     #[inline]
     pub fn record(&mut self, kind: Kind, outcome: Outcome, weight: f64) {
-        let scaled = |distance: u32| scale(distance, weight);
         match (kind, outcome.previous) {
             (Kind::Discard, _) => {}
             (kind, None) => self.cold[kind as usize] += weight,
             (kind, Some((previous, distance))) => {
-                self.classes[Class::of(kind, previous) as usize].add(scaled(distance), weight);
+                self.classes[Class::of(kind, previous) as usize].add(scale(distance, weight), weight);
             }
         }
         if let Some(deepest) = outcome.ended {
-            self.versions.add(scaled(deepest), weight);
+            self.versions.add(deepest.into(), weight);
         }
     }
 
     /// Counts a version that is still dirty, with its deepest depth so far.
     pub(crate) fn record_version(&mut self, deepest: u32, weight: f64) {
-        self.versions.add(scale(deepest, weight), weight);
+        self.versions.add(deepest.into(), weight);
     }
 
     /// Adds another profile, made for the same sizes.

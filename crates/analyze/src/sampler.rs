@@ -107,7 +107,7 @@ impl Sampler {
 
     fn sample(&mut self, place: u64, key: u64, kind: Kind) {
         let before = self.stack.blocks();
-        let outcome = self.stack.touch(key, kind);
+        let outcome = self.stack.touch_sampled(key, kind, self.weight);
         self.profile.record(kind, outcome, self.weight);
         if self.most_blocks == usize::MAX || self.stack.blocks() == before {
             return;
@@ -131,7 +131,9 @@ impl Sampler {
         let mut profile = self.profile.clone();
         let known = |kind: Kind| self.known[kind as usize] + self.fresh[kind as usize] as f64;
         profile.adjust(known(Kind::Read), known(Kind::Write));
-        self.stack.dirty().for_each(|deepest| profile.record_version(deepest, self.weight));
+        self.stack
+            .dirty_versions(self.weight)
+            .for_each(|(_, [deepest])| profile.record_version(deepest, self.weight));
         profile
     }
 
@@ -159,4 +161,25 @@ impl Sampler {
 fn threshold_of(rate: f64) -> u64 {
     // The cast saturates: a rate of 1 includes all.
     (rate.clamp(f64::MIN_POSITIVE, 1.0) * 2f64.powi(64)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Depths at which a version was found when the sample was larger do not grow when blocks leave the sample.
+    #[test]
+    fn old_depths_stay_when_the_sample_becomes_sparser() {
+        let (hot, cold) = (1000, 1000);
+        let mut sampler = Sampler::fixed_size(hot as usize);
+        (0..hot).for_each(|key| sampler.access(key, Kind::Write));
+        for round in 1..100 {
+            (0..hot).for_each(|key| sampler.access(key, Kind::Read));
+            (0..cold).for_each(|key| sampler.access(hot + round * cold + key, Kind::Read));
+        }
+        assert!(sampler.rate() < 0.02, "{}", sampler.rate());
+        // No written block is ever deeper than the other hot ones and the cold ones of a round.
+        let evicted = sampler.profile().dirty_evictions(2 * (hot + cold));
+        assert!(evicted < 100.0, "{evicted} of {hot}");
+    }
 }

@@ -18,7 +18,7 @@ use crate::table::{AHEAD, ANYWHERE, Table};
 pub struct Outcome {
     /// The previous access to the same block, and the distance from it; `None` for a cold access.
     pub previous: Option<(Kind, u32)>,
-    /// The deepest depth of the dirty version that it ended.
+    /// The deepest depth of the dirty version that it ended; of a sample, scaled to all blocks.
     pub ended: Option<u32>,
 }
 
@@ -39,12 +39,14 @@ impl<const ORDERS: usize, const DEPTHS: usize> Default for Stacks<ORDERS, DEPTHS
     }
 }
 
-/// The result of an access to a known block with places in each order, and what happens to its dirty version.
+/// The result of an access to a known block with places in each order, and what happens to its dirty version. Depths
+/// are kept scaled by the weight that blocks have at the time: it may be another one later.
 #[inline(always)]
 pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
     block: &mut Block<ORDERS, DEPTHS>,
     kind: Kind,
     distances: [u32; ORDERS],
+    weight: f64,
 ) -> [Outcome; ORDERS] {
     let mut outcomes = [Outcome::default(); ORDERS];
     for (outcome, distance) in outcomes.iter_mut().zip(&distances) {
@@ -53,7 +55,7 @@ pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
     if !block.is_dirty() {
         return outcomes;
     }
-    deepen(block, distances);
+    deepen(block, distances.map(|distance| scaled(distance, weight)));
     if kind != Kind::Read {
         block.set_dirty(false);
         for (outcome, deepest) in outcomes.iter_mut().zip(&block.deepest) {
@@ -61,6 +63,12 @@ pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
         }
     }
     outcomes
+}
+
+/// A distance in a sample whose blocks stand for `weight` blocks each.
+#[inline(always)]
+fn scaled(distance: u32, weight: f64) -> u32 {
+    if weight == 1.0 { distance } else { (f64::from(distance) * weight) as u32 }
 }
 
 /// A block was found at these depths.
@@ -82,7 +90,12 @@ impl Stack {
 
     /// Records an access and returns its result. Keys are below 2^60.
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
-        let [outcome] = self.touch_at(ANYWHERE, key, kind);
+        self.touch_sampled(key, kind, 1.0)
+    }
+
+    /// Records an access to a block that stands for `weight` blocks now.
+    pub(crate) fn touch_sampled(&mut self, key: u64, kind: Kind, weight: f64) -> Outcome {
+        let [outcome] = self.touch_at(ANYWHERE, key, kind, weight);
         outcome
     }
 
@@ -97,7 +110,7 @@ impl Stack {
 
     /// Returns the deepest depth so far of each version that is currently dirty.
     pub fn dirty(&self) -> impl Iterator<Item = u32> + '_ {
-        self.dirty_versions().map(|(_, [deepest])| deepest)
+        self.dirty_versions(1.0).map(|(_, [deepest])| deepest)
     }
 
     /// Counts every known block as used once so far.
@@ -113,7 +126,7 @@ impl Stack {
 
 impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     #[inline]
-    fn touch_at(&mut self, spot: usize, key: u64, kind: Kind) -> [Outcome; ORDERS] {
+    fn touch_at(&mut self, spot: usize, key: u64, kind: Kind, weight: f64) -> [Outcome; ORDERS] {
         if self.orders.room() == 0 {
             self.renumber(0);
         }
@@ -124,7 +137,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
             },
             Kind::Read | Kind::Write => self.table.find_or_insert(key, spot).0,
         };
-        step(&mut self.orders, block, kind)
+        step(&mut self.orders, block, kind, weight)
     }
 
     /// Records accesses in order; `see` is called with the result of each in each of its block's orders. All orders
@@ -137,7 +150,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         for batch in references.chunks(AHEAD) {
             let spots = self.spots_of(batch.iter().map(|reference| reference.key()));
             for (&reference, spot) in batch.iter().zip(spots) {
-                see(reference, self.touch_at(spot, reference.key(), reference.kind()));
+                see(reference, self.touch_at(spot, reference.key(), reference.kind(), 1.0));
             }
         }
     }
@@ -153,11 +166,12 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         spots
     }
 
-    /// Returns the keys of blocks with a dirty version, and its deepest depths so far.
-    pub(crate) fn dirty_versions(&self) -> impl Iterator<Item = (u64, [u32; ORDERS])> + '_ {
-        self.table.iter().filter(|block| block.is_dirty()).map(|block| {
+    /// Returns the keys of blocks with a dirty version, and its deepest depths so far, if blocks stand for `weight`
+    /// blocks each now.
+    pub(crate) fn dirty_versions(&self, weight: f64) -> impl Iterator<Item = (u64, [u32; ORDERS])> + '_ {
+        self.table.iter().filter(|block| block.is_dirty()).map(move |block| {
             let mut block = *block;
-            let mut depths = self.orders.after(block.key(), block.places);
+            let mut depths = self.orders.after(block.key(), block.places).map(|depth| scaled(depth, weight));
             deepen(&mut block, depths);
             depths.iter_mut().zip(block.deepest).for_each(|(depth, deepest)| *depth = deepest);
             (block.key(), depths)
@@ -200,11 +214,12 @@ pub(crate) fn step<const ORDERS: usize, const DEPTHS: usize>(
     orders: &mut Orders<ORDERS>,
     block: &mut Block<ORDERS, DEPTHS>,
     kind: Kind,
+    weight: f64,
 ) -> [Outcome; ORDERS] {
     let mut outcomes = [Outcome::default(); ORDERS];
     let key = block.key();
     if block.has_places() {
-        outcomes = met(block, kind, orders.after(key, block.places));
+        outcomes = met(block, kind, orders.after(key, block.places), weight);
         orders.remove(key, block.places);
     }
     if kind == Kind::Discard {

@@ -4,9 +4,15 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// The planned events. Those of the same time happen in the order in which they were planned.
-pub(crate) struct Agenda<T> {
+pub struct Agenda<T> {
     events: BinaryHeap<Event<T>>,
     planned: u64,
+}
+
+impl<T> Default for Agenda<T> {
+    fn default() -> Agenda<T> {
+        Agenda::new()
+    }
 }
 
 impl<T> Agenda<T> {
@@ -29,6 +35,11 @@ impl<T> Agenda<T> {
     /// Removes the next event, and returns it with its time.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         self.events.pop().map(|event| (event.time_ns, event.what))
+    }
+
+    /// Removes the next event if its time is `now_ns` or earlier, and returns it with its time.
+    pub fn pop_due(&mut self, now_ns: u64) -> Option<(u64, T)> {
+        self.next_ns().filter(|next_ns| *next_ns <= now_ns).and_then(|_| self.pop())
     }
 }
 
@@ -70,6 +81,7 @@ mod tests {
             agenda.plan(time_ns, what);
         }
         assert_eq!(agenda.next_ns(), Some(3));
+        assert_eq!(agenda.pop_due(2), None);
         let all: Vec<_> = std::iter::from_fn(|| agenda.pop()).collect();
         assert_eq!(all, [(3, 'a'), (3, 'b'), (7, 'c'), (7, 'd')]);
         assert_eq!(agenda.next_ns(), None);

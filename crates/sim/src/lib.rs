@@ -4,7 +4,7 @@
 //! [`Report`].
 
 pub mod advise;
-mod agenda;
+pub mod agenda;
 pub mod cell;
 pub mod cluster;
 pub mod compare;

@@ -27,6 +27,10 @@ const TIMES: WholeTimes = WholeTimes {
 
 /// An LRU cache of this size in blocks.
 fn lru(mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
+    lru_with(TIMES, mode, blocks, requests)
+}
+
+fn lru_with(times: WholeTimes, mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
     let access = |(us, op, block): &(u64, Op, u64)| Access {
         time_ns: us * 1_000,
         offset_bytes: block * 4096,
@@ -39,7 +43,7 @@ fn lru(mode: WriteMode, blocks: u64, requests: &[(u64, Op, u64)]) -> Row {
         policies: vec![PolicyName::Lru],
         sizes: Sizes::Blocks(vec![blocks]),
         mode,
-        latency: Some(TIMES.model()),
+        latency: Some(times.model()),
         ..Settings::default()
     };
     let report = simulate(&memory(&accesses, &["v"]), &settings);
@@ -57,14 +61,27 @@ fn is_near(one_us: f64, other_us: u32) -> bool {
 
 #[test]
 fn a_dirty_block_that_is_evicted_keeps_the_origin_busy() {
-    let written = [(0, Op::Write, 1), (0, Op::Write, 2), (0, Op::Read, 3)];
+    let written = [(0, Op::Write, 1), (0, Op::Write, 2), (20, Op::Read, 3), (40, Op::Read, 4)];
     let (reads, writes) = means_us(&lru(WriteMode::WriteBack, 1, &written));
     assert!(is_near(writes, 0), "a write does not wait for what it replaces: {writes} us");
-    // Block 1 was read from the cache and written to the origin, then block 2; the read waits for both.
-    assert!(is_near(reads, DEVICE_US + 3 * ORIGIN_US), "{reads} us");
+    // Block 1 is written to the origin from 10 us on, block 2 from 30 us on: the first read waits for one, the second
+    // for both and for the first.
+    assert!(is_near(reads, 3 * ORIGIN_US - 2 * DEVICE_US), "{reads} us");
     let clean = [(0, Op::Read, 1), (5_000, Op::Read, 2), (10_000, Op::Read, 3)];
     let (reads, _) = means_us(&lru(WriteMode::WriteBack, 1, &clean));
     assert!(is_near(reads, ORIGIN_US), "what is clean is only dropped: {reads} us");
+}
+
+/// Servers are free until an I/O begins: the fill of a block that is still being read, the write of an evicted one.
+#[test]
+fn what_begins_later_delays_no_earlier_request() {
+    let one = WholeTimes { device_servers: 1, ..TIMES };
+    let filled = [(0, Op::Read, 1), (100, Op::Read, 1), (200, Op::Read, 1)];
+    let (reads, _) = means_us(&lru_with(one, WriteMode::WriteBack, 10, &filled));
+    assert!(is_near(reads, (ORIGIN_US + 2 * DEVICE_US) / 3), "{reads} us");
+    let evicted = [(0, Op::Write, 1), (0, Op::Read, 2)];
+    let (reads, _) = means_us(&lru(WriteMode::WriteBack, 1, &evicted));
+    assert!(is_near(reads, ORIGIN_US), "block 1 has yet to be read from the cache: {reads} us");
 }
 
 #[test]

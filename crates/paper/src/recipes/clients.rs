@@ -10,6 +10,7 @@ use std::path::Path;
 
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::admission::lru::Lru;
+use haversack_sim::agenda::Agenda;
 use haversack_sim::latency::{IoKind, LatencyModel, Mean, Stations};
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Tape;
@@ -59,6 +60,7 @@ pub(crate) fn run(recipe: &Clients, mix: &Mix, progress: &Progress<'_>) -> Resul
                 }
                 playback.next(&mut batch)?;
             }
+            client.pass(u64::MAX);
             outcome.points.push(client.point(name, *memory, &model));
         }
         progress(Stage::Play, (done + 1) as f64 / recipe.memory.len() as f64);
@@ -75,6 +77,8 @@ struct Client {
     stations: Stations,
     round_trip_ns: u64,
     latency: Mean,
+    /// Reads of the origin that have not reached it, and when each was requested.
+    origin_reads: Agenda<u64>,
     reads: u64,
     memory_hits: u64,
     flash_hits: u64,
@@ -92,6 +96,7 @@ impl Client {
             stations: Stations::new(model, 1, SEED),
             round_trip_ns: (model.network_round_trip_us * 1000.0) as u64,
             latency: Mean::default(),
+            origin_reads: Agenda::new(),
             reads: 0,
             memory_hits: 0,
             flash_hits: 0,
@@ -102,40 +107,46 @@ impl Client {
     fn read(&mut self, now_ns: u64, block: u64) {
         self.reads += 1;
         let start_ns = now_ns + self.stations.host_ns();
-        let done_ns = if self.memory.get(block).is_some() {
+        self.pass(start_ns);
+        if self.memory.get(block).is_some() {
             self.memory_hits += 1;
-            start_ns
+            self.latency.add(start_ns - now_ns);
         } else {
-            self.fetch(start_ns, block)
-        };
+            self.fetch(now_ns, start_ns, block);
+        }
         self.memory.put(block, 0);
-        self.latency.add(done_ns - now_ns);
     }
 
-    /// Reads a block that is not in memory. Returns when it is there.
-    fn fetch(&mut self, now_ns: u64, block: u64) -> u64 {
-        let bytes = BLOCK_BYTES as u64;
+    /// Begins the reads of the origin that reach it by now: it serves them in this order.
+    fn pass(&mut self, now_ns: u64) {
+        while let Some((start_ns, since_ns)) = self.origin_reads.pop_due(now_ns) {
+            let done_ns = self.stations.origin(start_ns, IoKind::Read, BLOCK_BYTES as u64);
+            self.latency.add(done_ns - since_ns);
+        }
+    }
+
+    /// Reads a block that is not in memory and was requested at `since_ns`.
+    fn fetch(&mut self, since_ns: u64, now_ns: u64, block: u64) {
         let asks = match self.kind {
-            Kind::WithoutFlash => return self.stations.origin(now_ns, IoKind::Read, bytes),
+            Kind::WithoutFlash => return self.origin_reads.plan(now_ns, since_ns),
             Kind::Unaware => true,
             Kind::Aware => self.index.may_have(block),
         };
         let is_cached = self.flash.get(block).is_some();
+        self.flash.put(block, 0);
         if asks && is_cached {
             self.flash_hits += 1;
-            self.flash.put(block, 0);
             let half_ns = self.round_trip_ns / 2;
-            return self.stations.device(now_ns + half_ns, 0, IoKind::Read, bytes) + half_ns;
+            let read_ns = self.stations.device(now_ns + half_ns, 0, IoKind::Read, BLOCK_BYTES as u64);
+            return self.latency.add(read_ns + half_ns - since_ns);
         }
         self.wasted += u64::from(asks);
-        // The remote table is in memory: a query takes the way there and back.
-        let from_ns = if asks { now_ns + self.round_trip_ns } else { now_ns };
-        self.flash.put(block, 0);
         if self.kind == Kind::Aware {
             let flash = &self.flash;
             self.index.insert(block, |key| flash.get(key).is_some());
         }
-        self.stations.origin(from_ns, IoKind::Read, bytes)
+        // The remote table is in memory: a query takes the way there and back.
+        self.origin_reads.plan(if asks { now_ns + self.round_trip_ns } else { now_ns }, since_ns);
     }
 
     fn point(&self, name: &str, memory: f64, model: &LatencyModel) -> Point {
@@ -204,6 +215,7 @@ mod tests {
         for (second, block) in [(0, 7), (1, 7), (2, 8), (3, 7)] {
             client.read(second * 1_000_000_000, block);
         }
+        client.pass(u64::MAX);
         client
     }
 

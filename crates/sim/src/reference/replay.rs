@@ -10,6 +10,9 @@
 //! A write that the cache takes is acknowledged before the origin has it in modes wb and wt-cache: with wb the origin
 //! is written when the block is evicted, one I/O for each block, with wt-cache at once. No request waits for either,
 //! but both keep the origin busy. In all other modes, and if a filter keeps a block out, a write waits for the origin.
+//!
+//! Invariant
+//! - Stations are given I/Os in the order in which these begin: one that begins later delays none that began before.
 
 use std::ops::Range;
 
@@ -18,6 +21,7 @@ use haversack_trace::{Access, Op};
 
 use super::reads::Reads;
 use super::{Policy, PolicyName};
+use crate::agenda::Agenda;
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
 use crate::key::{self, Key, KeySet};
@@ -39,12 +43,22 @@ pub struct Replay<P> {
     pub meter: Meter,
     /// The model of time.
     stations: Option<Stations>,
+    /// What begins when other I/Os are done.
+    deferred: Agenda<Deferred>,
     /// Cached blocks that the origin does not have.
     dirty: KeySet,
     /// The blocks that the last access has replaced.
     evicted: Vec<Key>,
     /// Recent latencies of reads.
     pub reads: Reads,
+}
+
+/// An I/O that no request waits for.
+enum Deferred {
+    /// A write of this many bytes to the cache device.
+    Fill(u64),
+    /// A write of an evicted block to the origin.
+    WriteBack,
 }
 
 /// The I/Os of a request, for the model of time.
@@ -84,6 +98,7 @@ impl<P: Policy> Replay<P> {
             mode: settings.mode,
             meter: Meter::new(meter),
             stations: settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed)),
+            deferred: Agenda::new(),
             dirty: KeySet::default(),
             evicted: Vec::new(),
             reads: Reads::default(),
@@ -96,6 +111,7 @@ impl<P: Policy> Replay<P> {
     /// It is beyond the largest volume.
     pub fn request(&mut self, access: &Access) -> Result<(), SimError> {
         self.policy.begin(access);
+        self.pass(access.time_ns);
         if self.meter.sample_due(access.time_ns) {
             self.meter.sample(access.time_ns, Vec::new(), 0);
         }
@@ -111,6 +127,18 @@ impl<P: Policy> Replay<P> {
                 Ok(())
             }
         }
+    }
+
+    /// Begins the deferred I/Os that are due by now, and counts the reads that have ended.
+    fn pass(&mut self, now_ns: u64) {
+        let Some(stations) = &mut self.stations else { return };
+        while let Some((start_ns, io)) = self.deferred.pop_due(now_ns) {
+            match io {
+                Deferred::Fill(bytes) => stations.device(start_ns, 0, IoKind::Write, bytes),
+                Deferred::WriteBack => stations.origin(start_ns, IoKind::Write, self.block_bytes),
+            };
+        }
+        self.reads.pass(now_ns);
     }
 
     /// A volume's own rules for writes, or the common ones.
@@ -207,7 +235,7 @@ impl<P: Policy> Replay<P> {
             counts.origin_written_bytes += self.block_bytes;
             if let Some(stations) = &mut self.stations {
                 let read_ns = stations.device(now_ns, 0, IoKind::Read, self.block_bytes);
-                stations.origin(read_ns, IoKind::Write, self.block_bytes);
+                self.deferred.plan(read_ns, Deferred::WriteBack);
             }
         }
         hit
@@ -231,7 +259,6 @@ impl<P: Policy> Replay<P> {
     fn take_time(&mut self, access: &Access, kind: IoKind, parts: &Parts) {
         let (now_ns, volume) = (access.time_ns, access.volume);
         let Some(stations) = &mut self.stations else { return };
-        self.reads.pass(now_ns);
         let block_bytes = self.block_bytes;
         let mut done_ns = now_ns;
         if kind == IoKind::Read && parts.hits > 0 {
@@ -253,7 +280,7 @@ impl<P: Policy> Replay<P> {
         }
         let flash_blocks = parts.fills + parts.guest_blocks;
         if flash_blocks > 0 {
-            stations.device(done_ns, 0, IoKind::Write, flash_blocks * block_bytes);
+            self.deferred.plan(done_ns, Deferred::Fill(flash_blocks * block_bytes));
         }
         let latency_ns = done_ns - now_ns + stations.host_ns();
         self.meter.latency(volume, kind, latency_ns);

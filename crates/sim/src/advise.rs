@@ -162,7 +162,7 @@ fn choice(report: &Report, row: &Row, most_hit_ratio: Option<f64>, flash: Flash)
     let is_cache = most_hit_ratio.is_some();
     let bytes = |blocks: u64| if is_cache { blocks * report.block_bytes } else { 0 };
     let (size_bytes, held_bytes) = (bytes(flash_blocks(row)), bytes(row.held_blocks.unwrap_or(0)));
-    let seconds = report.trace.span_seconds.max(1e-9);
+    let seconds = row.counted_seconds.max(1e-9);
     let latency = row.latency.map(|latency| latency.all).unwrap_or_default();
     let counts = &row.counts;
     let flash_bytes_per_day = (row.flash_writes * BLOCK_BYTES as u64) as f64 / seconds * SECONDS_A_DAY;

@@ -62,6 +62,8 @@ pub struct CellResult {
     pub blocks: Option<u64>,
     /// Counts of each volume.
     pub volumes: Vec<Counts>,
+    /// Simulated time from which on it was counted.
+    pub warm_ns: u64,
     /// Samples over time.
     pub series: Vec<Sample>,
     /// Latencies of requests; empty without a model of time.
@@ -81,6 +83,7 @@ impl CellResult {
             policy,
             blocks,
             volumes: measured.volumes,
+            warm_ns: measured.warm_ns,
             series: measured.series,
             latencies: measured.latencies,
             of_volumes: measured.of_volumes,

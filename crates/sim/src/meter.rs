@@ -84,6 +84,7 @@ pub struct Meter {
     settings: MeterSettings,
     counts: Vec<Counts>,
     warm: Vec<Counts>,
+    warm_ns: u64,
     requests: u64,
     last: Vec<Counts>,
     next_sample_ns: u64,
@@ -96,6 +97,8 @@ pub struct Meter {
 pub struct Measured {
     /// Counts of each volume, without the warm-up.
     pub volumes: Vec<Counts>,
+    /// Simulated time at which the warm-up ended.
+    pub warm_ns: u64,
     /// The samples.
     pub series: Vec<Sample>,
     /// Latencies, without the warm-up.
@@ -111,6 +114,7 @@ impl Meter {
             settings,
             counts: Vec::new(),
             warm: Vec::new(),
+            warm_ns: 0,
             requests: 0,
             last: Vec::new(),
             next_sample_ns: settings.sample_ns,
@@ -127,8 +131,9 @@ impl Meter {
         ends
     }
 
-    /// Ends the warm-up: earlier counts are excluded.
-    pub fn end_warm_up(&mut self) {
+    /// Ends the warm-up at this simulated time: earlier counts are excluded.
+    pub fn end_warm_up(&mut self, now_ns: u64) {
+        self.warm_ns = now_ns;
         self.warm.clone_from(&self.counts);
     }
 
@@ -191,6 +196,6 @@ impl Meter {
         self.warm.resize(self.counts.len(), Counts::default());
         let volumes = self.counts.iter().zip(&self.warm).map(|(all, warm)| all.since(warm)).collect();
         let (series, latencies, of_volumes) = (self.series, self.latencies, self.of_volumes);
-        Measured { volumes, series, latencies, of_volumes }
+        Measured { volumes, warm_ns: self.warm_ns, series, latencies, of_volumes }
     }
 }

@@ -66,6 +66,8 @@ pub struct Row {
     pub flash_writes: u64,
     /// The same per block access.
     pub flash_write_ratio: f64,
+    /// Simulated time over which it was counted: that of the trace without the warm-up.
+    pub counted_seconds: f64,
     /// The counts of all volumes together.
     pub counts: Counts,
     /// Latencies, with a model of time.
@@ -187,6 +189,7 @@ impl Row {
             read_miss_ratio: ratio(counts.read_misses, counts.blocks_read()),
             flash_writes: counts.flash_writes(),
             flash_write_ratio: ratio(counts.flash_writes(), counts.blocks_read() + counts.blocks_written()),
+            counted_seconds: (survey.span_seconds - result.warm_ns as f64 / 1e9).max(0.0),
             counts,
             latency: (all.count > 0).then_some(LatencyRow { reads, writes, all }),
             production,

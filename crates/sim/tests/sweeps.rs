@@ -164,6 +164,28 @@ fn advice_is_about_pools_that_there_can_be() {
     assert!(only.reasons[0].starts_with("Only 1.98 MiB was simulated"), "{:?}", only.reasons);
 }
 
+/// Requests a millisecond apart, each for a block of its own: without a cache, a thousand I/Os a second.
+#[test]
+fn rates_are_those_of_the_time_after_the_warm_up() {
+    let access = |number: u64| Access {
+        time_ns: number * 1_000_000,
+        offset_bytes: number * 4096,
+        length_bytes: 4096,
+        ..Access::default()
+    };
+    let accesses: Vec<Access> = (0..4_000).map(access).collect();
+    let flash = Flash { price_per_gib: 1.0, full_writes: 1_000.0, write_amplification: 1.0 };
+    for warm_up in [0.0, 0.75] {
+        let traffic = Traffic { warm_up, ..Traffic::default() };
+        let settings = Settings { sizes: Sizes::Blocks(vec![600]), traffic, ..Settings::default() };
+        let advice = advise(&memory(&accesses, &VOLUMES), &settings, flash, &|_, _| {}).expect("advice");
+        for choice in &advice.choices {
+            let ios = choice.origin_ios_per_second;
+            assert!((ios / 1_000.0 - 1.0).abs() < 0.01, "{warm_up}: {ios} I/Os a second");
+        }
+    }
+}
+
 fn json(report: &Report) -> String {
     serde_json::to_string(report).unwrap()
 }

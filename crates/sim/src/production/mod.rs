@@ -231,7 +231,7 @@ impl<M: SimMemory> Production<M> {
         }
         if self.meter.request() {
             self.count();
-            self.meter.end_warm_up();
+            self.meter.end_warm_up(access.time_ns);
         }
         self.driver.request(access, &mut self.meter);
         if let Some(governor) = &mut self.governor {

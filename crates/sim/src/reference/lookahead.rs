@@ -23,8 +23,9 @@ pub struct Lookahead {
     mode: WriteMode,
     warm_up_requests: u64,
     requests: u64,
-    /// Block accesses of the warm-up.
+    /// Block accesses of the warm-up, and the simulated time at which it ended.
     warm_up: usize,
+    warm_ns: u64,
     future: Future,
     /// Which accesses are writes, as bits.
     writes: Vec<u64>,
@@ -40,6 +41,7 @@ impl Lookahead {
             warm_up_requests: meter.warm_up_requests,
             requests: 0,
             warm_up: 0,
+            warm_ns: 0,
             future: Future::default(),
             writes: Vec::new(),
         }
@@ -48,6 +50,7 @@ impl Lookahead {
     fn request(&mut self, access: &Access) -> Result<(), SimError> {
         if self.requests == self.warm_up_requests {
             self.warm_up = self.future.len();
+            self.warm_ns = access.time_ns;
         }
         self.requests += 1;
         let allocates = self.mode.caches_write(false);
@@ -104,6 +107,7 @@ impl Lookahead {
         counts.origin_read_bytes = counts.read_misses * self.block_bytes;
         let mut measured = Meter::new(MeterSettings::default()).end();
         measured.volumes = vec![counts];
+        measured.warm_ns = self.warm_ns;
         CellResult::new(PolicyName::Min, Some(blocks), measured)
     }
 }

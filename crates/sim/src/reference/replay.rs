@@ -116,7 +116,7 @@ impl<P: Policy> Replay<P> {
             self.meter.sample(access.time_ns, Vec::new(), 0);
         }
         if self.meter.request() {
-            self.meter.end_warm_up();
+            self.meter.end_warm_up(access.time_ns);
         }
         match access.op {
             Op::Read => self.read(access),

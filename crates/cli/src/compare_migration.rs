@@ -13,7 +13,7 @@ use haversack_sim::migration::{MigrationTable, Outcome, Role, Setup, VmSetup, si
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Tape;
 use haversack_sim::{Settings, Sizes, Stage};
-use haversack_trace::{OpenOptions, Source, open};
+use haversack_trace::{Source, open};
 
 use crate::error::{CliError, Result};
 use crate::sim::{AdmissionArgument, Bar, LatencyArguments, Sim, refused, warn_of, write};
@@ -251,12 +251,7 @@ fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
     let table = table(&arguments.migration, at, None, first)?;
     let settings = common.settings_without_control(sizes);
     let all = survey(&|| common.open(), &settings)?;
-    let options = OpenOptions {
-        format: common.format,
-        key_bytes: common.key_bytes,
-        strict: common.strict,
-        ..OpenOptions::default()
-    };
+    let options = common.open_options();
     let mut vms = Vec::new();
     let mut owned = BTreeSet::new();
     for (path, name) in common.trace.iter().zip(&names) {

@@ -34,6 +34,7 @@ impl Common {
         let given = [
             ("format", self.format.is_some()),
             ("key-bytes", self.key_bytes.is_some()),
+            ("time-unit", self.time_unit.is_some()),
             ("strict", self.strict),
             ("align", self.align),
         ];
@@ -112,6 +113,7 @@ mod tests {
         ("trace", "--trace FILE", Refused, Refused),
         ("format", "--format csv", Refused, Refused),
         ("key-bytes", "--key-bytes 4096", Refused, Refused),
+        ("time-unit", "--time-unit 1s", Refused, Refused),
         ("strict", "--strict", Refused, Refused),
         ("align", "--align", Refused, Refused),
         ("blocks", "--blocks 5000", Works, Works),

@@ -80,6 +80,9 @@ pub struct Common {
     /// Bytes per block number, in traces that contain only block numbers.
     #[arg(long, value_name = "BYTES")]
     pub key_bytes: Option<u32>,
+    /// Time unit, such as 1s, in traces that do not define one.
+    #[arg(long)]
+    pub time_unit: Option<Span>,
     /// Stop at the first damaged line.
     #[arg(long)]
     pub strict: bool,
@@ -441,14 +444,20 @@ impl Sim {
 }
 
 impl Common {
-    /// Opens all traces.
-    pub fn open(&self) -> std::result::Result<Box<dyn Source>, SimError> {
-        let options = OpenOptions {
+    /// Returns how each trace is read.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        OpenOptions {
             format: self.format,
             key_bytes: self.key_bytes,
+            time_unit_ns: self.time_unit.map(|unit| unit.as_micros().saturating_mul(1000)),
             strict: self.strict,
             ..OpenOptions::default()
-        };
+        }
+    }
+
+    /// Opens all traces.
+    pub fn open(&self) -> std::result::Result<Box<dyn Source>, SimError> {
+        let options = self.open_options();
         let mut sources = self
             .trace
             .iter()

@@ -88,6 +88,7 @@ fn become_real(load: &mut Load, path: PathBuf, real: &Real) {
     load.trace = Some(path);
     load.like = None;
     load.seconds = None;
+    load.seed = Load::SEED;
     load.requests = real.requests;
     load.span = real.span.filter(|span| *span != Span::default());
 }

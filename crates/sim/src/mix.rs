@@ -86,6 +86,9 @@ pub struct Load {
     /// With a trace: only so much of it, from its beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span: Option<Span>,
+    /// With a trace: the unit of its times, in formats that do not define one.
+    #[serde(rename = "time-unit", skip_serializing_if = "Option::is_none")]
+    pub time_unit: Option<Span>,
     /// A generator.
     pub generator: Option<Generator>,
     /// Generators whose requests follow when those of the one before have ended, on the same volumes.
@@ -341,7 +344,7 @@ impl Mix {
         let added = seed.wrapping_sub(1).wrapping_mul(SEED_STRIDE);
         let mut mix = self.clone();
         for disk in &mut mix.disks {
-            if disk.trace.is_none() {
+            if disk.like.is_some() {
                 disk.seed = disk.seed.wrapping_add(added);
             }
             for generator in disk.generator.iter_mut().chain(&mut disk.then) {
@@ -406,6 +409,9 @@ pub fn is_of(volume: &str, disk: &str) -> bool {
 }
 
 impl Load {
+    /// The seed of a load that does not name one.
+    pub const SEED: u64 = 1;
+
     /// A disk with defaults, still without a load.
     pub fn named(name: &str) -> Load {
         Load {
@@ -415,10 +421,11 @@ impl Load {
             requests: None,
             seconds: None,
             span: None,
+            time_unit: None,
             generator: None,
             then: Vec::new(),
             base: None,
-            seed: 1,
+            seed: Load::SEED,
             start: Span::default(),
             host: HostName::A,
             depth: None,
@@ -462,9 +469,7 @@ impl Load {
         if kinds.into_iter().filter(|given| *given).count() != 1 {
             return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
         }
-        if self.span.is_some() && self.trace.is_none() {
-            return Err(wrong(self.name(), "a 'span' is of a 'trace'"));
-        }
+        self.check_keys().map_err(|why| wrong(self.name(), why))?;
         let volumes = self.generator.as_ref().map(|generator| generator.volumes);
         if self.then.iter().any(|next| Some(next.volumes) != volumes) {
             return Err(wrong(self.name(), "'then' follows a 'generator', with as many volumes"));
@@ -473,6 +478,34 @@ impl Load {
             return Err(wrong(self.name(), "a depth is 1 or more"));
         }
         settings::check_disk(&self.config).map_err(|why| wrong(self.name(), why))
+    }
+
+    /// Refuses keys that have no effect on this kind of load.
+    fn check_keys(&self) -> Result<(), &'static str> {
+        if self.trace.is_none() {
+            if self.span.is_some() {
+                return Err("a 'span' is of a 'trace'");
+            }
+            if self.time_unit.is_some() {
+                return Err("a 'time-unit' is of a 'trace'");
+            }
+        }
+        if self.like.is_none() {
+            if self.seconds.is_some() {
+                return Err(
+                    "'seconds' are of a load 'like' a real volume: a trace has its own times, a generator a 'rate'",
+                );
+            }
+            if self.seed != Load::SEED {
+                return Err("a 'seed' is of a load 'like' a real volume: a generator has its own");
+            }
+        }
+        if self.generator.is_some() && self.requests.is_some() {
+            return Err(
+                "'requests' are of a 'trace', or of a load 'like' a real volume: a generator has its own",
+            );
+        }
+        Ok(())
     }
 
     /// The role of its VM in a migration.
@@ -489,7 +522,8 @@ impl Load {
         let source = if let Some(path) = &self.trace {
             let span_ns = self.span.map(|span| 0..span.as_micros().saturating_mul(1000));
             let selection = Selection { span_ns, limit: self.requests, ..Selection::default() };
-            open(&folder.join(path), &OpenOptions { selection, ..OpenOptions::default() })?
+            let time_unit_ns = self.time_unit.map(|unit| unit.as_micros().saturating_mul(1000));
+            open(&folder.join(path), &OpenOptions { selection, time_unit_ns, ..OpenOptions::default() })?
         } else if let Some(name) = &self.like {
             let mut profile = generate::preset(name).map_err(refused)?;
             if let Some(requests) = self.requests {

@@ -10,6 +10,8 @@ use crate::error::TraceError;
 
 /// Bytes examined to recognise a format.
 const HEAD_BYTES: u64 = 64 << 10;
+/// The byte-order mark with which some programs begin text.
+const TEXT_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Bytes requested from the file system at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -58,6 +60,9 @@ impl Input {
         let (compressed, mut bytes) = uncompressed(BufReader::with_capacity(READ_BYTES, counted))?;
         let mut head = Vec::new();
         bytes.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+        if offset_bytes == 0 && is_text(&head) && head.starts_with(TEXT_MARK) {
+            head.drain(..TEXT_MARK.len());
+        }
         let bytes = Box::new(Cursor::new(head.clone()).chain(bytes));
         let plain_file = is_file && !compressed && file_bytes > 0;
         Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes, plain_file })
@@ -80,7 +85,7 @@ impl Input {
         if stem.is_empty() { name.into_owned() } else { stem.to_string() }
     }
 
-    /// Returns the first bytes. They are read again later.
+    /// Returns the first bytes, without the byte-order mark of a text. They are read again later.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
@@ -103,6 +108,11 @@ impl Input {
             }
         }
     }
+}
+
+/// Returns whether a file with these first bytes is text.
+pub(crate) fn is_text(head: &[u8]) -> bool {
+    !head.contains(&0)
 }
 
 /// Counts the bytes read from a file.

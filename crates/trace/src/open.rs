@@ -57,6 +57,9 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source>, Trace
         found: String::from_utf8_lossy(&input.head()[..input.head().len().min(60)]).into_owned(),
         formats: formats::names(),
     };
+    if options.format.is_none_or(|format| format == Format::Csv) {
+        formats::check_time_unit(&input, options)?;
+    }
     let format = options.format.or_else(|| formats::recognise(input.head(), options)).ok_or_else(unknown)?;
     let name = options.volume.clone().unwrap_or_else(|| input.stem());
     let parser = format.parser(input.head(), name, options).ok_or_else(unknown)?;

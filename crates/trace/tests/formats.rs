@@ -62,6 +62,35 @@ fn csv() {
     means(b"offset,length\n4096,1\n0,2\n", &[(0, "some", R, 4096, 1), (1, "some", R, 0, 2)]);
 }
 
+/// Times without a unit are nanoseconds only if they are whole.
+#[test]
+fn times_with_fractions_need_a_unit() {
+    let rows = b"timestamp,offset,length\n7,0,512\n8.5,512,512\n";
+    let Err(TraceError::Line(bad)) = read_as("t.csv", rows, &OpenOptions::default()) else {
+        panic!("it is refused")
+    };
+    assert_eq!((bad.line, bad.found.as_str()), (3, "8.5,512,512"));
+    assert!(bad.expected.contains("--time-unit"), "{bad}");
+    let seconds = OpenOptions { time_unit_ns: Some(1_000_000_000), ..strict() };
+    let read = [(7_000_000_000, "some", R, 0, 512), (8_500_000_000, "some", R, 512, 512)];
+    means_with(rows, &seconds, &read);
+    means(b"timestamp,offset,length\n7,0,512\n", &[(7, "some", R, 0, 512)]);
+    // Far from the beginning it is damage.
+    let late = ["timestamp,offset,length\n", &"7,0,512\n".repeat(20_000), "8.5,512,512\n"].concat();
+    let (accesses, source) = read_as("t.csv", late.as_bytes(), &OpenOptions::default()).unwrap();
+    assert_eq!((accesses.len(), source.damage().lines), (20_000, 1));
+    assert!(source.damage().examples[0].expected.contains("--time-unit"));
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_name() {
+    means(
+        b"\xef\xbb\xbftime_us,offset,length\n5,0,512\n6,512,512\n",
+        &[(5000, "some", R, 0, 512), (6000, "some", R, 512, 512)],
+    );
+    means(b"\xef\xbb\xbf5,a,R,4096,512\n", &[(5, "a", R, 4096, 512)]);
+}
+
 #[test]
 fn msr() {
     let lines = b"128166372003061629,src1,2,Read,7014609920,24576,41286\r\n\

@@ -13,15 +13,19 @@ use parquet::schema::parser::parse_message_type;
 
 /// Writes two groups of rows; the last length is missing.
 fn write(path: &Path) {
+    write_with(path, "REQUIRED INT64 time (TIMESTAMP(MICROS,true))");
+}
+
+fn write_with(path: &Path, time: &str) {
     let schema = "message trace {
-        REQUIRED INT64 time (TIMESTAMP(MICROS,true));
+        TIME;
         REQUIRED BYTE_ARRAY op (STRING);
         REQUIRED INT32 disk;
         REQUIRED BYTE_ARRAY comment (STRING);
         REQUIRED INT64 lba;
         OPTIONAL INT32 size;
     }";
-    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let schema = Arc::new(parse_message_type(&schema.replace("TIME;", &format!("{time};"))).unwrap());
     let properties = Arc::new(WriterProperties::builder().build());
     let mut file = SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
     for group in 0..2i64 {
@@ -85,6 +89,25 @@ fn columns_are_found_by_name_and_missing_values_are_damage() {
         }
     };
     assert!(matches!(error, TraceError::Line(bad) if bad.line == 4));
+}
+
+/// Files of older writers give the unit by the converted type alone.
+#[test]
+fn timestamps_have_the_unit_of_their_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    for (time, unit_ns) in [
+        ("REQUIRED INT64 time (TIMESTAMP_MILLIS)", 1_000_000),
+        ("REQUIRED INT64 time (TIMESTAMP_MICROS)", 1000),
+        ("REQUIRED INT64 time (TIMESTAMP(NANOS,true))", 1),
+        ("REQUIRED INT64 time", 1),
+    ] {
+        write_with(&path, time);
+        let mut source = open(&path, &OpenOptions::default()).unwrap();
+        let mut accesses = Vec::new();
+        source.read(&mut accesses).unwrap();
+        assert_eq!(accesses[0].time_ns, unit_ns, "{time}");
+    }
 }
 
 #[test]

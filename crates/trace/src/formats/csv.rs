@@ -2,7 +2,8 @@
 //!
 //! The heading names the columns, in any order and either case; unknown columns are ignored. Without a time column,
 //! time counts accesses; without an operation column, every access is a read; without a volume column, the file is
-//! one volume.
+//! one volume. A time without a unit is a whole number of nanoseconds, unless a unit is given: with fractions it is
+//! refused, since it can hardly be in nanoseconds.
 
 use std::io::{self, Write};
 
@@ -13,6 +14,8 @@ use crate::fields::{Fields, number, op, scsi_op_text, time};
 use crate::text::{Expected, LineParser};
 use crate::volumes::Volumes;
 
+/// What a time without a unit must be.
+pub(super) const WHOLE_TIMES: Expected = "whole nanoseconds in a time column without a unit; times with fractions need --time-unit, such as 1s (in a mix: time-unit)";
 const EXPECTED: Expected = "as many fields as the heading, with a time, an operation and numbers in them";
 
 /// The heading of the common form.
@@ -31,6 +34,8 @@ const FOREIGN: [&str; 5] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Column {
     Time(u64),
+    /// Whole nanoseconds.
+    TimeWithoutUnit,
     Volume,
     Op,
     Offset(u64),
@@ -39,10 +44,15 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// Returns the meaning of a column's name. A time without a unit has the given unit.
-    pub fn named(name: &str, time_unit_ns: u64) -> Self {
+    /// Returns whether it holds times.
+    pub fn is_time(&self) -> bool {
+        matches!(self, Column::Time(_) | Column::TimeWithoutUnit)
+    }
+
+    /// Returns the meaning of a column's name. A time without a unit has the given unit, if there is one.
+    pub fn named(name: &str, time_unit_ns: Option<u64>) -> Self {
         match name.trim_matches(['"', ' ']).to_ascii_lowercase().as_str() {
-            "timestamp" | "time" | "ts" => Column::Time(time_unit_ns),
+            "timestamp" | "time" | "ts" => time_unit_ns.map_or(Column::TimeWithoutUnit, Column::Time),
             "timestamp_ns" | "time_ns" | "ts_ns" => Column::Time(1),
             "timestamp_us" | "time_us" | "ts_us" => Column::Time(1000),
             "timestamp_ms" | "time_ms" | "ts_ms" => Column::Time(1_000_000),
@@ -78,9 +88,8 @@ impl Csv {
             return None;
         }
         let separator = [b',', b';', b'\t'].into_iter().find(|s| first_line.contains(s))?;
-        let unit_ns = time_unit_ns.unwrap_or(1);
         let columns = |line: &str| -> Vec<_> {
-            line.split(separator as char).map(|name| Column::named(name, unit_ns)).collect()
+            line.split(separator as char).map(|name| Column::named(name, time_unit_ns)).collect()
         };
         let named = columns(line);
         let has = |is: fn(&Column) -> bool| named.iter().filter(|c| is(c)).count() == 1;
@@ -98,6 +107,21 @@ impl Csv {
         Some(bare)
     }
 
+    /// Returns the first line with a time that needs a unit, among the first lines of a file, with its number from 1.
+    pub fn time_in_need_of_unit<'a>(&self, head: &'a [u8]) -> Option<(&'a [u8], u64)> {
+        let mut lines = head.split(|byte| *byte == b'\n').zip(1..).skip(usize::from(self.heading));
+        lines.find(|(line, _)| self.needs_unit(line))
+    }
+
+    fn needs_unit(&self, line: &[u8]) -> bool {
+        let Some(place) = self.columns.iter().position(|column| *column == Column::TimeWithoutUnit) else {
+            return false;
+        };
+        let mut fields = Fields::new(line, self.separator);
+        let field = (0..=place).map(|_| fields.text()).last().flatten();
+        field.is_some_and(|field| field.contains(&b'.') && time(field, 1).is_some())
+    }
+
     fn access(&mut self, line: &[u8], volumes: &mut Volumes) -> Option<Access> {
         let mut fields = Fields::new(line, self.separator);
         let (mut time_ns, mut kind, mut offset, mut length) = (self.count, Op::Read, 0, 0);
@@ -106,6 +130,7 @@ impl Csv {
             let field = fields.text()?;
             match column {
                 Column::Time(unit_ns) => time_ns = time(field, *unit_ns)?,
+                Column::TimeWithoutUnit => time_ns = number(field)?,
                 Column::Op if self.scsi_codes => kind = op(field).or_else(|| scsi_op_text(field))?,
                 Column::Op => kind = op(field)?,
                 Column::Offset(unit) => offset = number(field)?.checked_mul(*unit)?,
@@ -132,7 +157,11 @@ impl LineParser for Csv {
         if std::mem::take(&mut self.heading) {
             return Ok(());
         }
-        into.push(self.access(line, volumes).ok_or(EXPECTED)?);
+        match self.access(line, volumes) {
+            Some(access) => into.push(access),
+            None if self.needs_unit(line) => return Err(WHOLE_TIMES),
+            None => return Err(EXPECTED),
+        }
         Ok(())
     }
 }

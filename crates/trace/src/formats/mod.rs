@@ -24,6 +24,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::access::{Access, Op, VolumeNo};
+use crate::error::{BadLine, TraceError};
+use crate::input::{Input, is_text};
 use crate::open::OpenOptions;
 use crate::records::RecordParser;
 use crate::text::LineParser;
@@ -164,6 +166,21 @@ impl Format {
     }
 }
 
+/// Refuses a table whose times have fractions but no unit: taken as nanoseconds, nearly all would be the same.
+///
+/// # Errors
+/// [`TraceError::Line`] names the first such line.
+pub(crate) fn check_time_unit(input: &Input, options: &OpenOptions) -> Result<(), TraceError> {
+    let head = input.head();
+    let first_line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let table = csv::Csv::new(first_line, String::new(), options.time_unit_ns);
+    let Some((text, line)) = table.as_ref().and_then(|table| table.time_in_need_of_unit(head)) else {
+        return Ok(());
+    };
+    let (path, found) = (input.path().to_path_buf(), String::from_utf8_lossy(text.trim_ascii()).into_owned());
+    Err(TraceError::Line(BadLine { path, line, expected: csv::WHOLE_TIMES, found }))
+}
+
 fn binary(parser: impl RecordParser + 'static) -> Option<Parser> {
     Some(Parser::Binary(Box::new(parser)))
 }
@@ -194,7 +211,7 @@ const TRIED: usize = 64;
 /// Recognises the format from a file's beginning: the first that accepts the most lines, and at least half; for
 /// binary files the first that accepts all records.
 pub(crate) fn recognise(head: &[u8], options: &OpenOptions) -> Option<Format> {
-    let is_text = !head.contains(&0);
+    let is_text = is_text(head);
     let mut best = (0, None);
     for format in Format::ALL {
         let understood = match format.parser(head, String::new(), options) {

@@ -9,15 +9,16 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use parquet::basic::{LogicalType, TimeUnit};
+use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type as PhysicalType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
 
 use super::access;
-use super::csv::Column;
+use super::csv::{Column, WHOLE_TIMES};
 use crate::access::{Access, Op, VolumeNo};
 use crate::error::{BadLine, Damage, TraceError};
 use crate::fields;
@@ -112,15 +113,14 @@ impl ParquetSource {
         let schema = file.metadata().file_metadata().schema_descr_ptr();
         let mut known = Vec::new();
         for (place, described) in schema.columns().iter().enumerate() {
-            let mut column = Column::named(described.name(), options.time_unit_ns.unwrap_or(1));
-            if let (Column::Time(_), Some(LogicalType::Timestamp(of))) =
-                (column, described.logical_type_ref())
-            {
-                column = Column::Time(match of.unit {
-                    TimeUnit::MILLIS => 1_000_000,
-                    TimeUnit::MICROS => 1000,
-                    TimeUnit::NANOS => 1,
-                });
+            let mut column = Column::named(described.name(), options.time_unit_ns);
+            if let Some(unit_ns) = timestamp_unit_ns(described).filter(|_| column.is_time()) {
+                column = Column::Time(unit_ns);
+            }
+            let is_real = matches!(described.physical_type(), PhysicalType::FLOAT | PhysicalType::DOUBLE);
+            if column == Column::TimeWithoutUnit && is_real {
+                let found = format!("column {} of floating-point numbers", described.name());
+                return Err(TraceError::Binary { path, offset_bytes: 0, expected: WHOLE_TIMES, found });
             }
             if column != Column::Other && described.max_rep_level() == 0 {
                 known.push(Known { column, place, optional: described.max_def_level() > 0 });
@@ -179,6 +179,7 @@ impl ParquetSource {
             let cell = &cells[row];
             match known.column {
                 Column::Time(unit_ns) => time_ns = cell.time(unit_ns)?,
+                Column::TimeWithoutUnit => time_ns = cell.number()?,
                 Column::Op => op = cell.op()?,
                 Column::Offset(unit) => offset = cell.number()?.checked_mul(unit)?,
                 Column::Length(unit) => length = cell.number()?.checked_mul(unit)?,
@@ -193,6 +194,20 @@ impl ParquetSource {
         };
         self.count += 1;
         Some(access)
+    }
+}
+
+/// The unit of a column of timestamps. Older files have only the converted type.
+fn timestamp_unit_ns(column: &ColumnDescriptor) -> Option<u64> {
+    match (column.logical_type_ref(), column.converted_type()) {
+        (Some(LogicalType::Timestamp(of)), _) => Some(match of.unit {
+            TimeUnit::MILLIS => 1_000_000,
+            TimeUnit::MICROS => 1000,
+            TimeUnit::NANOS => 1,
+        }),
+        (_, ConvertedType::TIMESTAMP_MILLIS) => Some(1_000_000),
+        (_, ConvertedType::TIMESTAMP_MICROS) => Some(1000),
+        _ => None,
     }
 }
 

@@ -17,8 +17,8 @@ use crate::error::SimError;
 use crate::outcome::{Report, Row};
 use crate::reference::PolicyName;
 use crate::settings::{Settings, Sizes};
-use crate::sweep::{Progress, run};
-use crate::tape::Opener;
+use crate::sweep::{Progress, run_on, scan};
+use crate::tape::{Opener, Tape};
 
 /// The minimum bend of a curve with a knee.
 const LEAST_BEND: f64 = 0.1;
@@ -98,7 +98,7 @@ pub struct Advice {
 /// Simulates the production cache with every size, and no cache, and compares them.
 ///
 /// # Errors
-/// See [`run`].
+/// See [`run`](crate::run).
 pub fn advise(
     opener: &Opener<'_>,
     settings: &Settings,
@@ -113,20 +113,18 @@ pub fn advise(
     }
     let latency = Some(settings.latency.clone().unwrap_or_default());
     let settings = Settings { policies: vec![PolicyName::Core], latency, ..settings.clone() };
-    let report = run(opener, &settings, progress)?;
-    let bare = without_cache(opener, &settings, progress)?;
+    settings.check()?;
+    let tape = scan(opener, &settings, progress)?;
+    let report = run_on(&tape, &settings, progress)?;
+    let bare = without_cache(&tape, &settings, progress)?;
     Ok(weigh(&report, &bare, flash))
 }
 
 /// The origin without a cache.
-fn without_cache(
-    opener: &Opener<'_>,
-    settings: &Settings,
-    progress: &Progress<'_>,
-) -> Result<Report, SimError> {
+fn without_cache(tape: &Tape<'_>, settings: &Settings, progress: &Progress<'_>) -> Result<Report, SimError> {
     let mode = WriteMode::PassThrough;
     let (policies, sizes) = (vec![PolicyName::Lru], Sizes::Blocks(vec![1]));
-    run(opener, &Settings { policies, sizes, mode, ..settings.clone() }, progress)
+    run_on(tape, &Settings { policies, sizes, mode, ..settings.clone() }, progress)
 }
 
 fn weigh(report: &Report, bare: &Report, flash: Flash) -> Advice {

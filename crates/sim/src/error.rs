@@ -1,5 +1,7 @@
 //! The errors of a simulation.
 
+use std::path::PathBuf;
+
 use haversack_core::{ManageError, PoolError};
 use haversack_trace::TraceError;
 
@@ -30,6 +32,28 @@ pub enum SimError {
     TooLong {
         /// Maximum number of accesses.
         most: u64,
+    },
+    /// A long trace that cannot be read again.
+    #[error(
+        "{path}: expected a regular file, since the trace has more than {most} requests and is read twice; \
+         save it in a file first"
+    )]
+    ReadOnce {
+        /// The file.
+        path: PathBuf,
+        /// The most requests of a trace that is read once.
+        most: usize,
+    },
+    /// A trace that is another one when it is read again.
+    #[error(
+        "the trace changed while it was simulated: it had {scanned} requests at first, but only {found} of them when it \
+         was read again; simulate a copy that nothing writes to"
+    )]
+    Changed {
+        /// Requests that were found at first.
+        scanned: u64,
+        /// Requests that were the same when it was read again, as far as can be said.
+        found: u64,
     },
     /// A policy that does not exist.
     #[error("unknown policy '{name}': expected {known}, or all")]

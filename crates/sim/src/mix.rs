@@ -541,17 +541,21 @@ impl Load {
         };
         let start_ns = self.start.as_micros().saturating_mul(1000);
         let name = self.name().to_owned();
-        Ok(Box::new(Named { name, source, names: Vec::new(), start_ns, first_ns: None }))
+        let unit_ns = if source.is_timed() { 1 } else { Traffic::TIMELESS_INTERVAL_NS };
+        Ok(Box::new(Named { name, source, names: Vec::new(), start_ns, first_ns: None, unit_ns }))
     }
 }
 
-/// A source whose volumes have the disk's name, and whose first request arrives when the disk starts.
+/// A source whose volumes have the disk's name, and whose first request arrives when the disk starts. Requests without
+/// times arrive at an interval, so that they have times beside other loads.
 struct Named {
     name: String,
     source: Box<dyn Source>,
     names: Vec<String>,
     start_ns: u64,
     first_ns: Option<u64>,
+    /// Of the time of the source.
+    unit_ns: u64,
 }
 
 impl Source for Named {
@@ -561,7 +565,9 @@ impl Source for Named {
         let new = &mut into[before..];
         if let Some(first) = new.first() {
             let first_ns = *self.first_ns.get_or_insert(first.time_ns);
-            new.iter_mut().for_each(|access| access.time_ns = access.time_ns - first_ns + self.start_ns);
+            let (start_ns, unit_ns) = (self.start_ns, self.unit_ns);
+            new.iter_mut()
+                .for_each(|access| access.time_ns = (access.time_ns - first_ns) * unit_ns + start_ns);
         }
         let volumes = self.source.volumes();
         if volumes.len() > self.names.len() {
@@ -584,6 +590,10 @@ impl Source for Named {
 
     fn progress(&self) -> Option<f64> {
         self.source.progress()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.source.read_once()
     }
 
     fn damage(&self) -> Damage {

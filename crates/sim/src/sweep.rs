@@ -47,12 +47,30 @@ pub type Progress<'a> = dyn Fn(Stage, f64) + Sync + 'a;
 /// The settings are invalid, or the trace cannot be read.
 pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) -> Result<Report, SimError> {
     settings.check()?;
+    run_on(&scan(opener, settings, progress)?, settings, progress)
+}
+
+/// Scans a trace for simulations with these settings.
+pub(crate) fn scan<'a>(
+    opener: &'a Opener<'a>,
+    settings: &Settings,
+    progress: &Progress<'_>,
+) -> Result<Tape<'a>, SimError> {
     let seen = |part| progress(Stage::Survey, part);
-    let tape = Tape::new(opener, &settings.traffic, settings.block_bytes, &seen)?;
+    Tape::new(opener, &settings.traffic, settings.block_bytes, &seen)
+}
+
+/// As [`run`], with a trace that has been scanned.
+pub(crate) fn run_on(
+    tape: &Tape<'_>,
+    settings: &Settings,
+    progress: &Progress<'_>,
+) -> Result<Report, SimError> {
+    settings.check()?;
     let sizes = settings.sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
     let cells = cells(settings, &tape.survey, &sizes)?;
-    let results = play(&tape, cells, threads(settings), progress)?;
-    Ok(Report::new(settings, tape.survey, results))
+    let results = play(tape, cells, threads(settings), progress)?;
+    Ok(Report::new(settings, tape.survey.clone(), results))
 }
 
 /// Number of caches that are simulated at a time.

@@ -3,7 +3,9 @@
 //! Invariants
 //! - Times begin at 0 and never decrease; they are simulated times, with speed-up and intervals applied.
 //! - A trace whose last time in nanoseconds is its number of requests minus one has no times: its requests
-//!   were only numbered.
+//!   were only numbered. Files in our own form do not say so otherwise.
+//! - What is played is what was scanned: the same number of requests, within the volumes that were found. A trace that
+//!   is different when it is read again is an error, and so is a long one that can be read only once.
 
 use haversack_trace::{Access, Damage, Op, Source};
 use serde::Serialize;
@@ -67,6 +69,13 @@ impl Survey {
         (self.span_seconds * 1e9) as u64
     }
 
+    /// Whether an access is possible in the trace that was scanned.
+    fn includes(&self, access: &Access) -> bool {
+        let end_bytes = access.offset_bytes.saturating_add(u64::from(access.length_bytes).max(1));
+        let volume = self.volumes.get(access.volume.0 as usize);
+        volume.is_some_and(|volume| access.op == Op::Flush || end_bytes <= volume.end_bytes)
+    }
+
     /// When the trace begins, in its own time.
     pub(crate) fn start_ns(&self) -> u64 {
         self.start_ns
@@ -123,6 +132,17 @@ impl<'a> Tape<'a> {
         block_bytes: u64,
         progress: &dyn Fn(f64),
     ) -> Result<Self, SimError> {
+        Tape::keeping(KEPT_ACCESSES, opener, traffic, block_bytes, progress)
+    }
+
+    /// Scans a trace that is kept in memory if it has at most this many accesses.
+    fn keeping(
+        most: usize,
+        opener: &'a Opener<'a>,
+        traffic: &Traffic,
+        block_bytes: u64,
+        progress: &dyn Fn(f64),
+    ) -> Result<Self, SimError> {
         let mut source = opener()?;
         let (mut survey, mut footprint) = (Survey::default(), KeySet::default());
         let (mut kept, mut keep) = (Vec::new(), true);
@@ -135,7 +155,10 @@ impl<'a> Tape<'a> {
                 break;
             }
             into[from..].iter().try_for_each(|access| survey.note(access, block_bytes, &mut footprint))?;
-            if keep && kept.len() > KEPT_ACCESSES {
+            if keep && kept.len() > most {
+                if let Some(path) = source.read_once() {
+                    return Err(SimError::ReadOnce { path: path.to_path_buf(), most });
+                }
                 (keep, kept) = (false, Vec::new());
             }
             progress(source.progress().unwrap_or(0.0));
@@ -149,7 +172,9 @@ impl<'a> Tape<'a> {
         survey.damage = source.damage();
         survey.damaged_lines = survey.damage.lines;
         survey.footprint_blocks = footprint.len();
-        let clock = Clock::new(&mut survey, traffic);
+        let is_counted = survey.requests > 1 && survey.end_ns - survey.start_ns == survey.requests - 1;
+        survey.timed = source.is_timed() && !is_counted;
+        let clock = Clock::new(&survey, traffic);
         survey.span_seconds = clock.time_ns(survey.end_ns, survey.requests - 1) as f64 / 1e9;
         Ok(Tape { opener, traffic: traffic.clone(), survey, kept: keep.then_some(kept) })
     }
@@ -160,7 +185,7 @@ impl<'a> Tape<'a> {
     /// The trace cannot be read again.
     pub fn play(&self) -> Result<Playback<'_>, SimError> {
         let source = if self.kept.is_some() { None } else { Some((self.opener)()?) };
-        let clock = Clock::new(&mut self.survey.clone(), &self.traffic);
+        let clock = Clock::new(&self.survey, &self.traffic);
         Ok(Playback { tape: self, source, clock, next: 0 })
     }
 }
@@ -173,8 +198,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn new(survey: &mut Survey, traffic: &Traffic) -> Self {
-        survey.timed = survey.requests < 2 || survey.end_ns - survey.start_ns != survey.requests - 1;
+    fn new(survey: &Survey, traffic: &Traffic) -> Self {
         let counted = (!survey.timed).then_some(Traffic::TIMELESS_INTERVAL_NS);
         Clock {
             start_ns: survey.start_ns,
@@ -204,7 +228,7 @@ impl Playback<'_> {
     /// Replaces a batch with the next one, which is empty at the end.
     ///
     /// # Errors
-    /// The trace cannot be read.
+    /// The trace cannot be read, or has changed since it was scanned.
     pub fn next(&mut self, batch: &mut Vec<Access>) -> Result<(), SimError> {
         batch.clear();
         match (&self.tape.kept, &mut self.source) {
@@ -212,7 +236,9 @@ impl Playback<'_> {
                 let from = (self.next as usize).min(kept.len());
                 batch.extend_from_slice(&kept[from..(from + BATCH_ACCESSES).min(kept.len())]);
             }
-            (None, Some(source)) => while batch.len() < BATCH_ACCESSES && source.read(batch)? > 0 {},
+            (None, Some(source)) => {
+                read_again(&mut **source, &self.tape.survey, self.next, batch)?;
+            }
             (None, None) => {}
         }
         for access in batch {
@@ -228,9 +254,33 @@ impl Playback<'_> {
     }
 }
 
+/// Reads the next accesses of a trace of which this many were read; none when as many as were scanned have been.
+fn read_again(
+    source: &mut dyn Source,
+    survey: &Survey,
+    before: u64,
+    batch: &mut Vec<Access>,
+) -> Result<(), SimError> {
+    let left = (survey.requests - before) as usize;
+    let changed = |found: usize| SimError::Changed { scanned: survey.requests, found: before + found as u64 };
+    while batch.len() < BATCH_ACCESSES.min(left) {
+        if source.read(batch)? == 0 {
+            return Err(changed(batch.len()));
+        }
+    }
+    batch.truncate(left);
+    match batch.iter().position(|access| !survey.includes(access)) {
+        Some(at) => Err(changed(at)),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use haversack_trace::MemorySource;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use haversack_trace::{MemorySource, TraceError};
 
     use super::*;
 
@@ -268,6 +318,98 @@ mod tests {
         assert_eq!(times, [0, 10_000, 20_000]);
         let traffic = Traffic { interval_ns: Some(7), ..Traffic::default() };
         assert_eq!(played(&[0, 50, 90], &traffic).1, [0, 7, 14]);
+    }
+
+    /// Plays a trace that has three accesses when it is scanned, and then these.
+    fn played_again(again: &[u64]) -> Result<usize, SimError> {
+        let opened = AtomicUsize::new(0);
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            let is_first = opened.fetch_add(1, Ordering::Relaxed) == 0;
+            let accesses = accesses(if is_first { &[3, 5, 9] } else { again });
+            Ok(Box::new(MemorySource::of_one("v", accesses)))
+        };
+        let tape = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let (mut playback, mut batch, mut played) = (tape.play()?, Vec::new(), 0);
+        loop {
+            playback.next(&mut batch)?;
+            if batch.is_empty() {
+                return Ok(played);
+            }
+            played += batch.len();
+        }
+    }
+
+    #[test]
+    fn a_long_trace_that_changes_is_an_error() {
+        assert_eq!(played_again(&[3, 5, 9]).unwrap(), 3);
+        assert_eq!(played_again(&[3, 5, 9, 11]).unwrap(), 3, "what is added later is not played");
+        for shorter in [&[][..], &[3, 5]] {
+            let error = played_again(shorter).unwrap_err();
+            let found = shorter.len() as u64;
+            assert!(matches!(error, SimError::Changed { scanned: 3, found: n } if n == found), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_long_trace_that_grows_beyond_its_volumes_is_an_error() {
+        let opened = AtomicUsize::new(0);
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            let mut accesses = accesses(&[3, 5, 9]);
+            accesses[1].offset_bytes = 4096 * opened.fetch_add(1, Ordering::Relaxed) as u64;
+            Ok(Box::new(MemorySource::of_one("v", accesses)))
+        };
+        let tape = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let found = tape.play().unwrap().next(&mut Vec::new());
+        assert!(matches!(found, Err(SimError::Changed { scanned: 3, found: 1 })), "{found:?}");
+    }
+
+    /// A source with a property that those in memory do not have.
+    struct Odd {
+        source: MemorySource,
+        is_timed: bool,
+        read_once: bool,
+    }
+
+    impl Source for Odd {
+        fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+            self.source.read(into)
+        }
+
+        fn volumes(&self) -> &[String] {
+            self.source.volumes()
+        }
+
+        fn is_timed(&self) -> bool {
+            self.is_timed
+        }
+
+        fn read_once(&self) -> Option<&Path> {
+            self.read_once.then_some(Path::new("-"))
+        }
+    }
+
+    #[test]
+    fn a_long_trace_that_can_be_read_only_once_is_refused() {
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            let source = MemorySource::of_one("v", accesses(&[3, 5, 9]));
+            Ok(Box::new(Odd { source, is_timed: true, read_once: true }))
+        };
+        let refused = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).err().unwrap();
+        assert!(refused.to_string().starts_with("-: expected a regular file"), "{refused}");
+        assert!(Tape::keeping(3, &opener, &Traffic::default(), 4096, &|_| {}).is_ok());
+    }
+
+    #[test]
+    fn numbers_with_gaps_are_no_times() {
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            let source = MemorySource::of_one("v", accesses(&[3, 5, 9]));
+            Ok(Box::new(Odd { source, is_timed: false, read_once: false }))
+        };
+        let tape = Tape::new(&opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let mut batch = Vec::new();
+        tape.play().unwrap().next(&mut batch).unwrap();
+        let times: Vec<u64> = batch.iter().map(|access| access.time_ns).collect();
+        assert_eq!((tape.survey.timed, times), (false, vec![0, 10_000, 20_000]));
     }
 
     #[test]

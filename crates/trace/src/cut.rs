@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 
 use crate::access::{Access, VolumeNo};
 use crate::error::{Damage, TraceError};
@@ -18,7 +19,8 @@ pub struct Selection {
     pub limit: Option<u64>,
 }
 
-/// A part of a source. Volumes are numbered in the order of their first access in the part.
+/// A part of a source. Volumes are numbered in the order of their first access in the part, and so are accesses without
+/// times.
 pub struct Cut<S> {
     source: S,
     selection: Selection,
@@ -65,7 +67,7 @@ impl<S: Source> Cut<S> {
 
     /// Returns the wanted part of a batch.
     fn select(&mut self, into: &mut Vec<Access>) {
-        let batch = std::mem::take(&mut self.batch);
+        let (batch, is_timed) = (std::mem::take(&mut self.batch), self.source.is_timed());
         for access in &batch {
             let first_ns = *self.first_ns.get_or_insert(access.time_ns);
             if let Some(span_ns) = &self.selection.span_ns {
@@ -81,7 +83,8 @@ impl<S: Source> Cut<S> {
                 break;
             }
             if let Some(volume) = self.number(access.volume) {
-                into.push(Access { volume, ..*access });
+                let time_ns = if is_timed { access.time_ns } else { self.given };
+                into.push(Access { volume, time_ns, ..*access });
                 self.given += 1;
             }
         }
@@ -108,6 +111,14 @@ impl<S: Source> Source for Cut<S> {
     fn progress(&self) -> Option<f64> {
         let of_limit = self.selection.limit.map(|limit| self.given as f64 / limit.max(1) as f64);
         of_limit.into_iter().chain(self.source.progress()).reduce(f64::max)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.source.is_timed()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.source.read_once()
     }
 
     fn damage(&self) -> Damage {

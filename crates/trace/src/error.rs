@@ -47,6 +47,12 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
+    /// Traces without a common clock.
+    #[error(
+        "only some of the merged traces have times, and the others have no place among them: merge those with times \
+         and those without (lists of block numbers, tables without a time) separately"
+    )]
+    SomeUntimed,
     /// A line is damaged, and damage is not accepted.
     #[error("{0}")]
     Line(BadLine),

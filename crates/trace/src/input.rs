@@ -23,6 +23,7 @@ pub(crate) struct Input {
     read_bytes: Arc<AtomicU64>,
     file_bytes: u64,
     plain_file: bool,
+    regular: bool,
 }
 
 impl Input {
@@ -44,16 +45,16 @@ impl Input {
 
     fn start(path: &Path, offset_bytes: u64) -> io::Result<Self> {
         let is_file = path != Path::new("-");
-        let (file, file_bytes): (Box<dyn Read + Send>, u64) = if is_file {
+        let (file, file_bytes, regular): (Box<dyn Read + Send>, u64, bool) = if is_file {
             let mut file = File::open(path)?;
             file.seek(SeekFrom::Start(offset_bytes)).or_else(|error| match offset_bytes {
                 0 => Ok(0),
                 _ => Err(error),
             })?;
-            let bytes = file.metadata()?.len();
-            (Box::new(file), bytes)
+            let found = file.metadata()?;
+            (Box::new(file), found.len(), found.is_file())
         } else {
-            (Box::new(io::stdin()), 0)
+            (Box::new(io::stdin()), 0, false)
         };
         let read_bytes = Arc::new(AtomicU64::new(offset_bytes));
         let counted = Counted { file, read_bytes: read_bytes.clone() };
@@ -65,12 +66,17 @@ impl Input {
         }
         let bytes = Box::new(Cursor::new(head.clone()).chain(bytes));
         let plain_file = is_file && !compressed && file_bytes > 0;
-        Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes, plain_file })
+        Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes, plain_file, regular })
     }
 
     /// Returns whether the file can be opened at an offset: it is a regular file, and not compressed.
     pub fn is_plain_file(&self) -> bool {
         self.plain_file
+    }
+
+    /// Returns the file's name if it can be read only once: it is not a regular file.
+    pub fn read_once(&self) -> Option<&Path> {
+        (!self.regular).then_some(&self.path)
     }
 
     /// Returns the file's name.

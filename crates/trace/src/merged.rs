@@ -1,6 +1,7 @@
 //! Several traces on one clock.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use crate::access::{Access, VolumeNo};
 use crate::error::{Damage, TraceError};
@@ -16,12 +17,15 @@ pub struct MergeOptions {
     pub separate: bool,
 }
 
-/// Several sources merged by time. Of accesses with the same time, those of earlier sources come first.
+/// Several sources merged by time. Of accesses with the same time, those of earlier sources come first. Accesses
+/// without times take turns, and are numbered again.
 pub struct Merged {
     parts: Vec<Part>,
     options: MergeOptions,
     names: Vec<String>,
     by_name: HashMap<String, VolumeNo>,
+    is_timed: bool,
+    given: u64,
     /// An error to be returned after the accesses before it.
     error: Option<TraceError>,
 }
@@ -38,7 +42,7 @@ struct Part {
 }
 
 impl Merged {
-    /// Merges sources.
+    /// Merges sources. If only some of them have times, there is no order of all: the first read is an error.
     pub fn new(sources: Vec<Box<dyn Source>>, options: MergeOptions) -> Self {
         let part = |source| Part {
             source,
@@ -48,8 +52,11 @@ impl Merged {
             numbers: Vec::new(),
             at_end: false,
         };
-        let parts = sources.into_iter().map(part).collect();
-        Merged { parts, options, names: Vec::new(), by_name: HashMap::new(), error: None }
+        let parts: Vec<Part> = sources.into_iter().map(part).collect();
+        let is_timed = parts.iter().any(|part| part.source.is_timed());
+        let some_are_not = is_timed && !parts.iter().all(|part| part.source.is_timed());
+        let error = some_are_not.then_some(TraceError::SomeUntimed);
+        Merged { parts, options, names: Vec::new(), by_name: HashMap::new(), is_timed, given: 0, error }
     }
 
     /// Reads more from a part whose batch is used up, and numbers its new volumes.
@@ -125,6 +132,10 @@ impl Source for Merged {
             into.extend_from_slice(&rest[..count]);
             part.next += count;
         }
+        if !self.is_timed {
+            into[before..].iter_mut().zip(self.given..).for_each(|(access, number)| access.time_ns = number);
+            self.given += (into.len() - before) as u64;
+        }
         match self.error.take_if(|_| into.len() == before) {
             Some(error) => Err(error),
             None => Ok(into.len() - before),
@@ -138,6 +149,14 @@ impl Source for Merged {
     fn progress(&self) -> Option<f64> {
         let parts: Option<Vec<f64>> = self.parts.iter().map(|part| part.source.progress()).collect();
         parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum::<f64>() / parts.len() as f64)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.parts.iter().find_map(|part| part.source.read_once())
     }
 
     fn damage(&self) -> Damage {

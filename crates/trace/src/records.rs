@@ -1,5 +1,7 @@
 //! Binary traces of fixed-size records, each perhaps followed by bytes that are ignored here.
 
+use std::path::Path;
+
 use crate::access::Access;
 use crate::bytes::Bytes;
 use crate::error::TraceError;
@@ -74,6 +76,10 @@ impl Source for RecordSource {
 
     fn volumes(&self) -> &[String] {
         self.volumes.names()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.bytes.input().read_once()
     }
 
     fn progress(&self) -> Option<f64> {

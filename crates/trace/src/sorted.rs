@@ -3,6 +3,8 @@
 //! Up to two windows of accesses are held. When both are full they are sorted, and the earlier window is released. So
 //! an access that is at most one window from its place gets there; accesses with the same time keep their order.
 
+use std::path::Path;
+
 use crate::access::Access;
 use crate::error::{Damage, TraceError};
 use crate::source::{BATCH, Source};
@@ -101,6 +103,14 @@ impl<S: Source> Source for Sorted<S> {
 
     fn progress(&self) -> Option<f64> {
         self.source.progress()
+    }
+
+    fn is_timed(&self) -> bool {
+        self.source.is_timed()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.source.read_once()
     }
 
     fn damage(&self) -> Damage {

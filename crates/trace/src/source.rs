@@ -1,5 +1,7 @@
 //! Where accesses come from.
 
+use std::path::Path;
+
 use crate::access::{Access, VolumeNo};
 use crate::error::{Damage, TraceError};
 
@@ -22,6 +24,17 @@ pub trait Source: Send {
         None
     }
 
+    /// Returns whether accesses have times. If not, their times are their numbers, from 0 on.
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    /// Returns the file that can be read only once, if there is one: standard input or a pipe. Opening the source a
+    /// second time does not give the same accesses then.
+    fn read_once(&self) -> Option<&Path> {
+        None
+    }
+
     /// Returns the damage so far that could be skipped.
     fn damage(&self) -> Damage {
         Damage::default()
@@ -39,6 +52,14 @@ impl Source for Box<dyn Source> {
 
     fn progress(&self) -> Option<f64> {
         (**self).progress()
+    }
+
+    fn is_timed(&self) -> bool {
+        (**self).is_timed()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        (**self).read_once()
     }
 
     fn damage(&self) -> Damage {

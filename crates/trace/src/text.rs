@@ -1,5 +1,7 @@
 //! Traces with one access per line.
 
+use std::path::Path;
+
 use crate::access::Access;
 use crate::error::{BadLine, Damage, TraceError};
 use crate::input::Input;
@@ -18,6 +20,11 @@ pub(crate) trait LineParser: Send {
     /// Appends the accesses of a line: one, several if a line stands for several, none if lines of this kind are not
     /// accesses.
     fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected>;
+
+    /// Whether lines have times. If not, the time of an access is its number, from 0 on.
+    fn is_timed(&self) -> bool {
+        true
+    }
 }
 
 /// The accesses of a text file. Empty lines and comments (`#`) are skipped; a first line that begins with a letter
@@ -73,6 +80,14 @@ impl Source for TextSource {
 
     fn progress(&self) -> Option<f64> {
         self.lines.input().progress()
+    }
+
+    fn is_timed(&self) -> bool {
+        self.parser.is_timed()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.lines.input().read_once()
     }
 
     fn damage(&self) -> Damage {

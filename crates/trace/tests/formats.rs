@@ -3,7 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 
-use haversack_trace::{Access, Format, Op, OpenOptions, Source, Target, TraceError, VolumeNo, create, open};
+use haversack_trace::{
+    Access, Format, MergeOptions, Merged, Op, OpenOptions, Selection, Source, Target, TraceError, VolumeNo,
+    create, open,
+};
 
 /// Reads all of what a file with these bytes holds.
 fn read_as(
@@ -89,6 +92,50 @@ fn a_byte_order_mark_is_no_part_of_the_first_name() {
         &[(5000, "some", R, 0, 512), (6000, "some", R, 512, 512)],
     );
     means(b"\xef\xbb\xbf5,a,R,4096,512\n", &[(5, "a", R, 4096, 512)]);
+}
+
+/// A list of blocks is numbered anew when a part of it is read, and when it is merged with another.
+#[test]
+fn accesses_without_times_stay_numbered() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let table = file("t.csv", "volume,offset,length\na,0,512\nb,0,512\nb,512,512\na,1024,512\n");
+    let (keys, timed) = (file("k", "7\n8\n9\n"), file("m.csv", "time_us,offset,length\n1,0,512\n"));
+    let opened = |path: &Path, selection: Selection| {
+        open(path, &OpenOptions { selection, ..OpenOptions::default() }).unwrap()
+    };
+    let all = Selection::default;
+    let times = |mut source: Box<dyn Source>| {
+        let mut accesses = Vec::new();
+        while source.read(&mut accesses).unwrap() > 0 {}
+        (source.is_timed(), accesses.iter().map(|access| access.time_ns).collect::<Vec<_>>())
+    };
+    let of_a = Selection { volumes: Some(vec!["a".into()]), ..all() };
+    assert_eq!(times(opened(&table, of_a)), (false, vec![0, 1]));
+    let merged = |paths: &[&Path]| {
+        let sources = paths.iter().map(|path| opened(path, all())).collect();
+        Box::new(Merged::new(sources, MergeOptions::default()))
+    };
+    assert_eq!(times(merged(&[&table, &keys])), (false, (0..7).collect()));
+    assert_eq!(times(merged(&[&timed, &timed])), (true, vec![1000, 1000]));
+    let refused = merged(&[&timed, &keys]).read(&mut Vec::new());
+    assert!(matches!(refused, Err(TraceError::SomeUntimed)), "{refused:?}");
+}
+
+/// Standard input is like a pipe. Devices are neither, but the same holds for them.
+#[test]
+fn what_can_be_read_only_once_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    std::fs::write(&path, "time_us,offset,length\n1,0,512\n").unwrap();
+    assert_eq!(open(&path, &strict()).unwrap().read_once(), None);
+    let device = Path::new("/dev/null");
+    let options = OpenOptions { format: Some(Format::Keys), ..strict() };
+    assert_eq!(open(device, &options).unwrap().read_once(), Some(device));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Source: vCacheShare (Meng et al., ATC'14), section 7.5: virtual desktops with shared master images.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use haversack_model::BLOCK_BYTES;
 use haversack_trace::{Access, Damage, Op, Source, TraceError, VolumeNo};
@@ -107,6 +108,14 @@ impl Source for SharedBase {
 
     fn progress(&self) -> Option<f64> {
         self.source.progress()
+    }
+
+    fn is_timed(&self) -> bool {
+        self.source.is_timed()
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.source.read_once()
     }
 
     fn damage(&self) -> Damage {

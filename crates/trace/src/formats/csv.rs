@@ -164,6 +164,10 @@ impl LineParser for Csv {
         }
         Ok(())
     }
+
+    fn is_timed(&self) -> bool {
+        self.columns.iter().any(Column::is_time)
+    }
 }
 
 /// The common form being written.

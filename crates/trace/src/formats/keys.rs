@@ -49,4 +49,8 @@ impl LineParser for Keys {
         into.push(self.access(line, volumes).ok_or(EXPECTED)?);
         Ok(())
     }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
 }

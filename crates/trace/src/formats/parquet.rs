@@ -302,6 +302,10 @@ impl Source for ParquetSource {
         Some(self.rows as f64 / rows.max(1) as f64)
     }
 
+    fn is_timed(&self) -> bool {
+        self.known.iter().any(|known| known.column.is_time())
+    }
+
     fn damage(&self) -> Damage {
         self.damage.clone()
     }

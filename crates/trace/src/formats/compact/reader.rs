@@ -1,6 +1,7 @@
 //! Reading our own form, from the beginning or from a given time.
 
 use std::ops::Range;
+use std::path::Path;
 
 use super::columns::Columns;
 use super::frame::{self, Kind};
@@ -152,6 +153,10 @@ impl Source for CompactSource {
 
     fn volumes(&self) -> &[String] {
         &self.volumes
+    }
+
+    fn read_once(&self) -> Option<&Path> {
+        self.bytes.input().read_once()
     }
 
     fn progress(&self) -> Option<f64> {

@@ -260,6 +260,7 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
             queues: 1,
             read_only: false,
             write_cache: true,
+            on_switch: None,
         };
         let (sectors, socket) = (service.disk_bytes / 512, service.vhost_user_socket(number));
         servers.push(handle.arena(named.disk).serve_vhost_user(named.disk, sectors, &socket, &config)?);

@@ -9,13 +9,15 @@
 //!   again is attached, with an error, until it is detached.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind, redact};
 use haversack_core::{JobError, ManageError, Moved};
 use haversack_engine::label::{self, Label};
-use haversack_engine::{DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, origin_size_bytes};
+use haversack_engine::{
+    DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, WriteCacheSwitch, origin_size_bytes,
+};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
 
 use crate::backend::{Backend, StartedJob, VhostUser};
@@ -36,6 +38,8 @@ use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// How often a guest's switch of its write cache is remembered, at most.
+const SWITCH_EVERY: Duration = Duration::from_millis(100);
 /// The longest pause before another attempt to attach.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether it is still needed.
@@ -360,7 +364,7 @@ impl Daemon {
 
     /// Makes a disk ready for its guest, once its pool has it.
     fn serve(
-        &self,
+        self: &Arc<Self>,
         config: &DiskConfig,
         pool: &Pool,
         (id, handle): (DiskId, DiskHandle),
@@ -380,7 +384,7 @@ impl Daemon {
         if let Some(hosts) = self.hosts() {
             hosts.replicas.place(id, spec.moves.and_then(|moves| moves.replica));
         }
-        self.serve_vhost_user(config, handle, spec.config.sectors)
+        self.serve_vhost_user(config, (id, handle), spec.config.sectors)
     }
 
     /// Begins to attach a disk. Waits until its previous connections and jobs have ended: a detach does not wait for
@@ -452,9 +456,9 @@ impl Daemon {
     }
 
     fn serve_vhost_user(
-        &self,
+        self: &Arc<Self>,
         config: &DiskConfig,
-        handle: DiskHandle,
+        (id, handle): (DiskId, DiskHandle),
         sectors: u64,
     ) -> Result<Option<Box<dyn VhostUser>>> {
         let Some(socket) = &config.vhost_user else { return Ok(None) };
@@ -463,13 +467,30 @@ impl Daemon {
             serial: config.name.clone(),
             queues: config.queues,
             read_only: config.read_only,
-            write_cache: true,
+            write_cache: !self.state.has_write_cache_off(id),
+            on_switch: Some(self.write_cache_switch(config, id)),
         };
         let server = backend.serve_vhost_user(handle, sectors, socket, &shown)?;
         if let Some((user, group)) = self.run_as {
             system::give(socket, user, group)?;
         }
         Ok(Some(server))
+    }
+
+    /// Returns what remembers that a disk's guest switches its write cache.
+    fn write_cache_switch(self: &Arc<Self>, config: &DiskConfig, id: DiskId) -> WriteCacheSwitch {
+        let (daemon, name) = (Arc::downgrade(self), config.name.clone());
+        let last = Mutex::new(None::<Instant>);
+        WriteCacheSwitch(Arc::new(move |on| {
+            let Some(daemon) = daemon.upgrade() else { return };
+            // A guest that does nothing else must not keep the state file busy.
+            let since = last.locked().replace(Instant::now()).map_or(SWITCH_EVERY, |last| last.elapsed());
+            std::thread::sleep(SWITCH_EVERY.saturating_sub(since));
+            if let Err(error) = daemon.state.note_write_cache(id, on) {
+                let what = format!("its guest's write cache may be on again after a restart: {error}");
+                daemon.events.add("write-cache-unsaved", &name, what);
+            }
+        }))
     }
 
     fn start_helper(

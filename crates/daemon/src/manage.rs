@@ -267,6 +267,7 @@ impl Daemon {
                 daemon.unlock_store(&config, id);
             }
             daemon.state.note_locked(id, false)?;
+            daemon.state.note_write_cache(id, true)?;
             daemon.remove_disk(&name_too);
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks were dropped");

@@ -115,6 +115,9 @@ struct Memory {
     /// Identities of disks whose store this host has locked together with others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     locked_disks: BTreeSet<String>,
+    /// Identities of disks whose guests have switched their write cache off.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    without_write_cache: BTreeSet<String>,
     /// Disks, by identity, that other hosts have taken over by force, as they have told this host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
@@ -218,6 +221,28 @@ impl State {
                 memory.agreed_disks.insert(disk.to_string());
             } else {
                 memory.agreed_disks.remove(&disk.to_string());
+            }
+        })
+    }
+
+    /// Returns whether a disk's guest has switched its write cache off.
+    pub fn has_write_cache_off(&self, disk: DiskId) -> bool {
+        self.memory.locked().without_write_cache.contains(&disk.to_string())
+    }
+
+    /// Records that a disk's guest has switched its write cache on or off. Nobody tells a later server of the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written. What it said before stays valid.
+    pub fn note_write_cache(&self, disk: DiskId, on: bool) -> Result<(), StateError> {
+        if on != self.has_write_cache_off(disk) {
+            return Ok(());
+        }
+        self.change(|memory| {
+            if on {
+                memory.without_write_cache.remove(&disk.to_string());
+            } else {
+                memory.without_write_cache.insert(disk.to_string());
             }
         })
     }
@@ -474,6 +499,20 @@ mod tests {
         state.note_known([(id(MOST_KNOWN), known(1, None))]).unwrap();
         let again = State::open(dir.path()).unwrap();
         assert_eq!((again.known_before(disk), again.known_before(id(0))), (None, Some(known(1, None))));
+    }
+
+    #[test]
+    fn a_write_cache_that_is_off_stays_off_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, other) = (DiskId([1; 16]), DiskId([2; 16]));
+        let state = State::open(dir.path()).unwrap();
+        state.note_write_cache(disk, false).unwrap();
+        drop(state);
+        let state = State::open(dir.path()).unwrap();
+        assert!(state.has_write_cache_off(disk) && !state.has_write_cache_off(other));
+        state.note_write_cache(disk, true).unwrap();
+        drop(state);
+        assert!(!State::open(dir.path()).unwrap().has_write_cache_off(disk));
     }
 
     #[test]

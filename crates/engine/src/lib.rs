@@ -63,7 +63,7 @@ pub use config::{DiskSpec, OriginSpec, PoolSettings, TlsFiles, VoidArena};
 pub use error::EngineError;
 pub use event::EngineEvent;
 pub use front::nbd::{Held, NbdClient};
-pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
+pub use front::vhost_user::{VhostUserConfig, VhostUserServer, WriteCacheSwitch};
 pub use haversack_migrate::{
     NoReplica, OnLoss, ReplicaPolicy, ReplicaStatus, ReplicationState, blocks_a_period,
 };

@@ -46,7 +46,13 @@ fn the_handle_of_a_detached_disk_names_no_other() {
     refused("settings", handle.arena(old).tune(old, spec(1, 8, file(place.origin("tuned", 8))).config));
     let monitor = MonitorConfig { records: 64, sample_shift: 0 };
     refused("a recording", handle.arena(old).set_monitor(old, Some(monitor)));
-    let shown = VhostUserConfig { serial: "disk1".into(), queues: 1, read_only: false, write_cache: true };
+    let shown = VhostUserConfig {
+        serial: "disk1".into(),
+        queues: 1,
+        read_only: false,
+        write_cache: true,
+        on_switch: None,
+    };
     refused(
         "a socket",
         handle.arena(old).serve_vhost_user(old, 8 * MIB / 512, &place.path("socket"), &shown),

@@ -36,6 +36,10 @@ pub trait Handler: Send + Sync {
     /// Called before the first queue starts and at each change.
     fn write_cache(&self, enabled: bool);
 
+    /// The guest has switched its write cache on or off, and is answered when this returns. A later server of the disk
+    /// must begin with that: QEMU does not repeat it.
+    fn write_cache_switched(&self, on: bool);
+
     /// Reports that a front end wants to start its queues and waits until those of another have stopped.
     fn front_end_waits(&self);
 

@@ -507,7 +507,11 @@ impl<'a> Session<'a> {
             return Err(SessionError::ConfigWrite { offset, len: bytes.len() });
         }
         if let Some(byte) = at.and_then(|at| bytes.get(at)) {
-            self.shared.config().write_cache = *byte != 0;
+            let (on, was_on) = (*byte != 0, self.shared.config().write_cache);
+            if on != was_on {
+                self.handler.write_cache_switched(on);
+            }
+            self.shared.config().write_cache = on;
             if self.is_running() {
                 self.tell_write_cache();
             }

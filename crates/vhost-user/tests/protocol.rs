@@ -112,8 +112,13 @@ fn the_configuration_space_and_its_changes() {
     client.start(vec![Driver::new(&ram, 0, 16)], None);
     client.frontend.set_config(32, VhostUserConfigFlags::empty(), &[0]).unwrap();
     assert_eq!(read_config(&mut client, 32, 1), [0]);
-    let caches = disk.events().into_iter().filter(|e| matches!(e, Event::WriteCache(_)));
-    assert_eq!(caches.collect::<Vec<_>>(), [Event::WriteCache(true), Event::WriteCache(false)]);
+    // What is not a change need not be remembered.
+    client.frontend.set_config(32, VhostUserConfigFlags::empty(), &[0]).unwrap();
+    assert_eq!(read_config(&mut client, 32, 1), [0]);
+    let is_cache = |event: &Event| matches!(event, Event::WriteCache(_) | Event::Switched(_));
+    let caches = disk.events().into_iter().filter(is_cache);
+    let expected = [Event::WriteCache(true), Event::Switched(false), Event::WriteCache(false)];
+    assert_eq!(caches.collect::<Vec<_>>(), expected, "it is remembered before it takes effect");
 
     let (ours, theirs) = UnixStream::pair().unwrap();
     client.frontend.set_backend_request_fd(&theirs).unwrap();

@@ -48,12 +48,24 @@ pub struct VhostUserConfig {
     pub read_only: bool,
     /// The write cache is on until the guest turns it off.
     pub write_cache: bool,
+    /// Told when the guest turns it on or off.
+    pub on_switch: Option<WriteCacheSwitch>,
+}
+
+/// Remembers whether a guest has its write cache on, for the next server of the disk. Called before the guest is answered,
+/// on a thread that may wait.
+#[derive(Clone)]
+pub struct WriteCacheSwitch(pub Arc<dyn Fn(bool) + Send + Sync>);
+
+impl std::fmt::Debug for WriteCacheSwitch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WriteCacheSwitch")
+    }
 }
 
 /// A disk served on a vhost-user-blk socket. Dropping it ends the service.
 pub struct VhostUserServer {
     server: Server,
-    shared: Arc<Shared>,
 }
 
 impl VhostUserServer {
@@ -77,11 +89,6 @@ impl VhostUserServer {
     pub fn close_if_unused(&self) -> std::result::Result<Held, Vec<String>> {
         self.server.close_if_unused().map(|closed| -> Held { Arc::new(closed) })
     }
-
-    /// Returns whether the guest has the write cache on.
-    pub fn has_write_cache(&self) -> bool {
-        self.shared.write_cache.load(Ordering::Relaxed)
-    }
 }
 
 struct Shared {
@@ -90,6 +97,7 @@ struct Shared {
     serial: [u8; ID_BYTES as usize],
     /// Read by the queues' clients for every write.
     write_cache: Arc<AtomicBool>,
+    on_switch: Option<WriteCacheSwitch>,
     messages: MessageLimit,
 }
 
@@ -107,7 +115,8 @@ pub(crate) fn serve(
     }
     let write_cache = Arc::new(AtomicBool::new(config.write_cache));
     let messages = MessageLimit::new(format!("front ends of {}", socket.display()));
-    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache, messages });
+    let on_switch = config.on_switch.clone();
+    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache, on_switch, messages });
     let device = DeviceConfig {
         capacity_sectors: sectors,
         queues: config.queues,
@@ -117,9 +126,7 @@ pub(crate) fn serve(
         write_cache: config.write_cache,
         ..DeviceConfig::default()
     };
-    let handler: Arc<dyn Handler> = shared.clone();
-    let server = haversack_vhost_user::serve(socket, SOCKET_MODE, device, handler)?;
-    Ok(VhostUserServer { server, shared })
+    Ok(VhostUserServer { server: haversack_vhost_user::serve(socket, SOCKET_MODE, device, shared)? })
 }
 
 impl Handler for Shared {
@@ -152,6 +159,12 @@ impl Handler for Shared {
 
     fn write_cache(&self, enabled: bool) {
         self.write_cache.store(enabled, Ordering::Relaxed);
+    }
+
+    fn write_cache_switched(&self, on: bool) {
+        if let Some(WriteCacheSwitch(remember)) = &self.on_switch {
+            remember(on);
+        }
     }
 
     fn front_end_waits(&self) {

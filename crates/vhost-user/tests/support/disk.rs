@@ -48,6 +48,7 @@ pub enum Event {
     Started(u16),
     Stopped(u16),
     WriteCache(bool),
+    Switched(bool),
     Waits,
     /// The session ended, for this reason if it was an error.
     Disconnected(Option<String>),
@@ -148,6 +149,10 @@ impl Handler for TestDisk {
         wake(&worker.wake);
         self.record(Event::Stopped(index));
         worker.thread.join().ok()
+    }
+
+    fn write_cache_switched(&self, on: bool) {
+        self.record(Event::Switched(on));
     }
 
     fn write_cache(&self, enabled: bool) {

@@ -47,7 +47,9 @@ impl StateLock {
         let path = dir.join(FILE);
         let mut options = File::options();
         let options = options.write(true).create(true).truncate(false).mode(0o640);
-        let file = std::fs::create_dir_all(dir).and_then(|()| options.open(&path));
+        // On a file system that has become read-only, disks can still be served: an existing file is good enough.
+        let open = |()| options.open(&path).or_else(|error| File::open(&path).map_err(|_| error));
+        let file = std::fs::create_dir_all(dir).and_then(open);
         let file = file.map_err(|error| StateLockError::Lock { dir: dir.into(), source: error.into() })?;
         lock_exclusively(&file, &path).map_err(|error| match error {
             EngineError::InUse { by, .. } => StateLockError::InUse { dir: dir.into(), by },

@@ -326,8 +326,8 @@ pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static s
 
 /// Returns why host `me`, the owner of a disk, cannot give up the blocks that it needs from a host that answers with
 /// this record, and what to do instead. A host that has released the disk to `me` lets it have all blocks, even if none
-/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever. But what is lost there
-/// never comes.
+/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever. But what is lost
+/// there never comes.
 pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static str, &'static str)> {
     match record.owner {
         KnownOwner::Released { to, passed_on: false, .. }

@@ -1,5 +1,5 @@
-//! The blocks that may follow a disk, by importance: a list of tens of millions, which is put in order a little at a time
-//! because other disks wait during each step.
+//! The blocks that may follow a disk, by importance: a list of tens of millions, which is put in order a little at a
+//! time because other disks wait during each step.
 //!
 //! Invariants
 //! - What is added at a time is sorted at once, and these runs are merged only as far as the list is read.

@@ -1,8 +1,8 @@
 //! After a claim: the new owner fetches blocks from the old one, and tells it what it may forget.
 //!
 //! Invariant
-//! - A fetch of a dirty block fails only if the earlier owner has answered for seconds that it cannot read the block. If
-//!   that host does not answer, the fetch is repeated.
+//! - A fetch of a dirty block fails only if the earlier owner has answered for seconds that it cannot read the block.
+//!   If that host does not answer, the fetch is repeated.
 
 use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Call, Copied, IoId, ManageError, Memory, Moved};

@@ -265,8 +265,8 @@ impl Places {
     }
 }
 
-/// One of the [`MOST_ANSWERS`] questions of a kind that are being answered. Its place is free again when this is dropped, also
-/// if answering it panics.
+/// One of the [`MOST_ANSWERS`] questions of a kind that are being answered. Its place is free again when this is dropped,
+/// also if answering it panics.
 struct Answering(Arc<AtomicUsize>);
 
 impl Answering {

@@ -37,7 +37,7 @@ fn a_device_that_joins_takes_second_copies() {
 #[test]
 fn the_number_of_a_device_that_left_is_given_to_another_after_the_next_start() {
     let config = CoreConfig::default();
-    let mut rig = Rig::new(&[4, 4], false, config.clone());
+    let mut rig = Rig::new(&[4, 4], false, config);
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 800, 1);
     rig.flush(disk);
@@ -45,7 +45,7 @@ fn the_number_of_a_device_that_left_is_given_to_another_after_the_next_start() {
     let job = rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
     rig.finish(job);
     assert_eq!(rig.running().next_device_no(), Some(DeviceNo(2)));
-    let mut rig = rig.after_power_cut(config.clone());
+    let mut rig = rig.after_power_cut(config);
     assert_eq!((&rig.report.ignored[..], rig.running().next_device_no()), (&[0][..], Some(DeviceNo(0))));
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.add_device(4), DeviceNo(0));

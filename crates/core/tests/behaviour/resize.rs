@@ -12,7 +12,7 @@ const SECTORS_OF_SMALL_REGIONS: u64 = 4048 * 8 * 256 * 8;
 fn marks_that_are_being_cleared_stay_if_the_size_of_a_region_changes() {
     const SECTOR: u64 = 1281 * 8;
     let config = CoreConfig { commit_blocks: 1, intent_clear_us: 1_000_000, ..CoreConfig::default() };
-    let mut rig = Rig::new(&[4], false, config.clone());
+    let mut rig = Rig::new(&[4], false, config);
     // Only the first sectors of the origin are used.
     rig.origins.insert(DiskNo(0), Origin::new(vec![OF_ORIGIN; 4 * SECTOR as usize * 512]));
     let settings = DiskConfig {

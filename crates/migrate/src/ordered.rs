@@ -60,13 +60,13 @@ mod tests {
 
     #[test]
     fn parts_of_several_runs_are_in_one_order_and_can_be_read_again() {
-        let entry = |number: u64| ((number % 3 == 0, 0, number), BlockNo(number), 255);
+        let entry = |number: u64| ((number.is_multiple_of(3), 0, number), BlockNo(number), 255);
         let mut ordered = Ordered::default();
         for step in 0..5 {
             ordered.add((0..20).map(|at| entry(at * 5 + step)));
         }
         let mut expected: Vec<u64> = (0..100).collect();
-        expected.sort_by_key(|number| Reverse((number % 3 == 0, *number)));
+        expected.sort_by_key(|number| Reverse((number.is_multiple_of(3), *number)));
         let (mut found, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
             let first = ordered.part(from, 7).0.to_vec();

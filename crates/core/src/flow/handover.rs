@@ -8,6 +8,8 @@
 //!   served or cleaned here again, unless the new owner gives it back.
 //! - When a disk is frozen, durable pages list only dirty blocks as dirty. So the list of blocks that the new
 //!   owner needs is the same after a crash here: it never has a block that was already at the origin.
+//! - A disk with losses is not frozen: the new owner would read older data from the origin in their place. A block
+//!   whose damage is found later is listed with all its sectors, so that the new owner waits for it instead.
 //! - Blocks that are clean when a disk is frozen are durable at the origin. Otherwise the new owner gets no
 //!   clean blocks: its guest could read data from such a copy that the origin has since lost, and older data
 //!   once the copy is gone.
@@ -70,7 +72,9 @@ impl Core {
             }
             for number in self.store.slots_of(*segment) {
                 if let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) {
-                    held.entry(slot.block()).or_default().mask = slot.mask();
+                    let inside = self.disk(disk).inside(slot.block());
+                    let mask = if slot.poisoned() { inside } else { slot.mask() };
+                    held.entry(slot.block()).or_default().mask = mask;
                 }
             }
         }
@@ -166,7 +170,8 @@ impl<M: Memory> Call<'_, M> {
     }
 
     pub(crate) fn drive_freeze(&mut self, disk: DiskNo) {
-        if self.disk(disk).damage != Damage::None || !self.disk(disk).lost.is_empty() {
+        // The new owner would read what is lost from the origin, which has older data.
+        if self.has_losses(disk) {
             self.stay(disk, JobError::DataLost);
             return;
         }

@@ -6,9 +6,9 @@ use crate::common::*;
 use haversack_core::offline::{self, OfflineError};
 use haversack_core::{
     Action, CleanOrder, CleanerConfig, CoreConfig, Damage, DiskConfig, Event, IoPurpose, JobError, JobId,
-    RequestError,
+    RequestError, RequestTag,
 };
-use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo, WriteMode};
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId, SectorNo, WriteMode};
 
 const SECTORS: u64 = 40_960;
 /// Where the data of a device begins.
@@ -522,4 +522,43 @@ fn the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones() {
     assert_eq!(rig.running().pool_stats().devices, 2, "the device has joined");
     let disk = rig.attach(&config, 1);
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
+fn a_disk_with_a_damaged_block_is_not_handed_over() {
+    let (mut rig, disk) = rig(&[4], false);
+    damage(&mut rig, disk, 9);
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk is attached");
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    rig.write(disk, 72, 8, 3);
+    rig.flush(disk);
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk takes requests again");
+    rig.finish(job);
+}
+
+#[test]
+fn the_next_owner_does_not_read_from_the_origin_what_is_found_damaged_after_the_release() {
+    let (mut rig, disk) = rig(&[4], false);
+    rot(&mut rig, disk, 9);
+    rig.write(disk, 80, 8, 2);
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk is attached");
+    rig.finish(job);
+    let job = rig.core().release_to(now, disk, 2, HostId(9)).expect("the disk is frozen");
+    rig.finish(job);
+    let tag = RequestTag(1 << 32);
+    rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+    let now = rig.now;
+    let copied = rig.core().read_copy(now, tag, disk, BlockNo(9), 0).expect("the disk was released");
+    assert_eq!(copied.map(|copied| copied.mask), Some(255));
+    assert!(rig.answer(tag).is_err(), "the block is damaged");
+    // The page that no longer lists the other block says that this one is damaged.
+    let now = rig.now;
+    rig.core().forget_held(now, disk, &[BlockNo(10)]).expect("the disk was released");
+    rig.wait(1_000_000);
+    let mut rig = rig.after_kill(one_by_one());
+    assert!(rig.running().has_losses(disk));
+    assert_eq!(rig.core().held_blocks(disk, BlockNo(0), 10), [(BlockNo(9), 255)]);
 }

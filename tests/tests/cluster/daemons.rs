@@ -336,8 +336,10 @@ fn a_drained_host_is_emptied_by_the_program_of_the_operator() {
         wait_until("no intent", PATIENCE, || Ok(status(alpha)?["moves"] == serde_json::json!([])))?;
         // The program has begun to send the disk and does not end that; the source does.
         wait_until("the end of the sending", PATIENCE, || Ok(state(&daemons[1], "vm2")? == "here"))?;
-        let events = daemons[1].command(&["--json", "events", "--last", "1000"])?;
-        check(events.contains("the balancer's move of its VM was given up"), events)?;
+        wait_until("the reason why it ended", PATIENCE, || {
+            let events = daemons[1].command(&["--json", "events", "--last", "1000"])?;
+            Ok(events.contains("the balancer's move of its VM was given up"))
+        })?;
         let calls = std::fs::read_to_string(place.path("calls")).map_err(Error::io("calls"))?;
         check(calls.starts_with("vm2 beta ") && calls.lines().count() == 1, format!("called with {calls}"))?;
         let input = std::fs::read_to_string(place.path("input")).map_err(Error::io("input"))?;

@@ -286,7 +286,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The name, the identity or the origin is in use. The origin may also be in use under another name, see
-    /// [`Daemon::claim_store`].
+    /// `claim_store`.
     pub fn insert_disk(&self, name: &str, disk: Arc<Disk>) -> Result<()> {
         if self.is_stopping() {
             return Err(DaemonError::Stopping);

@@ -102,7 +102,7 @@ pub enum RunError {
     /// See [`StateError`].
     #[error(transparent)]
     State(#[from] StateError),
-    /// See [`StateLockError`].
+    /// See `StateLockError`.
     #[error(transparent)]
     StateLock(#[from] StateLockError),
     /// See [`SystemError`].

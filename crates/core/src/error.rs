@@ -246,7 +246,7 @@ pub enum ManageError {
     LostHere(DiskId),
     /// Dirty blocks of the disk are damaged or lost here: the next host would read older data from the origin.
     #[error(
-        "data of disk {0} is lost here, so the disk does not move: the next host would read older data from its origin; write that data again, which 'haversack disk lost' lists, or detach the disk and accept the loss"
+        "data of disk {0} is lost here, so the disk does not move: the next host would read older data from its origin; write the data that 'haversack disk lost' lists again, or detach the disk and accept the loss"
     )]
     StaysWithLosses(DiskId),
     /// The earlier owner cannot read dirty blocks of the disk that this host needs.

@@ -38,7 +38,7 @@ use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a guest's switch of its write cache is remembered, at most.
+/// The shortest time between two records of a guest's switch of its write cache.
 const SWITCH_EVERY: Duration = Duration::from_millis(100);
 /// The longest pause before another attempt to attach.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -75,8 +75,8 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, shape: Shape) -> Result
     Ok(id)
 }
 
-/// Returns the bytes of each device that its pool cannot use, since an arena has only so many segments; only of devices
-/// of which at least a segment is left out.
+/// Returns how many bytes of each device the pool cannot use, because an arena has a maximum number of segments. Devices
+/// with less than one unused segment are left out.
 ///
 /// # Errors
 /// A device cannot be opened.

@@ -218,8 +218,8 @@ impl PoolHandle {
         self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
     }
 
-    /// Tells the pool that another host claims to own a disk under this epoch. If the disk's guest waits here for
-    /// an earlier owner, that host is asked instead.
+    /// Tells the pool that another host says that it owns a disk under this epoch. If the disk's guest waits here for
+    /// an earlier owner, the pool asks that host instead.
     ///
     /// # Errors
     /// The pool has stopped.

@@ -10,7 +10,7 @@ use std::io;
 /// The shortest slice that the kernel accepts.
 const SLICE_NS: u64 = 100_000;
 
-/// Gives the calling thread a short slice. Real-time and idle threads are left alone, and the nice value is kept.
+/// Gives the calling thread a short time slice. Real-time and idle threads are not changed; the nice value stays.
 ///
 /// # Errors
 /// The kernel refuses, or a filter of system calls does.

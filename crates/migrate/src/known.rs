@@ -12,8 +12,8 @@ use haversack_model::HostId;
 use haversack_ownership::least_forced_epoch;
 use serde::{Deserialize, Serialize};
 
-/// What a host has on record of a disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a host has on record of a disk. The default is a host that has nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostRecord {
     /// Who owns it, as far as that host knows.
@@ -108,10 +108,11 @@ impl HostRecord {
 }
 
 /// Who owns a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KnownOwner {
     /// Nothing is on record.
+    #[default]
     Unknown,
     /// The host itself.
     Me {
@@ -307,8 +308,8 @@ pub fn objection(record: &HostRecord, mine: Option<ReplicaAge>) -> Option<(&'sta
                 Some(("has a complete replica of it", take_over_there))
             }
             Some(true) => Some((
-                "has a complete replica of it, as this host has, and it is not known which one is the later",
-                "take it over on the host that was the last to have the replica, after 'haversack disk forget' on the other one",
+                "has a complete replica of it, as this host has, and it is not known which of them was started later",
+                "take it over on the host that had the replica last (with [cluster], 'haversack cluster status --disks' shows it), after 'haversack disk forget' on the other one",
             )),
             None => Some(("has dirty blocks of it", take_over_there)),
         },
@@ -325,9 +326,9 @@ pub fn objection_of_third(record: &HostRecord, owned: u64) -> Option<(&'static s
 }
 
 /// Returns why host `me`, the owner of a disk, cannot give up the blocks that it needs from a host that answers with
-/// this record, and what to do instead. A host that has released the disk to `me` lets it have all blocks, even if none
-/// is left: if it noted a takeover instead, and that failed, the owner would wait for it for ever. But what is lost
-/// there never comes.
+/// this record, and what to do instead. A host that has released the disk to `me` sends it all blocks, even if none is
+/// left: if it noted a takeover instead, and that failed, the owner would wait for it for ever. But lost blocks never
+/// arrive.
 pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static str, &'static str)> {
     match record.owner {
         KnownOwner::Released { to, passed_on: false, .. }
@@ -336,8 +337,8 @@ pub fn objection_of_peer(record: &HostRecord, me: HostId) -> Option<(&'static st
             None
         }
         KnownOwner::Released { to, passed_on: false, .. } if to == me.0 => Some((
-            "lets this host have its blocks",
-            "wait until they have arrived, see 'haversack migrate status'; take the disk over if it is gone again",
+            "is sending its blocks to this host",
+            "wait until they have arrived, see 'haversack migrate status'; if that host goes away again, take the disk over then",
         )),
         _ => objection(record, None),
     }
@@ -365,16 +366,7 @@ mod tests {
         let released = KnownBefore::of(KnownOwner::Released { to: 9, epoch: 9, passed_on: true }).unwrap();
         assert_eq!(before.and(released), KnownBefore { epoch: 9, had: Some(7) });
         assert_eq!(KnownBefore::of(KnownOwner::Overtaken { by: 2, epoch: 99 }), None, "that is a rumour");
-        let record = HostRecord {
-            owner: KnownOwner::Unknown,
-            dirty_blocks: 0,
-            mode: None,
-            is_taking: false,
-            has_complete_replica: None,
-            replica: None,
-            has_losses: false,
-            before: Some(before),
-        };
+        let record = HostRecord { before: Some(before), ..HostRecord::default() };
         assert_eq!((record.epoch(), record.held_under()), (7, Some(7)));
     }
 
@@ -382,18 +374,7 @@ mod tests {
     fn a_recreated_disk_is_not_taken_away_by_a_host_that_has_forgotten_the_old_one() {
         let forgotten = |had| {
             let before = Some(KnownBefore { epoch: had, had: Some(had) });
-            let owner = KnownOwner::Unknown;
-            let (mode, has_complete_replica, replica) = (None, None, None);
-            HostRecord {
-                owner,
-                dirty_blocks: 0,
-                mode,
-                is_taking: false,
-                has_complete_replica,
-                replica,
-                has_losses: false,
-                before,
-            }
+            HostRecord { before, ..HostRecord::default() }
         };
         assert_eq!(forgotten(10).news(true, 1), None);
         let forced = least_forced_epoch(1);
@@ -409,19 +390,7 @@ mod tests {
     #[test]
     fn a_take_over_counts_unless_the_host_that_began_it_denies_it() {
         let (me, beta, gamma) = (HostId(1), HostId(2), HostId(3));
-        let record = |owner, before| {
-            let (mode, has_complete_replica, replica) = (None, None, None);
-            HostRecord {
-                owner,
-                dirty_blocks: 0,
-                mode,
-                is_taking: false,
-                has_complete_replica,
-                replica,
-                has_losses: false,
-                before,
-            }
-        };
+        let record = |owner, before| HostRecord { owner, before, ..HostRecord::default() };
         let noted = |by: HostId| (gamma, record(KnownOwner::Overtaken { by: by.0, epoch: 99 }, None));
         let says = |owner| (beta, record(owner, None));
         let left = KnownOwner::Released { to: 9, epoch: 100, passed_on: false };
@@ -443,19 +412,7 @@ mod tests {
     fn a_host_that_was_given_up_does_not_use_its_blocks_while_another_one_knows() {
         let (me, owner, third, known) = (HostId(1), HostId(2), HostId(3), 5);
         let epoch = forced_epoch(known, 1_700_000_000, owner);
-        let record = |owner, before| {
-            let (mode, has_complete_replica, replica) = (None, None, None);
-            HostRecord {
-                owner,
-                dirty_blocks: 0,
-                mode,
-                is_taking: false,
-                has_complete_replica,
-                replica,
-                has_losses: false,
-                before,
-            }
-        };
+        let record = |owner, before| HostRecord { owner, before, ..HostRecord::default() };
         let noted = |by: HostId, epoch| (third, record(KnownOwner::Overtaken { by: by.0, epoch }, None));
         let owns = |epoch| (owner, record(KnownOwner::Me { epoch }, None));
         let before = Some(KnownBefore { epoch, had: None });
@@ -482,16 +439,8 @@ mod tests {
     #[test]
     fn what_former_owners_have_left_on_a_third_host_does_not_keep_an_owner_from_giving_up_a_dead_one() {
         let owned = 5;
-        let says = |owner, is_taking| HostRecord {
-            owner,
-            dirty_blocks: 7,
-            mode: None,
-            is_taking,
-            has_complete_replica: None,
-            replica: None,
-            has_losses: false,
-            before: None,
-        };
+        let says =
+            |owner, is_taking| HostRecord { owner, dirty_blocks: 7, is_taking, ..HostRecord::default() };
         let left = |epoch| KnownOwner::Released { to: 9, epoch, passed_on: false };
         for harmless in [KnownOwner::Me { epoch: 4 }, left(4), KnownOwner::Overtaken { by: 2, epoch: 99 }] {
             assert_eq!(objection_of_third(&says(harmless, false), owned), None, "{harmless:?}");
@@ -505,16 +454,7 @@ mod tests {
     #[test]
     fn a_host_that_is_back_is_not_given_up_while_it_is_the_peer() {
         let me = HostId(2);
-        let says = |owner, dirty_blocks| HostRecord {
-            owner,
-            dirty_blocks,
-            mode: None,
-            is_taking: false,
-            has_complete_replica: None,
-            replica: None,
-            has_losses: false,
-            before: None,
-        };
+        let says = |owner, dirty_blocks| HostRecord { owner, dirty_blocks, ..HostRecord::default() };
         let released = |to| KnownOwner::Released { to, epoch: 3, passed_on: false };
         for dirty_blocks in [0, 7] {
             assert!(objection_of_peer(&says(released(2), dirty_blocks), me).is_some(), "{dirty_blocks}");
@@ -548,18 +488,7 @@ mod tests {
     #[test]
     fn a_host_that_answers_and_has_nothing_is_no_objection() {
         let answer = |owner, dirty_blocks, is_taking| {
-            let mode = None;
-            let (has_complete_replica, replica, before) = (None, None, None);
-            let record = HostRecord {
-                owner,
-                dirty_blocks,
-                mode,
-                is_taking,
-                has_complete_replica,
-                replica,
-                has_losses: false,
-                before,
-            };
+            let record = HostRecord { owner, dirty_blocks, is_taking, ..HostRecord::default() };
             objection(&record, None)
         };
         let (released, overtaken) = (
@@ -582,12 +511,9 @@ mod tests {
             let record = HostRecord {
                 owner: KnownOwner::Released { to: 2, epoch: 3, passed_on: false },
                 dirty_blocks: 1,
-                mode: None,
-                is_taking: false,
                 has_complete_replica: Some(complete),
                 replica,
-                has_losses: false,
-                before: None,
+                ..HostRecord::default()
             };
             objection(&record, mine)
         };

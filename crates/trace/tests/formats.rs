@@ -94,7 +94,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_name() {
     means(b"\xef\xbb\xbf5,a,R,4096,512\n", &[(5, "a", R, 4096, 512)]);
 }
 
-/// A list of blocks is numbered anew when a part of it is read, and when it is merged with another.
+/// Accesses without times are numbered again when a part of a trace is read, and when traces are merged.
 #[test]
 fn accesses_without_times_stay_numbered() {
     let folder = tempfile::tempdir().unwrap();

@@ -442,16 +442,7 @@ mod tests {
     use super::*;
 
     fn record(owner: KnownOwner, is_taking: bool) -> HostRecord {
-        HostRecord {
-            owner,
-            dirty_blocks: 0,
-            mode: None,
-            is_taking,
-            has_complete_replica: None,
-            replica: None,
-            has_losses: false,
-            before: None,
-        }
+        HostRecord { owner, is_taking, ..HostRecord::default() }
     }
 
     #[test]

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Questions of other hosts with one kind of answers that are answered at a time; more are refused.
+/// The most questions of one kind from other hosts that are answered at a time; more are refused.
 const MOST_ANSWERS: usize = 64;
 /// The refusal of a host that answers too many questions at the moment.
 pub(super) const IS_BUSY: &str = "is busy; try again";

@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 
-/// A connection on which nothing arrives for this time is probed, this often, until so many probes have no answer.
+/// How long a connection is idle before the kernel sends the first keepalive probe.
 const PROBE_AFTER: Duration = Duration::from_secs(3);
+/// The time between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// How many unanswered probes end the connection.
 const PROBES: u32 = 3;
 /// A peer that has not answered anything for this time is gone: as long as the probes take.
 const SILENT: Duration = Duration::from_secs(9);

@@ -105,6 +105,8 @@ impl<M: Memory> Call<'_, M> {
     pub fn tick(&mut self, now: Micros) {
         self.now = now;
         self.queue_all();
+        let pages = self.config.flush_step_pages;
+        self.schedule.allow_pages(pages);
         self.settle();
     }
 
@@ -152,5 +154,6 @@ impl<M: Memory> Call<'_, M> {
             | self.drive_pool_job()
             | self.drive_mark()
             | self.drive_pool_flush()
+            | self.drive_flushed()
     }
 }

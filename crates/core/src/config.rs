@@ -204,6 +204,9 @@ pub struct CoreConfig {
     pub commit_blocks: u32,
     /// Unflushed blocks after which the devices are flushed without a request.
     pub flush_after_blocks: u32,
+    /// The most written pages that come into effect in one tick after a flush of the devices; at least 1. In other calls only
+    /// one does, since a request of a guest waits.
+    pub flush_step_pages: usize,
     /// How long after a flush its mark may be missing from the devices. Until the mark is on a device, damage at rest
     /// is mistaken for a write that a power loss has torn.
     pub flush_mark_us: Micros,
@@ -239,6 +242,7 @@ impl Default for CoreConfig {
             max_requests: 4096,
             commit_blocks: 128,
             flush_after_blocks: 16_384,
+            flush_step_pages: 16,
             flush_mark_us: 1_000_000,
             share_spare: true,
             intent_clear_us: 60_000_000,

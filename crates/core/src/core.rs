@@ -153,6 +153,7 @@ impl Core {
             .chain(self.devices.gather.due_us().filter(|at| *at > self.now))
             .filter(|_| works)
             .chain(self.devices.has_lost_segments().then_some(self.now + 1))
+            .chain(self.durability.ended_flush().map(|_| self.now + 1))
             .chain(self.devices.waits_to_leave_until_us().filter(|at| *at > self.now))
             .min()
     }

@@ -29,6 +29,8 @@ pub(crate) struct Schedule {
     children: usize,
     /// In this call, waiters have been woken although nothing is in flight.
     woke_stranded: bool,
+    /// The number of durable pages that may come into effect in this call.
+    pages: usize,
     /// In this call, a step has been made with the segments of a lost device or of a forgotten disk.
     stepped: bool,
 }
@@ -98,6 +100,18 @@ impl Schedule {
     #[inline]
     pub fn begin_call(&mut self) {
         (self.woke_stranded, self.stepped) = (false, false);
+        self.allow_pages(1);
+    }
+
+    /// Allows at least this many durable pages to come into effect in this call.
+    #[inline]
+    pub fn allow_pages(&mut self, pages: usize) {
+        self.pages = self.pages.max(pages);
+    }
+
+    /// Returns how many durable pages may come into effect now, the first time in a call, and then 0.
+    pub fn take_pages(&mut self) -> usize {
+        std::mem::take(&mut self.pages)
     }
 
     /// Returns true the first time in a call: a step may be made with the segments of a lost device or of a

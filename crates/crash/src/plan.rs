@@ -178,6 +178,15 @@ pub fn disk(rng: &mut Random, place: usize, max_blocks: u64) -> DiskConfig {
     config
 }
 
+/// Chooses the length of steps after a flush without a random number, so that earlier seeds stay the same.
+pub fn flush_step_pages(config: &CoreConfig) -> usize {
+    match config.commit_blocks {
+        4 | 16 => 1,
+        8 => 2,
+        _ => CoreConfig::default().flush_step_pages,
+    }
+}
+
 fn core_config(rng: &mut Random) -> CoreConfig {
     let mut config = CoreConfig {
         max_requests: rng.pick(&[4, 8, 16, 64]),
@@ -190,6 +199,7 @@ fn core_config(rng: &mut Random) -> CoreConfig {
         device_read_errors: rng.pick(&[1, 3, 5]),
         ..CoreConfig::default()
     };
+    config.flush_step_pages = flush_step_pages(&config);
     config.device_error_window_us = 50 * config.clean_retry_us;
     config.leave_wait_us = 200 * config.clean_retry_us;
     config

@@ -17,7 +17,8 @@
 //!   prefix.
 //! - A number is durable only if a flush of every device that was written to started after it was completed,
 //!   and has ended.
-//! - The durable number never decreases, and no number is handed out twice.
+//! - The durable number never decreases, and no number is handed out twice. After a large flush it advances in steps, so
+//!   that the tables are never brought up to date for all of it at once.
 //! - No mark covers a write that a device of the pool may have lost, unless the record says that the device
 //!   is gone.
 //! - While a flushed commit is not durably marked, a time is set at which its mark will be written, unless no
@@ -44,6 +45,8 @@ pub(crate) struct Durability {
     wanted: u64,
     /// The flush in flight.
     flush: Option<Flush>,
+    /// A flush has ended that made everything up to this number durable, and `flushed` is on its way there.
+    ended: Option<u64>,
     /// Flushes of the pool so far.
     flushes: u64,
     mark: FlushMark,
@@ -107,6 +110,7 @@ impl Durability {
             flushed,
             wanted: 0,
             flush: None,
+            ended: None,
             flushes: 0,
             mark: FlushMark { newest_commit: flushed, durable: marked, ..FlushMark::default() },
             crashed_seq: 0,
@@ -192,7 +196,11 @@ impl Durability {
     #[inline]
     pub fn start_flush(&mut self) -> bool {
         let completed = if planted(Bug::FlushCoversRunning) { self.last() } else { self.completed() };
-        if self.flush.is_some() || self.wanted <= self.flushed || completed <= self.flushed {
+        if self.flush.is_some()
+            || self.ended.is_some()
+            || self.wanted <= self.flushed
+            || completed <= self.flushed
+        {
             return false;
         }
         self.flush = Some(Flush { covers: completed, in_flight: 1 });
@@ -205,18 +213,30 @@ impl Durability {
         self.flush.as_mut().expect("a flush is under way").in_flight += 1;
     }
 
-    /// Called when a device has answered. If it was the last, returns the number up to which everything is durable now.
-    /// Commits that are not marked then are due to be marked at `mark_due_us`.
-    pub fn flush_answered(&mut self, mark_due_us: Micros) -> Option<u64> {
+    /// Called when a device has answered. If it was the last, the flush has ended; returns whether it was.
+    pub fn flush_answered(&mut self) -> bool {
         let flush = self.flush.as_mut().expect("a flush is under way");
         flush.in_flight -= 1;
         if flush.in_flight > 0 {
-            return None;
+            return false;
         }
-        self.flushed = flush.covers;
+        self.ended = Some(flush.covers);
         self.flush = None;
-        self.mark.flushed(self.flushed, mark_due_us);
-        Some(self.flushed)
+        true
+    }
+
+    /// Returns the number that a flush has made durable, if [`Durability::flushed`] has not come to it yet.
+    pub fn ended_flush(&self) -> Option<u64> {
+        self.ended
+    }
+
+    /// Advances [`Durability::flushed`] to a number that an ended flush covers. Commits that are not marked then are due
+    /// to be marked at `mark_due_us`.
+    pub fn advance(&mut self, seq: u64, mark_due_us: Micros) {
+        assert!(self.ended.is_some_and(|ended| seq <= ended), "a flush has covered {seq}");
+        self.ended = self.ended.filter(|ended| *ended > seq);
+        self.flushed = seq;
+        self.mark.flushed(seq, mark_due_us);
     }
 
     /// Returns the number of flushes of the pool so far.
@@ -274,6 +294,30 @@ impl Durability {
 mod tests {
     use super::*;
 
+    /// Flushes what is completed, and takes it into account at once.
+    fn end_flush(d: &mut Durability) {
+        assert!(d.start_flush() && d.flush_answered());
+        let ended = d.ended_flush().expect("a flush has ended");
+        d.advance(ended, 7);
+    }
+
+    #[test]
+    fn a_large_flush_is_taken_into_account_in_steps() {
+        let mut d = Durability::flushed_and_marked(0, 0);
+        let (first, second) = (d.take(1), d.take(1));
+        d.done(first);
+        d.done(second);
+        d.want_completed();
+        assert!(d.start_flush() && d.flush_answered());
+        d.advance(first, 7);
+        assert!(d.is_durable(first) && !d.is_durable(second));
+        assert_eq!(d.ended_flush(), Some(second));
+        d.want(second + 1);
+        assert!(!d.start_flush(), "the last flush is still being taken into account");
+        d.advance(second, 7);
+        assert!(d.is_durable(second) && d.ended_flush().is_none());
+    }
+
     #[test]
     fn a_flush_covers_what_was_completed_when_it_started() {
         let mut d = Durability::flushed_and_marked(10, 10);
@@ -283,11 +327,11 @@ mod tests {
         assert!(d.start_flush() && !d.start_flush(), "one at a time");
         d.flush_sent();
         d.done(second);
-        assert_eq!(d.flush_answered(0), None);
-        assert_eq!(d.flush_answered(0), Some(first));
+        assert!(!d.flush_answered() && d.flush_answered());
+        assert_eq!(d.ended_flush(), Some(first));
+        d.advance(first, 0);
         assert!(d.is_durable(first) && !d.is_durable(second));
-        assert!(d.start_flush());
-        assert_eq!(d.flush_answered(0), Some(second));
+        end_flush(&mut d);
         assert!(d.want(second) && !d.start_flush() && d.flushes() == 2);
     }
 
@@ -296,8 +340,7 @@ mod tests {
         let mut d = Durability::flushed_and_marked(0, 0);
         let flush = |d: &mut Durability| {
             d.want_completed();
-            assert!(d.start_flush());
-            d.flush_answered(7);
+            end_flush(d);
         };
         let commit = d.take_commit();
         d.expect_io(commit);
@@ -319,8 +362,7 @@ mod tests {
         d.done(commit);
         d.hold_mark();
         d.want_completed();
-        assert!(d.start_flush());
-        d.flush_answered(7);
+        end_flush(&mut d);
         d.hold_mark();
         assert!(d.is_durable(commit) && d.mark() == 3, "the flush did not reach the device");
         let page = d.take(1);

@@ -57,11 +57,25 @@ impl<M: Memory> Call<'_, M> {
     }
 
     fn pool_flush_answered(&mut self) {
-        let mark_due_us = self.now + self.config.flush_mark_us;
-        if let Some(seq) = self.durability.flush_answered(mark_due_us) {
-            self.store.flushed(seq);
-            self.wake_around_all();
+        if self.durability.flush_answered() {
+            let pages = self.config.flush_step_pages;
+            self.schedule.allow_pages(pages);
         }
+    }
+
+    /// Takes the next step after a flush of the pool: some of the pages that it made durable come into effect.
+    pub(crate) fn drive_flushed(&mut self) -> bool {
+        let Some(until) = self.durability.ended_flush() else { return false };
+        let pages = self.schedule.take_pages();
+        if pages == 0 {
+            return false;
+        }
+        let (seq, mark_due_us) =
+            (self.store.flushed_by_pages(pages, until), self.now + self.config.flush_mark_us);
+        self.durability.advance(seq, mark_due_us);
+        self.store.flushed(seq);
+        self.wake_around_all();
+        true
     }
 
     /// Adds a guest's flush, or a write with FUA whose data is staged or at the origin.

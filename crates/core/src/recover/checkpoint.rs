@@ -190,6 +190,7 @@ pub(super) fn load(
     let mut pieces = PieceReader::new(source);
     let head = head(&mut pieces, pool)?;
     let mut store = Store::new();
+    store.second_copies = pool.record.redundancy;
     for device in &head.devices {
         store.add_device(device.number, device.id, device.segments, device.prepared);
     }

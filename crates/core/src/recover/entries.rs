@@ -78,6 +78,7 @@ pub(crate) fn recover(
     staged: Option<&StagedBlocks>,
 ) -> Result<Recovered, PoolError> {
     let mut store = Store::new();
+    store.second_copies = pool.record.redundancy;
     for (at, device) in pool.present.iter().enumerate() {
         if let Some(device) = device {
             let s = device.superblock;

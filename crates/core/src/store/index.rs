@@ -250,6 +250,23 @@ fn slot_at(bucket: &Bucket, way: usize) -> u32 {
     bucket[1 + way / 4][way % 4]
 }
 
+fn set_slot(bucket: &mut Bucket, way: usize, slot: SlotNo) {
+    bucket[1 + way / 4][way % 4] = slot.0;
+}
+
+/// Returns where an entry is in a bucket.
+fn way_of(bucket: &Bucket, hash: u64, slot: SlotNo) -> Option<usize> {
+    let mut matches = matches(bucket, tag(hash));
+    while matches != 0 {
+        let way = matches.trailing_zeros() as usize;
+        if slot_at(bucket, way) == slot.0 {
+            return Some(way);
+        }
+        matches &= matches - 1;
+    }
+    None
+}
+
 /// Returns which entries in use have a tag.
 fn matches(bucket: &Bucket, tag: u8) -> u16 {
     let [a, b, c, _] = bucket[0];
@@ -400,24 +417,38 @@ impl Index {
         while !buckets.enter(&mut search, |_| {}) {}
     }
 
+    /// Adds an entry so that a search comes to it before it comes to an older one of the same hash, which must exist.
+    pub fn insert_before(&mut self, hash: u64, older: SlotNo, newer: SlotNo) {
+        self.insert(hash, newer);
+        if self.find(hash, |slot| slot == older || slot == newer) == Some(newer) {
+            return;
+        }
+        let [(older_at, older_way), (newer_at, newer_way)] =
+            [older, newer].map(|slot| self.place(hash, slot));
+        set_slot(self.bucket_mut(older_at), older_way, newer);
+        set_slot(self.bucket_mut(newer_at), newer_way, older);
+    }
+
+    /// Returns the bucket of an entry that must exist, and where it is in it.
+    fn place(&self, hash: u64, slot: SlotNo) -> (usize, usize) {
+        let (mut at, mut count) = (self.spread.home(hash), AT_HOME);
+        loop {
+            let bucket = self.bucket(at);
+            if let Some(way) = way_of(bucket, hash, slot) {
+                return (at, way);
+            }
+            assert!(passed(bucket, count) > 0, "{slot:?} is in the index");
+            (at, count) = (self.spread.next(at, self.spread.step(hash)), BEYOND);
+        }
+    }
+
     /// Removes an entry that must exist.
     pub fn remove(&mut self, hash: u64, slot: SlotNo) {
         let (home, step) = (self.spread.home(hash), self.spread.step(hash));
-        let (mut at, mut count) = (home, AT_HOME);
-        let way = loop {
-            let bucket = self.bucket(at);
-            let mut matches = matches(bucket, tag(hash));
-            while matches != 0 && slot_at(bucket, matches.trailing_zeros() as usize) != slot.0 {
-                matches &= matches - 1;
-            }
-            if matches != 0 {
-                break matches.trailing_zeros();
-            }
-            assert!(passed(bucket, count) > 0, "an entry to remove is in the index");
-            (at, count) = (self.spread.next(at, step), BEYOND);
-        };
+        let (at, way) = self.place(hash, slot);
         self.bucket_mut(at)[0][3] &= !(1 << way);
-        (count, self.len) = (AT_HOME, self.len - 1);
+        self.len -= 1;
+        let mut count = AT_HOME;
         let mut between = home;
         while between != at {
             let bucket = self.bucket_mut(between);
@@ -534,13 +565,20 @@ mod tests {
         }
 
         #[test]
-        fn behaves_like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 1..400)) {
+        fn behaves_like_a_set(ops in proptest::collection::vec((any::<bool>(), any::<bool>(), 0u32..40), 1..400)) {
             let mut index = Index::new(40);
             let mut model = BTreeSet::new();
             // Few hashes, so that buckets overflow.
             let hash = |slot: u32| mix(u64::from(slot % 3));
-            for (add, slot) in ops {
-                if add && model.insert(slot) {
+            for (add, before, slot) in ops {
+                let same = |other: &&u32| before && hash(**other) == hash(slot) && **other != slot;
+                let older = model.iter().find(same).copied();
+                if let Some(older) = older.filter(|_| add && !model.contains(&slot)) {
+                    let first = |index: &Index, all: [u32; 2]| index.find(hash(slot), |s| all.contains(&s.0));
+                    model.insert(slot);
+                    index.insert_before(hash(slot), SlotNo(older), SlotNo(slot));
+                    prop_assert_eq!(first(&index, [older, slot]), Some(SlotNo(slot)));
+                } else if add && model.insert(slot) {
                     index.insert(hash(slot), SlotNo(slot));
                 } else if !add && model.remove(&slot) {
                     index.remove(hash(slot), SlotNo(slot));

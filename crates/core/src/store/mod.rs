@@ -166,6 +166,8 @@ pub struct Store {
     closed: Option<SegmentNo>,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
+    /// Dirty blocks may have two copies: the pool is redundant, or a page says so of a block.
+    pub second_copies: bool,
     /// The slot of the mirrored copy, by the slot of the first.
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
     /// Superseded slots, each with the number of the commit that must become durable before it is dead.
@@ -202,6 +204,7 @@ impl Store {
             reclaim: Reclaim::default(),
             closed: None,
             flushed_seq: 0,
+            second_copies: true,
             mirrors: HashMap::default(),
             superseded: VecDeque::new(),
             written_pages: VecDeque::new(),
@@ -414,9 +417,14 @@ impl Store {
         self.set(number, slot.with_hits(slot.hits() + 1));
     }
 
-    /// Puts a block into a slot that may be used. `since_us` says since when it has been dirty, if it is. The
-    /// slot's earlier entry leaves the index.
+    /// Puts a block that no other slot has into a slot, see [`Store::install_over`].
     pub fn install(&mut self, number: SlotNo, entry: Live, since_us: Micros) {
+        self.install_over(None, number, entry, since_us);
+    }
+
+    /// Puts a block into a slot that may be used. Lookups will find it before the slot of an older version. `since_us` says
+    /// since when it has been dirty, if it is. The slot's earlier entry leaves the index.
+    pub fn install_over(&mut self, older: Option<SlotNo>, number: SlotNo, entry: Live, since_us: Micros) {
         let (segment, old) = (self.segment_of(number), self.slot(number));
         let disk = self.owner_of(number);
         match old.view() {
@@ -429,7 +437,11 @@ impl Store {
         }
         assert!(entry.mask() != 0 || entry.poisoned(), "a block without valid sectors has no slot");
         self.set(number, entry.with_durable_page());
-        self.index.insert(hash(disk, entry.block()), number);
+        let hash = hash(disk, entry.block());
+        match older {
+            Some(older) => self.index.insert_before(hash, older, number),
+            None => self.index.insert(hash, number),
+        }
         if entry.dirty() {
             self.note_dirty(number, since_us);
         }
@@ -469,6 +481,7 @@ impl Store {
 
     /// Notes the mirrored copy of a dirty block that was just installed.
     pub fn pair(&mut self, primary: SlotNo, mirror: SlotNo) {
+        self.second_copies = true;
         self.mirrors.insert(primary, mirror);
     }
 
@@ -667,6 +680,19 @@ impl Store {
     /// Returns the sequence number up to which everything is durable, as last reported to the store.
     pub fn flushed_seq(&self) -> u64 {
         self.flushed_seq
+    }
+
+    /// Returns the number up to which this many written pages come into effect, which is at most `until`: more if several
+    /// have the same number, and fewer if that would release too many superseded slots.
+    pub fn flushed_by_pages(&self, pages: usize, until: u64) -> u64 {
+        let before = |at: Option<u64>, first: Option<u64>| match (at, first) {
+            (Some(at), Some(first)) if at <= until => (at - 1).max(first),
+            _ => until,
+        };
+        let page = |at: usize| self.written_pages.get(at).map(|page| page.0);
+        let released = |at: usize| self.superseded.get(at).map(|superseded| superseded.0);
+        let slots = pages * SLOTS_PER_SEGMENT as usize;
+        before(page(pages), page(0)).min(before(released(slots), released(0)))
     }
 
     /// Notes that all commits up to `seq` are durable.

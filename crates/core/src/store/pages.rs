@@ -14,17 +14,19 @@
 //! - Of two copies of a version, neither leaves its page while a durable page lists the other one as dirty,
 //!   unless a newer version on its own device is durable.
 
-use haversack_model::{DeviceNo, DiskNo};
+use std::cmp::Reverse;
 
-use super::segment::{Segment, SegmentNo, SegmentState};
+use haversack_model::{BlockNo, DeviceNo, DiskNo};
+
+use super::segment::{NONE, Segment, SegmentNo, SegmentState};
 use super::slot::{Dead, ENTRY_BYTES, Slot, Status, View};
-use super::{SlotNo, Store, hash};
+use super::{PREFETCH_TOGETHER, SlotNo, Store, hash};
 use crate::bugs::{Bug, planted};
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
 
 /// Number of segments checked to find the best page to write.
-const MOST_LOOKED_INTO: u32 = 16;
+const MOST_LOOKED_INTO: usize = 16;
 /// A page that frees this many slots is good enough: the search ends.
 const FREES_ENOUGH: u32 = SLOTS_PER_SEGMENT / 4;
 
@@ -62,6 +64,9 @@ impl Store {
 
     /// Whether the other copy of a bad copy is still dirty: then the bad one must not be listed as cleaned.
     fn has_dirty_mirror(&self, number: SlotNo) -> bool {
+        if !self.second_copies {
+            return false;
+        }
         let slot = self.slot(number);
         let mut has = false;
         self.entries(self.owner_of(number), slot.block(), |_, entry| {
@@ -102,10 +107,28 @@ impl Store {
         !kept || overtaken || planted(Bug::OmitNewestFirst)
     }
 
+    /// Reads the memory that decisions about the dead slots of a segment will read.
+    fn prefetch_dead(&self, segment: SegmentNo) {
+        let disk = self.segments[segment].owner;
+        let mut blocks = [(DiskNo(disk), BlockNo(0)); PREFETCH_TOGETHER];
+        let mut count = 0;
+        for number in self.slots_of(segment) {
+            let Some(slot) = self.slot(number).dead() else { continue };
+            blocks[count].1 = slot.block();
+            count += 1;
+            if count == PREFETCH_TOGETHER {
+                self.prefetch(&blocks);
+                count = 0;
+            }
+        }
+        self.prefetch(&blocks[..count]);
+    }
+
     /// Composes a segment's next page as of now. No other page of it may be composed until
     /// [`Store::page_written`] is called.
     pub fn compose_page(&mut self, segment: SegmentNo, seq: u64, content: &mut PageContent) -> PageWrite {
         let mut kept = false;
+        self.prefetch_dead(segment);
         for (number, entry) in self.slots_of(segment).zip(content.chunks_exact_mut(ENTRY_BYTES)) {
             // What is listed, and whether it is listed as one of two copies.
             let listed: Option<(Slot, bool)> = match self.slot(number).view() {
@@ -173,6 +196,7 @@ impl Store {
         }
         let disk = DiskNo(self.segments[segment].owner);
         let (mut blanked, mut unusable) = (0u8, 0u8);
+        self.prefetch_dead(segment);
         for number in self.slots_of(segment) {
             let slot = self.slot(number);
             if let Some(dead) = slot.dead().filter(|dead| dead.omitted()) {
@@ -205,6 +229,7 @@ impl Store {
             let waits = |dead: Dead| !dead.reusable() && !dead.omitted();
             self.slot(number).dead().is_some_and(waits) && self.may_omit(number)
         };
+        self.prefetch_dead(segment);
         self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
     }
 
@@ -278,9 +303,9 @@ impl Store {
     /// may be written now.
     pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<SegmentNo> {
         let count = self.disks[disk].segments.len();
-        let mut best: Option<(u32, SegmentNo)> = None;
-        let mut blocked = None;
-        let mut looked_into = 0;
+        // What a page frees waits for it. So the search can end at a segment in which no more than the best page frees waits.
+        let mut candidates: [(u8, SegmentNo); MOST_LOOKED_INTO] = [(0, NONE); _];
+        let mut found = 0;
         for _ in 0..count {
             let space = &mut self.disks[disk];
             space.rewrite_hand = (space.rewrite_hand + 1) % count;
@@ -289,16 +314,26 @@ impl Store {
             if segment.pending == 0 || !segment.page_ready(self.flushed_seq) {
                 continue;
             }
-            let frees = self.would_free(number);
-            if frees > best.map_or(0, |b| b.0) {
-                best = Some((frees, number));
-            }
-            blocked = Some(number);
-            looked_into += 1;
-            if looked_into == MOST_LOOKED_INTO || frees >= FREES_ENOUGH {
+            candidates[found] = (segment.pending, number);
+            found += 1;
+            if found == MOST_LOOKED_INTO {
                 break;
             }
         }
+        let candidates = &mut candidates[..found];
+        candidates.sort_by_key(|(pending, _)| Reverse(*pending));
+        let mut best: Option<(u32, SegmentNo)> = None;
+        for (pending, number) in &*candidates {
+            let most = best.map_or(0, |b| b.0);
+            if u32::from(*pending) <= most || most >= FREES_ENOUGH {
+                break;
+            }
+            let frees = self.would_free(*number);
+            if frees > most {
+                best = Some((frees, *number));
+            }
+        }
+        let blocked = candidates.first().map(|(_, number)| *number);
         let target = best.map(|b| b.1).or_else(|| self.first_to_shrink(blocked?));
         target.filter(|t| self.segments[*t].page_ready(self.flushed_seq))
     }
@@ -306,8 +341,6 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use haversack_model::BlockNo;
-
     use super::*;
     use crate::store::slot::Live;
 
@@ -366,6 +399,36 @@ mod tests {
         assert_eq!(listed(&mut store, 0, 3), 2, "nothing may leave for a version that a power loss undoes");
         assert_eq!(listed(&mut store, 0, 4), 1, "the newest is durable");
         assert_eq!(listed(&mut store, 1, 5), 0, "the oldest may leave in any case");
+    }
+
+    #[test]
+    fn a_flush_takes_effect_in_steps_of_some_pages() {
+        let mut store = store();
+        for (segment, seq) in [(0, 1), (1, 2), (2, 2), (3, 5)] {
+            put(&mut store, segment, 0xff, seq);
+            store.compose_page(SegmentNo(segment), seq, &mut [0; _]);
+            store.page_written(SegmentNo(segment));
+        }
+        assert_eq!(store.flushed_by_pages(1, 9), 1);
+        assert_eq!(store.flushed_by_pages(2, 9), 1, "pages with one number take effect together");
+        assert_eq!(store.flushed_by_pages(3, 9), 4);
+        assert_eq!(store.flushed_by_pages(4, 9), 9, "no page is left");
+        assert_eq!(store.flushed_by_pages(3, 3), 3, "the flush covers no more");
+        store.flushed(1);
+        assert_eq!(store.flushed_by_pages(1, 9), 2, "a step takes at least one number");
+    }
+
+    #[test]
+    fn superseded_slots_limit_a_step() {
+        let mut store = store();
+        let mut older = put(&mut store, 0, 0xff, 1);
+        for seq in 2..=3 + SLOTS_PER_SEGMENT {
+            store.supersede(older, seq.into());
+            older = SlotNo(seq);
+            store.install(older, Live::new(BLOCK, 0xff, 0, seq.into()), 0);
+        }
+        assert_eq!(store.flushed_by_pages(1, 9999), 1 + u64::from(SLOTS_PER_SEGMENT));
+        assert_eq!(store.flushed_by_pages(2, 9999), 9999);
     }
 
     #[test]

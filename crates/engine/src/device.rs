@@ -12,6 +12,7 @@ use haversack_model::ArenaNo;
 use crate::error::{EngineError, Result, at};
 use crate::faults::Faults;
 use crate::pool::Formatting;
+use crate::write_cache::WriteCache;
 use crate::{lock, signature};
 
 /// An open cache device, or one extent of it: the part that belongs to one arena. Offsets are from its beginning.
@@ -25,6 +26,7 @@ pub(crate) struct CacheDevice {
     pub faults: Option<Faults>,
     /// A file that was created for the pool.
     pub is_new: bool,
+    write_cache: WriteCache,
 }
 
 fn open_with(path: &Path, flags: i32) -> io::Result<File> {
@@ -104,6 +106,7 @@ impl CacheDevice {
         let mut file = open_alone(path)?;
         lock::exclusively(&file, path)?;
         let capacity_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
+        let write_cache = WriteCache::of(&file);
         Ok(CacheDevice {
             file,
             path: path.to_path_buf(),
@@ -111,6 +114,7 @@ impl CacheDevice {
             capacity_bytes,
             faults,
             is_new: false,
+            write_cache,
         })
     }
 
@@ -146,7 +150,8 @@ impl CacheDevice {
         let file = self.file.try_clone().map_err(at("open", &self.path))?;
         let start_bytes = self.start_bytes + start_bytes;
         let (path, faults) = (self.path.clone(), self.faults.clone());
-        Ok(CacheDevice { file, path, start_bytes, capacity_bytes, faults, is_new: self.is_new })
+        let (is_new, write_cache) = (self.is_new, self.write_cache.clone());
+        Ok(CacheDevice { file, path, start_bytes, capacity_bytes, faults, is_new, write_cache })
     }
 
     /// Reads all of `bytes` from an offset.
@@ -168,6 +173,11 @@ impl CacheDevice {
     /// Makes everything written durable.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Whether what was written is durable without a flush. All access to a block device is past the page cache.
+    pub fn is_durable(&self) -> bool {
+        self.write_cache.is_durable()
     }
 
     /// Returns the current size of a file that has been truncated since it was opened.

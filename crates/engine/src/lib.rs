@@ -55,6 +55,7 @@ mod tls;
 pub mod tls_pump;
 mod turn_times;
 mod turns;
+mod write_cache;
 
 pub use arena::ArenaHandle;
 pub use assembly::MissingDevice;

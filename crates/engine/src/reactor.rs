@@ -115,8 +115,8 @@ pub(crate) struct Reactor {
     pub(crate) budget: Rc<Budget>,
     /// Requests for which the core has no room yet.
     backlog: VecDeque<(DiskHandle, Request)>,
-    /// I/Os that were failed on demand.
-    injected: Vec<Completion>,
+    /// I/Os that have ended without the kernel: failed on demand, or flushes that are not needed.
+    ended: Vec<Completion>,
     answers: Vec<OriginAnswer>,
     events: Vec<EngineEvent>,
     retries: Retries,
@@ -207,7 +207,7 @@ impl Reactor {
             parts: HashMap::new(),
             budget: Budget::new(config.client_bytes),
             backlog: VecDeque::new(),
-            injected: Vec::new(),
+            ended: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
             retries: Retries::default(),
@@ -297,7 +297,7 @@ impl Reactor {
             self.io_completed(completion);
             worked = true;
         }
-        for completion in std::mem::take(&mut self.injected) {
+        for completion in std::mem::take(&mut self.ended) {
             self.io_completed(completion);
             worked = true;
         }

@@ -16,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run run-cluster stop test test-end-to-end test-crates test-simulations test-traces bench fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
+.PHONY: help setup run run-cluster stop test test-end-to-end test-crates test-simulations test-traces bench bench-kernel fuzz hostile crash-long packages packages-test ansible-test libvirt-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -27,7 +27,8 @@ help:
 	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        as root: everything that must pass before a change goes in"
 	@echo "make test-traces TRACES=DIR: known answers on real traces, which are not part of the repository"
-	@echo "make bench       figures beside their goals and beside peers"
+	@echo "make bench       figures beside their goals and beside peers, with a page of pictures: target/bench.html"
+	@echo "make bench-kernel  beside dm-cache, bcache and dm-writecache, in a guest under software emulation"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
 	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
@@ -89,6 +90,10 @@ test-traces: setup
 
 bench: setup
 	cargo run --release -p haversack-bench
+	cargo run --release -p haversack-bench -- engine --page target/bench.html
+
+bench-kernel: setup
+	cargo run --release -p haversack-bench -- kernel
 
 crash-long: setup
 	cargo run --release -p haversack-crash -- --points $(POINTS) --seed $(SEED)

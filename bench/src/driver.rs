@@ -1,10 +1,12 @@
 //! Drives a core with one device and one disk. Every I/O completes at once, in the order of emission.
 
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op, OpenOptions, Piece,
-    PoolConfig, Request, RequestTag, pool,
+    Action, Call, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op, OpenOptions,
+    Piece, PoolConfig, Request, RequestTag, pool,
 };
 use haversack_model::{ArenaId, DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, SectorNo, Uuid};
+
+use std::time::Instant;
 
 use crate::media::SparseMedia;
 
@@ -41,6 +43,8 @@ pub struct Driver<M> {
     completed: u64,
     jobs_done: u64,
     scratch: Vec<Piece>,
+    /// Durations of calls into the core in nanoseconds, if they are recorded.
+    pub calls_ns: Option<Vec<u32>>,
 }
 
 impl<M: Memory> Driver<M> {
@@ -72,6 +76,7 @@ impl<M: Memory> Driver<M> {
             completed: 0,
             jobs_done: 0,
             scratch: Vec::new(),
+            calls_ns: None,
         };
         driver.drain();
         assert_eq!(driver.jobs_done, 1, "the attach job is done");
@@ -89,9 +94,19 @@ impl<M: Memory> Driver<M> {
         }
     }
 
+    /// Calls the core, and records how long that takes.
+    fn call<T>(&mut self, call: impl FnOnce(&mut Call<'_, M>, Micros) -> T) -> T {
+        let mut core = self.core.with(&mut self.memory);
+        let Some(calls_ns) = &mut self.calls_ns else { return call(&mut core, self.now) };
+        let start = Instant::now();
+        let result = call(&mut core, self.now);
+        calls_ns.push(start.elapsed().as_nanos() as u32);
+        result
+    }
+
     /// Submits a request without carrying out its I/Os.
     pub fn submit(&mut self, request: Request) {
-        let taken = self.core.with(&mut self.memory).submit(self.now, request);
+        let taken = self.call(|core, now| core.submit(now, request));
         taken.unwrap_or_else(|rejected| panic!("request {request:?}: {rejected}"));
     }
 
@@ -110,7 +125,7 @@ impl<M: Memory> Driver<M> {
     pub fn pass(&mut self, time: Micros) {
         self.now += time;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
-            self.core.with(&mut self.memory).tick(self.now);
+            self.call(|core, now| core.tick(now));
             self.drain();
         }
     }
@@ -135,13 +150,13 @@ impl<M: Memory> Driver<M> {
                 Action::ReadOrigin { io, .. } | Action::ReadPeer { io, .. } => self.read_done(io),
                 Action::WriteDevice { io, .. } => {
                     self.device_ios += 1;
-                    self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
+                    self.call(|core, now| core.complete(now, io, Ok(())));
                 }
                 Action::FlushDevice { io, .. }
                 | Action::WriteOrigin { io, .. }
                 | Action::ZeroOrigin { io, .. }
                 | Action::FlushOrigin { io, .. } => {
-                    self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
+                    self.call(|core, now| core.complete(now, io, Ok(())));
                 }
             }
         }
@@ -156,7 +171,7 @@ impl<M: Memory> Driver<M> {
                 frame[piece.at..piece.at + piece.len].fill(0);
             }
         }
-        self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
+        self.call(|core, now| core.complete(now, io, Ok(())));
     }
 
     /// Requests completed so far.

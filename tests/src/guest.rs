@@ -44,6 +44,16 @@ pub enum Attachment {
         /// How long requests wait for a server that is gone, in seconds.
         reconnect_s: u32,
     },
+    /// A file of the host, accessed past its page cache.
+    File(PathBuf),
+}
+
+impl Attachment {
+    /// The socket or file.
+    pub fn path(&self) -> &Path {
+        let (Self::VhostUser(path) | Self::Nbd { socket: path, .. } | Self::File(path)) = self;
+        path
+    }
 }
 
 /// A running guest.
@@ -81,6 +91,14 @@ impl Guest {
         Self::boot_with(place, name, disks, &[])
     }
 
+    /// Boots a guest whose `kernel` and `initramfs` are in another directory than that of `scripts/guest-image`.
+    ///
+    /// # Errors
+    /// As [`Guest::boot`].
+    pub fn boot_image(place: &Place, name: &str, disks: &[Attachment], image: &Path) -> Result<Self> {
+        Self::boot_from(place, name, image, disks, &[])
+    }
+
     /// Boots a guest in which QEMU's guest agent runs. Returns the agent's socket, too.
     ///
     /// # Errors
@@ -96,9 +114,19 @@ impl Guest {
     }
 
     fn boot_with(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
+        Self::boot_from(place, name, image()?, disks, more)
+    }
+
+    fn boot_from(
+        place: &Place,
+        name: &str,
+        image: &Path,
+        disks: &[Attachment],
+        more: &[&str],
+    ) -> Result<Self> {
         let (mut boots, mut faults) = (0, 0);
         loop {
-            let qemu = Qemu::start(place, name, disks, more)?;
+            let qemu = Qemu::start(place, name, image, disks, more)?;
             let mut guest = Self { consoles: vec![qemu.console.clone()], qemu };
             let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
             let has_no_timer = |guest: &Self| text(&guest.qemu.console).contains(TIMER_FAULT);
@@ -233,12 +261,11 @@ impl Qemu {
     /// # Errors
     /// If it does not start.
     pub fn expect(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
-        Self::start(place, name, disks, &[&["-incoming", "defer"], more].concat())
+        Self::start(place, name, image()?, disks, &[&["-incoming", "defer"], more].concat())
     }
 
     /// Starts QEMU and connects to its guest's port.
-    fn start(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
-        let image = image()?;
+    fn start(place: &Place, name: &str, image: &Path, disks: &[Attachment], more: &[&str]) -> Result<Self> {
         let console = place.path(format!("{name}-console.log"));
         let socket = place.path(format!("{name}.sock"));
         let mut command = tools::tool("qemu-system-x86_64")?;
@@ -360,13 +387,24 @@ fn attach(qemu: &mut Command, number: usize, disk: &Attachment) -> Result<()> {
                 "driver": "nbd", "node-name": format!("disk{number}"), "export": export, "discard": "unmap",
                 "server": { "type": "unix", "path": socket }, "reconnect-delay": reconnect_s,
             });
-            qemu.args(["-blockdev", &node.to_string()]);
-            let device =
-                format!("virtio-blk-pci,drive=disk{number},num-queues=2,werror=report,rerror=report");
-            qemu.args(["-device", &device]);
+            node_as_disk(qemu, number, &node);
+        }
+        Attachment::File(path) => {
+            let node = serde_json::json!({
+                "driver": "file", "node-name": format!("disk{number}"), "filename": path,
+                "cache": { "direct": true }, "aio": "io_uring",
+            });
+            node_as_disk(qemu, number, &node);
         }
     }
     Ok(())
+}
+
+/// A block node of QEMU's as a virtio disk.
+fn node_as_disk(qemu: &mut Command, number: usize, node: &serde_json::Value) {
+    qemu.args(["-blockdev", &node.to_string()]);
+    let device = format!("virtio-blk-pci,drive=disk{number},num-queues=2,werror=report,rerror=report");
+    qemu.args(["-device", &device]);
 }
 
 /// The option that makes QEMU's socket reconnect quickly: in seconds before version 9.2, in milliseconds since.

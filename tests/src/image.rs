@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use haversack_guest::measure;
 use haversack_guest::pattern::{self, SECTOR_BYTES};
 
 use crate::{Error, MIB, Place, Result};
@@ -36,6 +37,24 @@ pub fn pattern(place: &Place, name: &str, disk: &str, mebibytes: u64) -> Result<
         pattern::fill(&mut bytes, pattern::key_of(disk), piece * (PIECE_BYTES / SECTOR_BYTES) as u64, 1);
         file.write_all(&bytes).map_err(Error::io(what.clone()))?;
     }
+    Ok(path)
+}
+
+/// Makes an image whose blocks are numbered as the guest's `measure` expects them, after `skipped_bytes` of zeroes.
+///
+/// # Errors
+/// The operating system's.
+pub fn numbered(place: &Place, name: &str, mebibytes: u64, skipped_bytes: u64) -> Result<PathBuf> {
+    let path = place.path(name);
+    let what = path.display().to_string();
+    let mut file = File::create(&path).map_err(Error::io(what.clone()))?;
+    file.seek(SeekFrom::Start(skipped_bytes)).map_err(Error::io(what.clone()))?;
+    let mut bytes = vec![0x5a; PIECE_BYTES];
+    for piece in 0..mebibytes * MIB / PIECE_BYTES as u64 {
+        measure::mark(&mut bytes, piece * (PIECE_BYTES / measure::BLOCK_BYTES) as u64);
+        file.write_all(&bytes).map_err(Error::io(what.clone()))?;
+    }
+    file.sync_all().map_err(Error::io(what))?;
     Ok(path)
 }
 

@@ -29,6 +29,7 @@ pub struct Place {
     passed: bool,
     path: PathBuf,
     start: Instant,
+    is_quiet: bool,
 }
 
 /// The turn of a test that runs, and how many it takes.
@@ -90,7 +91,7 @@ impl Place {
     pub fn scratch() -> Result<Self> {
         let directory = TempDir::with_prefix(PREFIX).map_err(Error::io("a temporary directory"))?;
         let path = directory.path().to_owned();
-        Ok(Self { directory: Some(directory), passed: true, path, start: Instant::now() })
+        Ok(Self { directory: Some(directory), passed: true, path, start: Instant::now(), is_quiet: false })
     }
 
     fn new(name: &str) -> Result<Self> {
@@ -108,7 +109,7 @@ impl Place {
         let own = self.path("").file_name().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();
         let path = self.path(format!("{own}-{name}"));
         std::fs::create_dir(&path).map_err(Error::io(path.display().to_string()))?;
-        Ok(Self { path, directory: None, passed: true, start: self.start })
+        Ok(Self { path, directory: None, passed: true, start: self.start, is_quiet: self.is_quiet })
     }
 
     /// The path of something in the directory.
@@ -116,8 +117,18 @@ impl Place {
         self.path.join(name)
     }
 
+    /// The place of a program whose output is only its own: [`Place::say`] prints nothing.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.is_quiet = true;
+        self
+    }
+
     /// Prints what the test does, with the time since it started.
     pub fn say(&self, what: &str) {
+        if self.is_quiet {
+            return;
+        }
         println!("{:7.2} s  {what}", self.start.elapsed().as_secs_f64());
     }
 

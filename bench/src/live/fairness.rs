@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use haversack_nbd::{Command, CommandFlags, Request};
 
-use super::load::{self, Client, Kind, Load, REQUEST_BYTES, Round};
+use super::load::{self, BLOCK_BYTES, Client, Kind, Load, Round};
 use super::nbd_client::{NbdClient, negotiate};
 use super::place::Place;
 use super::process::Process;
@@ -106,8 +106,8 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
     let mut server = engine.start()?;
     let socket = engine.nbd_socket();
     let mut quiet = server.patiently(|| NbdClient::connect(&socket, "disk"))?;
-    fill(&mut quiet)?;
-    let raw = RawClient::open(&place.image("fairness-raw", BLOCKS)?)?;
+    fill(&mut quiet, BLOCKS)?;
+    let raw = RawClient::open(&place.image("fairness-raw", BLOCKS)?, true)?;
     let raw_hostile = place.image("fairness-raw-hostile", BLOCKS)?;
     std::thread::sleep(SETTLING);
     let mut scene = Scene { options, quiet, socket, server, raw, raw_hostile, rng: Random::new(7) };
@@ -218,7 +218,7 @@ fn rest(server: &mut Process) -> io::Result<()> {
 }
 
 fn quiet_round(options: &Options, quiet: &mut dyn Client, rng: &mut Random) -> io::Result<Round> {
-    load::run(quiet, Load { kind: Kind::Read, depth: 1, blocks: BLOCKS, burst: None }, options.round, rng)
+    load::run(quiet, Load::random(Kind::Read, 1, BLOCKS), options.round, rng)
 }
 
 /// Measures while hostile clients are at work.
@@ -267,7 +267,7 @@ fn attack(socket: &Path, hostile: &Hostile, number: usize, stop: &AtomicBool) ->
             let _ = replies.shutdown(Shutdown::Both);
         });
         let payload = vec![1; if hostile.command == Command::Write { hostile.length as usize } else { 0 }];
-        let places = BLOCKS * REQUEST_BYTES as u64 / u64::from(hostile.length);
+        let places = BLOCKS * BLOCK_BYTES as u64 / u64::from(hostile.length);
         let mut rng = Random::new(number as u64);
         while !stop.load(Ordering::Relaxed) {
             let offset = rng.below(places) * u64::from(hostile.length);

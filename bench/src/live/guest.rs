@@ -1,5 +1,5 @@
 //! A guest with one virtio-blk queue on a vhost-user socket: what QEMU tells the back end, and a driver of the split
-//! virtqueue with event index, as Linux has it.
+//! virtqueue, with event index if the back end has it, as Linux has it.
 //!
 //! Request `n` has the descriptors `3n` (header), `3n + 1` (data) and `3n + 2` (status).
 
@@ -15,7 +15,7 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures a
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::load::{Client, Kind, MOST_DEPTH, PATIENCE, REQUEST_BYTES, check_block};
+use super::load::{BLOCK_BYTES, Client, Kind, MOST_BLOCKS, MOST_DEPTH, PATIENCE, Request, check_block};
 use super::shared::Shared;
 
 const QUEUE_SIZE: u16 = 128;
@@ -25,13 +25,18 @@ const USED: usize = 0x2000;
 const HEADERS: usize = 0x3000;
 const STATUSES: usize = 0x4000;
 const BUFFERS: usize = 0x10000;
-const RAM_BYTES: usize = BUFFERS + MOST_DEPTH * REQUEST_BYTES;
+const BUFFER_BYTES: usize = MOST_BLOCKS * BLOCK_BYTES;
+const RAM_BYTES: usize = (BUFFERS + MOST_DEPTH * BUFFER_BYTES).next_multiple_of(LARGE_PAGE_BYTES);
+/// SPDK takes only memory of whole large pages.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
 const HEADER_BYTES: usize = 16;
 const EVENT_OF_DRIVER: usize = AVAILABLE + 4 + 2 * QUEUE_SIZE as usize;
 const EVENT_OF_DEVICE: usize = USED + 4 + 8 * QUEUE_SIZE as usize;
 
 const NEXT: u16 = 1;
 const DEVICE_WRITES: u16 = 2;
+/// Flag of either ring when there is no event index: do not interrupt, or do not kick.
+const DO_NOT_NOTIFY: u16 = 1;
 /// Flushes, and a write cache that can be switched. Without them every write would have to be durable at once.
 const FLUSH: u64 = 1 << 9;
 const CONFIG_WCE: u64 = 1 << 11;
@@ -49,10 +54,17 @@ pub enum Waiting {
     Polling,
 }
 
+/// A connection to a back end.
+struct Connection {
+    _frontend: Frontend,
+    _inflight: Option<File>,
+    /// Whether both sides say with event indexes when they are to be notified, rather than with flags.
+    event_index: bool,
+}
+
 /// A guest.
 pub struct Guest {
-    /// Its connection, and the in-flight region.
-    _frontend: (Frontend, Option<File>),
+    connection: Connection,
     ram: Shared,
     kick: EventFd,
     call: EventFd,
@@ -60,7 +72,8 @@ pub struct Guest {
     available: u16,
     kicked: u16,
     used: u16,
-    requests: [(Kind, u64); MOST_DEPTH],
+    requests: [Request; MOST_DEPTH],
+    checks: bool,
 }
 
 fn lay_out(ram: &Shared) {
@@ -76,18 +89,13 @@ fn lay_out(ram: &Shared) {
     for number in 0..MOST_DEPTH {
         let head = 3 * number;
         put(head, HEADERS + number * HEADER_BYTES, HEADER_BYTES, NEXT, head as u16 + 1);
-        put(head + 1, BUFFERS + number * REQUEST_BYTES, REQUEST_BYTES, NEXT, head as u16 + 2);
+        put(head + 1, BUFFERS + number * BUFFER_BYTES, BLOCK_BYTES, NEXT, head as u16 + 2);
         put(head + 2, STATUSES + number, 1, DEVICE_WRITES, 0);
     }
 }
 
 /// Sends the back end what QEMU sends it. Guest addresses are those of this process.
-fn introduce(
-    path: &Path,
-    ram: &Shared,
-    kick: &EventFd,
-    call: &EventFd,
-) -> Result<(Frontend, Option<File>), vhost::Error> {
+fn introduce(path: &Path, ram: &Shared, kick: &EventFd, call: &EventFd) -> Result<Connection, vhost::Error> {
     let mut frontend = Frontend::connect(path, 1)?;
     let features = frontend.get_features()? & FEATURES;
     let wanted = P::MQ | P::REPLY_ACK | P::CONFIG | P::INFLIGHT_SHMFD;
@@ -128,20 +136,22 @@ fn introduce(
     frontend.set_vring_call(0, call)?;
     frontend.set_vring_kick(0, kick)?;
     frontend.set_vring_enable(0, true)?;
-    Ok((frontend, inflight))
+    let event_index = features & EVENT_INDEX != 0;
+    Ok(Connection { _frontend: frontend, _inflight: inflight, event_index })
 }
 
 impl Guest {
-    /// Boots: connects to the back end and starts the queue.
-    pub fn boot(path: &Path, waiting: Waiting) -> io::Result<Guest> {
+    /// Boots: connects to the back end and starts the queue. `checks` says whether blocks that are read must have their
+    /// numbers in them.
+    pub fn boot(path: &Path, waiting: Waiting, checks: bool) -> io::Result<Guest> {
         let ram = Shared::new(RAM_BYTES)?;
         lay_out(&ram);
         let (kick, call) = (EventFd::new(EFD_NONBLOCK)?, EventFd::new(EFD_NONBLOCK)?);
-        let frontend = introduce(path, &ram, &kick, &call)
+        let connection = introduce(path, &ram, &kick, &call)
             .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?;
-        let requests = [(Kind::Read, 0); MOST_DEPTH];
+        let requests = [Request::FLUSH; MOST_DEPTH];
         let mut guest = Guest {
-            _frontend: frontend,
+            connection,
             ram,
             kick,
             call,
@@ -150,6 +160,7 @@ impl Guest {
             kicked: 0,
             used: 0,
             requests,
+            checks,
         };
         guest.expect_interrupt(false);
         Ok(guest)
@@ -157,9 +168,24 @@ impl Guest {
 
     /// Asks for an interrupt at the next completion, or for none.
     fn expect_interrupt(&mut self, expected: bool) {
-        let event = if expected { self.used } else { self.used.wrapping_sub(1) };
-        self.ram.u16(EVENT_OF_DRIVER).store(event, Ordering::Relaxed);
+        if self.connection.event_index {
+            let event = if expected { self.used } else { self.used.wrapping_sub(1) };
+            self.ram.u16(EVENT_OF_DRIVER).store(event, Ordering::Relaxed);
+        } else {
+            let flags = if expected { 0 } else { DO_NOT_NOTIFY };
+            self.ram.u16(AVAILABLE).store(flags, Ordering::Relaxed);
+        }
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether the back end wants to be kicked for the requests since the last kick.
+    fn is_kick_wanted(&self) -> bool {
+        if !self.connection.event_index {
+            return self.ram.u16(USED).load(Ordering::Relaxed) & DO_NOT_NOTIFY == 0;
+        }
+        let event = self.ram.u16(EVENT_OF_DEVICE).load(Ordering::Relaxed);
+        let since = self.available.wrapping_sub(event).wrapping_sub(1);
+        since < self.available.wrapping_sub(self.kicked)
     }
 
     /// Makes what was started known to the back end.
@@ -169,11 +195,15 @@ impl Guest {
         }
         self.ram.u16(AVAILABLE + 2).store(self.available, Ordering::Release);
         fence(Ordering::SeqCst);
-        let event = self.ram.u16(EVENT_OF_DEVICE).load(Ordering::Relaxed);
-        let since = self.available.wrapping_sub(event).wrapping_sub(1);
-        let wanted = since < self.available.wrapping_sub(self.kicked);
+        let wanted = self.is_kick_wanted();
         self.kicked = self.available;
         if wanted { self.kick.write(1) } else { Ok(()) }
+    }
+
+    /// Makes what was started known, and takes what is done without waiting for it.
+    pub fn poll(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
+        self.publish()?;
+        self.collect(done)
     }
 
     fn has_news(&self) -> bool {
@@ -223,10 +253,11 @@ impl Guest {
             if status != [0] {
                 return Err(io::Error::other(format!("the device answers {}", status[0])));
             }
-            if let (Kind::Read, block) = self.requests[number] {
+            let request = self.requests[number];
+            if self.checks && request.kind == Kind::Read {
                 let mut first = [0; 8];
-                self.ram.read(BUFFERS + number * REQUEST_BYTES, &mut first);
-                check_block(block, &first)?;
+                self.ram.read(BUFFERS + number * BUFFER_BYTES, &mut first);
+                check_block(request.block, &first)?;
             }
             done.push(number);
         }
@@ -235,18 +266,30 @@ impl Guest {
 }
 
 impl Client for Guest {
-    fn start(&mut self, number: usize, kind: Kind, block: u64) -> io::Result<()> {
-        let data_flags = if kind == Kind::Read { NEXT | DEVICE_WRITES } else { NEXT };
+    fn start(&mut self, number: usize, request: Request) -> io::Result<()> {
         let mut header = [0; HEADER_BYTES];
-        header[0] = u8::from(kind == Kind::Write);
-        header[8..].copy_from_slice(&(block * (REQUEST_BYTES as u64 / 512)).to_le_bytes());
+        header[0] = match request.kind {
+            Kind::Read => 0,
+            Kind::Write => 1,
+            Kind::Flush => 4,
+        };
+        header[8..].copy_from_slice(&(request.offset() / 512).to_le_bytes());
         self.ram.write(HEADERS + number * HEADER_BYTES, &header);
         self.ram.write(STATUSES + number, &[0xff]);
-        self.ram.write(DESCRIPTORS + (3 * number + 1) * 16 + 12, &data_flags.to_le_bytes());
-        if kind == Kind::Write {
-            self.ram.write(BUFFERS + number * REQUEST_BYTES, &block.to_le_bytes());
+        let [head, data] = [3 * number, 3 * number + 1].map(|index| DESCRIPTORS + index * 16);
+        let has_data = request.kind != Kind::Flush;
+        let second = 3 * number as u16 + if has_data { 1 } else { 2 };
+        self.ram.write(head + 14, &second.to_le_bytes());
+        let data_flags = if request.kind == Kind::Read { NEXT | DEVICE_WRITES } else { NEXT };
+        self.ram.write(data + 8, &(request.bytes() as u32).to_le_bytes());
+        self.ram.write(data + 12, &data_flags.to_le_bytes());
+        if request.kind == Kind::Write {
+            for at in 0..request.blocks {
+                let block = request.block + at as u64;
+                self.ram.write(BUFFERS + number * BUFFER_BYTES + at * BLOCK_BYTES, &block.to_le_bytes());
+            }
         }
-        self.requests[number] = (kind, block);
+        self.requests[number] = request;
         let slot = usize::from(self.available % QUEUE_SIZE);
         self.ram.write(AVAILABLE + 4 + slot * 2, &(3 * number as u16).to_le_bytes());
         self.available = self.available.wrapping_add(1);

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::contest::Spread;
 use super::guest::{Guest, Waiting};
-use super::load::REQUEST_BYTES;
+use super::load::BLOCK_BYTES;
 use super::nbd_client::NbdClient;
 use super::place::Place;
 use super::process::Process;
-use super::serve::Service;
+use super::serve::{Caching, Service};
 use super::{CACHE_BYTES, Options, SETTLING};
 use crate::output::say;
 use crate::table::{self, row};
@@ -37,12 +37,15 @@ struct Idle {
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let place = Place::new(&std::env::temp_dir())?;
     let service = Service {
+        cache: place.path("cache"),
         directory: place.path(""),
         image: place.image("image", DISK_BLOCKS)?,
-        disk_bytes: DISK_BLOCKS * REQUEST_BYTES as u64,
+        disk_bytes: DISK_BLOCKS * BLOCK_BYTES as u64,
         disks: DISKS,
         cache_bytes: CACHE_BYTES,
         poll_us: options.poll_us,
+        caching: Caching::WriteBack,
+        arenas: 1,
     };
     let (name, staging, mut server) = match &options.haversackd {
         Some(program) => ("haversackd", daemon_staging(), daemon(program, &service)?),
@@ -56,7 +59,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut clients = Vec::new();
     for disk in 0..DISKS {
         let socket = service.vhost_user_socket(disk);
-        guests.push(server.patiently(|| Guest::boot(&socket, Waiting::Interrupt))?);
+        guests.push(server.patiently(|| Guest::boot(&socket, Waiting::Interrupt, true))?);
         let export = if disk == 0 { "disk".to_string() } else { format!("disk{disk}") };
         clients.push(server.patiently(|| NbdClient::connect(&service.nbd_socket(), &export))?);
     }

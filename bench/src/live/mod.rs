@@ -2,19 +2,25 @@
 //! filter and qemu-storage-daemon, in one run on the same machine and the same device.
 
 mod contest;
+mod crowd;
 mod fairness;
 mod guest;
 mod idle;
 pub mod load;
 mod nbd;
 pub mod nbd_client;
+mod page;
 mod peers;
 mod place;
 mod process;
+mod processors;
 mod raw;
 mod serve;
 mod shared;
+mod spdk;
+mod system_calls;
 mod vhost_user;
+mod zram;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -23,7 +29,7 @@ use std::time::Duration;
 use contest::{Contender, Outcome};
 use load::Client;
 pub use place::Place;
-use serve::{Figures, Service};
+use serve::{Caching, Figures, Service};
 
 use crate::output::say;
 
@@ -51,6 +57,16 @@ pub struct Options {
     pub other: Option<PathBuf>,
     /// How long the engine looks for work before it sleeps.
     pub poll_us: u32,
+    /// Only the groups of loads on vhost-user-blk with this in their titles.
+    pub group: Option<String>,
+    /// Of these groups, only the loads with this in their names.
+    pub load: Option<String>,
+    /// Where to write a page with pictures of NBD and vhost-user-blk.
+    pub page: Option<PathBuf>,
+    /// Whether the caches of vhost-user-blk are on block devices in memory.
+    pub zram: bool,
+    /// SPDK's target, if it is not on the search path.
+    pub spdk: Option<PathBuf>,
 }
 
 impl Options {
@@ -64,6 +80,11 @@ impl Options {
             haversackd: None,
             other: None,
             poll_us: haversack_engine::PoolSettings::new("", Vec::new()).poll_us,
+            group: None,
+            load: None,
+            page: None,
+            zram: false,
+            spdk: None,
         }
     }
 }
@@ -76,22 +97,36 @@ pub fn serve(words: &[String]) -> Result<(), Box<dyn Error>> {
 /// Measures and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let wants = |part: &str| options.what == part || options.what == "all";
+    let mut outcomes = Vec::new();
     for directory in &options.places {
         let place = Place::new(directory)?;
         if wants("nbd") {
-            nbd::run(options, directory, &place)?;
+            outcomes.push(nbd::run(options, directory, &place)?);
         }
         if wants("fairness") {
             fairness::run(options, directory, &place)?;
         }
         if wants("vhost-user") {
-            vhost_user::run(options, directory, &place)?;
+            say_what_is_skipped(options);
+            outcomes.extend(vhost_user::run(options, directory, &place)?);
         }
+    }
+    if let Some(file) = &options.page {
+        page::of(&outcomes).write(file)?;
     }
     if wants("idle") {
         idle::run(options)?;
     }
     Ok(())
+}
+
+fn say_what_is_skipped(options: &Options) {
+    if spdk::find(options.spdk.as_deref()).is_none() {
+        eprintln!("skipped: SPDK with OCF (no spdk_tgt or vhost on the search path; see --spdk)");
+    }
+    if !system_calls::is_available() {
+        eprintln!("skipped: system calls (no strace: install the Debian package 'strace')");
+    }
 }
 
 /// The engine with some disks on an image, with a directory of its own.
@@ -105,18 +140,21 @@ fn service(
     let directory = place.path(name);
     std::fs::create_dir_all(&directory)?;
     Ok(Service {
+        cache: directory.join("cache"),
         directory,
         image: image.to_path_buf(),
-        disk_bytes: BLOCKS * load::REQUEST_BYTES as u64,
+        disk_bytes: BLOCKS * load::BLOCK_BYTES as u64,
         disks,
         cache_bytes: CACHE_BYTES,
         poll_us: options.poll_us,
+        caching: Caching::WriteBack,
+        arenas: 1,
     })
 }
 
 /// Reads every block once, so that all of them are cached.
-fn fill(client: &mut dyn Client) -> std::io::Result<()> {
-    load::pass(client, load::Kind::Read, 0..BLOCKS)
+fn fill(client: &mut dyn Client, blocks: u64) -> std::io::Result<()> {
+    load::pass(client, load::Kind::Read, 0..blocks)
 }
 
 /// The engine's figures, asked of the process that the contender has.
@@ -130,6 +168,6 @@ fn report(options: &Options, outcome: &Outcome, before: Figures, after: Figures)
     }
     outcome.print();
     let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
-    let from_flash = (after.device_bytes - before.device_bytes) / load::REQUEST_BYTES as u64;
+    let from_flash = (after.device_bytes - before.device_bytes) / load::BLOCK_BYTES as u64;
     say!("  the engine: {hits} hits, {misses} misses, {from_flash} blocks from the cache device\n");
 }

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use super::contest::{self, Contender};
-use super::load::MOST_DEPTH;
+use super::contest::{self, Contender, Event, Outcome};
+use super::load::{Kind, Load, MOST_DEPTH};
 use super::nbd_client::NbdClient;
 use super::place::Place;
 use super::process::Process;
@@ -16,12 +16,12 @@ fn contender(name: &'static str, mut server: Process, socket: &Path, forgets: bo
     let mut client = server
         .patiently(|| NbdClient::connect(socket, "disk"))
         .map_err(|e| io::Error::other(format!("{name}: {e}")))?;
-    fill(&mut client).map_err(|e| io::Error::other(format!("filling {name}: {e}")))?;
-    Ok(Contender { name, client: Box::new(client), server: Some(server), forgets })
+    fill(&mut client, BLOCKS).map_err(|e| io::Error::other(format!("filling {name}: {e}")))?;
+    Ok(Contender { forgets, ..Contender::new(name, Box::new(client), Some(server)) })
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
+pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<Outcome, Box<dyn Error>> {
     let image = place.image("image", BLOCKS)?;
     let engine = service(options, place, "engine", &image, 1)?;
     let sockets = ["nbdkit", "nbdkit-cold", "storage-daemon"].map(|name| place.path(name));
@@ -46,14 +46,10 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
             &sockets[2],
             false,
         )?,
-        Contender {
-            name: "the device itself, io_uring",
-            client: Box::new(RawClient::open(&image)?),
-            server: None,
-            forgets: false,
-        },
+        Contender::new("the device itself, io_uring", Box::new(RawClient::open(&image, true)?), None),
     ];
     if let Some(program) = &options.other {
+        let image = place.image("other-image", BLOCKS)?;
         let other = service(options, place, "other", &image, 1)?;
         contenders.push(contender(
             "haversack, the other build",
@@ -63,10 +59,11 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
         )?);
     }
     std::thread::sleep(SETTLING);
-    let events = [contest::reads("read QD1", 1, BLOCKS), contest::reads("read QD32", MOST_DEPTH, BLOCKS)];
+    let reads = |depth| Load::random(Kind::Read, depth, BLOCKS);
+    let events = [Event::new("read QD1", reads(1)), Event::new("read QD32", reads(MOST_DEPTH))];
     let before = figures(&mut contenders[0])?;
     let title = format!("NBD on {}", directory.display());
     let outcome = contest::hold(&title, &mut contenders, &events, options.round)?;
     report(options, &outcome, before, figures(&mut contenders[0])?);
-    Ok(())
+    Ok(outcome)
 }

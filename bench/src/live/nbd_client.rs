@@ -8,7 +8,7 @@ use haversack_nbd::{
     ClientNegotiation, ClientSession, ClientStep, Command, CommandFlags, Connected, Event, TlsPolicy,
 };
 
-use super::load::{Client, Kind, MOST_DEPTH, PATIENCE, REQUEST_BYTES, check_block};
+use super::load::{BLOCK_BYTES, Client, Kind, MOST_DEPTH, PATIENCE, Request, check_block};
 
 const INPUT_BYTES: usize = 256 << 10;
 
@@ -20,8 +20,8 @@ pub struct NbdClient {
     input: Vec<u8>,
     /// Bytes of the input that are not understood yet.
     left: usize,
-    /// The load's number and the block, by the session's slot.
-    requests: [(usize, u64); MOST_DEPTH],
+    /// The load's number and the request, by the session's slot.
+    requests: [(usize, Request); MOST_DEPTH],
 }
 
 /// Negotiates, up to the first request.
@@ -54,15 +54,13 @@ impl NbdClient {
             output: Vec::new(),
             input: vec![0; INPUT_BYTES],
             left: 0,
-            requests: [(0, 0); MOST_DEPTH],
+            requests: [(0, Request::FLUSH); MOST_DEPTH],
         })
     }
 
     /// Flushes. No other request may be in flight.
     pub fn flush(&mut self) -> io::Result<()> {
-        let started = self.session.start(Command::Flush, CommandFlags::NONE, 0, 0);
-        let (_, head) = started.map_err(io::Error::other)?;
-        self.output.extend_from_slice(&head);
+        self.start(0, Request::FLUSH)?;
         self.wait(&mut Vec::new())
     }
 
@@ -72,13 +70,14 @@ impl NbdClient {
             match event {
                 Event::Data { cookie, offset, length } => {
                     let here = input.len().min(length as usize);
-                    let starts = offset.is_multiple_of(REQUEST_BYTES as u64);
+                    let request = self.requests[cookie.slot()].1;
+                    let starts = offset == request.offset();
                     if here < 8 && starts {
                         // The block's number is not all here yet.
                         break;
                     }
                     if starts {
-                        check_block(self.requests[cookie.slot()].1, &input[..here])?;
+                        check_block(request.block, &input[..here])?;
                     }
                     input = &input[here..];
                     self.session.data_taken(here as u32);
@@ -104,19 +103,22 @@ impl NbdClient {
 }
 
 impl Client for NbdClient {
-    fn start(&mut self, number: usize, kind: Kind, block: u64) -> io::Result<()> {
-        let command = match kind {
+    fn start(&mut self, number: usize, request: Request) -> io::Result<()> {
+        let command = match request.kind {
             Kind::Read => Command::Read,
             Kind::Write => Command::Write,
+            Kind::Flush => Command::Flush,
         };
-        let offset = block * REQUEST_BYTES as u64;
-        let started = self.session.start(command, CommandFlags::NONE, offset, REQUEST_BYTES as u32);
+        let (offset, bytes) = (request.offset(), request.bytes() as u32);
+        let started = self.session.start(command, CommandFlags::NONE, offset, bytes);
         let (cookie, head) = started.map_err(io::Error::other)?;
-        self.requests[cookie.slot()] = (number, block);
+        self.requests[cookie.slot()] = (number, request);
         self.output.extend_from_slice(&head);
-        if kind == Kind::Write {
-            self.output.extend_from_slice(&block.to_le_bytes());
-            self.output.resize(self.output.len() + REQUEST_BYTES - 8, 0);
+        if request.kind == Kind::Write {
+            for block in request.block..request.block + request.blocks as u64 {
+                self.output.extend_from_slice(&block.to_le_bytes());
+                self.output.resize(self.output.len() + BLOCK_BYTES - 8, 0);
+            }
         }
         Ok(())
     }

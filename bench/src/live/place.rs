@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::load::{REQUEST_BYTES, fill_block};
+use super::load::{BLOCK_BYTES, fill_block};
 
 /// The longest path of a Unix socket.
 const SOCKET_PATH_BYTES: usize = 100;
@@ -41,13 +41,13 @@ impl Place {
         let path = self.path(name);
         let mut file = File::create(&path)?;
         let mut bytes = vec![0; 1 << 20];
-        let at_a_time = (bytes.len() / REQUEST_BYTES) as u64;
+        let at_a_time = (bytes.len() / BLOCK_BYTES) as u64;
         for first in (0..blocks).step_by(at_a_time as usize) {
-            for (at, block) in bytes.chunks_mut(REQUEST_BYTES).enumerate() {
+            for (at, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
                 fill_block(first + at as u64, block);
             }
             let count = at_a_time.min(blocks - first) as usize;
-            file.write_all(&bytes[..count * REQUEST_BYTES])?;
+            file.write_all(&bytes[..count * BLOCK_BYTES])?;
         }
         file.sync_all()?;
         Ok(path)

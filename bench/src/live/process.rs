@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// How long a server may take to open its socket.
 const START: Duration = Duration::from_secs(60);
 
@@ -51,6 +53,25 @@ impl Process {
             io::Error::other(format!("cannot start {program}: {error} (Debian package '{package}')"))
         })?;
         Ok(Process { child })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops it where it is.
+    pub fn pause(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// The process, for its input and output.
@@ -115,6 +136,7 @@ impl Process {
 impl Drop for Process {
     /// Closes the input, which makes the engine clean up and end; other servers are killed after a while.
     fn drop(&mut self) {
+        let _ = self.go_on();
         drop(self.child.stdin.take());
         let begin = Instant::now();
         while begin.elapsed() < END && matches!(self.child.try_wait(), Ok(None)) {

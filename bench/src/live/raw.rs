@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use io_uring::types::Fd;
+use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode};
 
-use super::load::{Client, Kind, MOST_DEPTH, REQUEST_BYTES, check_block};
+use super::load::{BLOCK_BYTES, Client, Kind, MOST_BLOCKS, MOST_DEPTH, Request, check_block};
 use super::shared::Shared;
 use haversack_model::random::Random;
 
@@ -19,17 +19,21 @@ pub struct RawClient {
     ring: IoUring,
     file: File,
     buffers: Shared,
-    blocks: [(Kind, u64); MOST_DEPTH],
+    requests: [Request; MOST_DEPTH],
+    checks: bool,
 }
 
+const BUFFER_BYTES: usize = MOST_BLOCKS * BLOCK_BYTES;
+
 impl RawClient {
-    /// Opens a file.
-    pub fn open(path: &Path) -> io::Result<RawClient> {
+    /// Opens a file. `checks` says whether blocks that are read must have their numbers in them.
+    pub fn open(path: &Path, checks: bool) -> io::Result<RawClient> {
         Ok(RawClient {
             ring: IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(MOST_DEPTH as u32)?,
             file: open(path)?,
-            buffers: Shared::new(MOST_DEPTH * REQUEST_BYTES)?,
-            blocks: [(Kind::Read, 0); MOST_DEPTH],
+            buffers: Shared::new(MOST_DEPTH * BUFFER_BYTES)?,
+            requests: [Request::FLUSH; MOST_DEPTH],
+            checks,
         })
     }
 }
@@ -51,23 +55,27 @@ pub fn attack(path: &Path, kind: Kind, bytes: usize, rng: &mut Random, stop: &At
         match kind {
             Kind::Read => file.read_exact_at(memory, offset)?,
             Kind::Write => file.write_all_at(memory, offset)?,
+            Kind::Flush => file.sync_data()?,
         }
     }
     Ok(())
 }
 
 impl Client for RawClient {
-    fn start(&mut self, number: usize, kind: Kind, block: u64) -> io::Result<()> {
-        let (fd, bytes, at) = (Fd(self.file.as_raw_fd()), REQUEST_BYTES as u32, number * REQUEST_BYTES);
-        let offset = block * REQUEST_BYTES as u64;
-        let buffer = self.buffers.address(at, REQUEST_BYTES);
-        self.blocks[number] = (kind, block);
-        let entry = match kind {
-            Kind::Read => opcode::Read::new(fd, buffer, bytes).offset(offset).build(),
+    fn start(&mut self, number: usize, request: Request) -> io::Result<()> {
+        let (fd, at, bytes) = (Fd(self.file.as_raw_fd()), number * BUFFER_BYTES, request.bytes() as u32);
+        let buffer = self.buffers.address(at, BUFFER_BYTES);
+        self.requests[number] = request;
+        let entry = match request.kind {
+            Kind::Read => opcode::Read::new(fd, buffer, bytes).offset(request.offset()).build(),
             Kind::Write => {
-                self.buffers.write(at, &block.to_le_bytes());
-                opcode::Write::new(fd, buffer, bytes).offset(offset).build()
+                for block in 0..request.blocks {
+                    self.buffers
+                        .write(at + block * BLOCK_BYTES, &(request.block + block as u64).to_le_bytes());
+                }
+                opcode::Write::new(fd, buffer, bytes).offset(request.offset()).build()
             }
+            Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
         // SAFETY: the buffer is mapped as long as the client lives, and used by this request alone until it is done.
         unsafe { self.ring.submission().push(&entry.user_data(number as u64)) }.map_err(io::Error::other)
@@ -77,13 +85,14 @@ impl Client for RawClient {
         self.ring.submit_and_wait(1)?;
         for completion in self.ring.completion() {
             let number = completion.user_data() as usize;
-            if completion.result() != REQUEST_BYTES as i32 {
+            let request = self.requests[number];
+            if completion.result() != request.bytes() as i32 {
                 return Err(io::Error::other(format!("direct I/O gives {}", completion.result())));
             }
-            if let (Kind::Read, block) = self.blocks[number] {
+            if self.checks && request.kind == Kind::Read {
                 let mut first = [0; 8];
-                self.buffers.read(number * REQUEST_BYTES, &mut first);
-                check_block(block, &first)?;
+                self.buffers.read(number * BUFFER_BYTES, &mut first);
+                check_block(request.block, &first)?;
             }
             done.push(number);
         }

@@ -9,19 +9,56 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_core::DiskConfig;
+use haversack_core::{AdmissionConfig, DiskConfig};
 use haversack_engine::pool::{Formatting, Shape};
 use haversack_engine::{
     DiskSpec, Histogram, NbdClient, OpenPool, OriginSpec, PoolHandle, PoolSettings, Snapshot,
     VhostUserConfig, pool,
 };
-use haversack_model::{DiskHandle, DiskId};
+use haversack_model::{DiskHandle, DiskId, WriteMode, WriteThroughAck};
 use haversack_nbd::{
     BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy,
     TransmissionFlags as F,
 };
 
 use super::process::Process;
+
+/// How disks are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caching {
+    /// Writes are deferred, and every block that is missed enters.
+    WriteBack,
+    /// Writes wait for the origin, and every block that is missed enters.
+    WriteThrough,
+    /// Writes are deferred, and a block enters only when it has been missed before.
+    OnSecondMiss,
+}
+
+impl Caching {
+    const WORDS: [(Caching, &str); 3] = [
+        (Caching::WriteBack, "write-back"),
+        (Caching::WriteThrough, "write-through"),
+        (Caching::OnSecondMiss, "on-second-miss"),
+    ];
+
+    fn word(self) -> &'static str {
+        Caching::WORDS.iter().find(|(caching, _)| *caching == self).map_or("", |(_, word)| word)
+    }
+
+    fn parse(word: &str) -> Option<Caching> {
+        Caching::WORDS.iter().find(|(_, name)| *name == word).map(|(caching, _)| *caching)
+    }
+
+    fn apply(self, config: &mut DiskConfig, cache_bytes: u64) {
+        match self {
+            Caching::WriteBack => {}
+            Caching::WriteThrough => config.mode = WriteMode::WriteThrough(WriteThroughAck::Origin),
+            Caching::OnSecondMiss => {
+                config.admission = AdmissionConfig::Larc { cache_blocks: cache_bytes / 4096 }
+            }
+        }
+    }
+}
 
 /// What is served.
 #[derive(Clone, Debug)]
@@ -38,6 +75,12 @@ pub struct Service {
     pub cache_bytes: u64,
     /// How long the reactor looks for work before it sleeps.
     pub poll_us: u32,
+    /// How all disks are cached.
+    pub caching: Caching,
+    /// Reactors.
+    pub arenas: u8,
+    /// The cache: a block device, or a file that is made.
+    pub cache: PathBuf,
 }
 
 /// Figures of a serving process.
@@ -102,14 +145,18 @@ impl Service {
     pub fn start_with(&self, program: &Path) -> io::Result<Process> {
         let mut command = Command::new(program);
         command.arg("serve").arg(&self.directory).arg(&self.image);
-        let numbers = [self.disk_bytes, self.disks.into(), self.cache_bytes, self.poll_us.into()];
-        command.args(numbers.map(|n| n.to_string()));
+        let numbers =
+            [self.disk_bytes, self.disks.into(), self.cache_bytes, self.poll_us.into(), self.arenas.into()];
+        command.args(numbers.map(|n| n.to_string())).arg(self.caching.word()).arg(&self.cache);
         Process::start(command, "none: it is this program")
     }
 
     /// What `start` has put on the command line.
     pub fn parse(words: &[String]) -> Option<Service> {
-        let [directory, image, disk_bytes, disks, cache_bytes, poll_us] = words else { return None };
+        let [directory, image, disk_bytes, disks, cache_bytes, poll_us, arenas, caching, cache] = words
+        else {
+            return None;
+        };
         Some(Service {
             directory: directory.into(),
             image: image.into(),
@@ -117,6 +164,9 @@ impl Service {
             disks: disks.parse().ok()?,
             cache_bytes: cache_bytes.parse().ok()?,
             poll_us: poll_us.parse().ok()?,
+            caching: Caching::parse(caching)?,
+            arenas: arenas.parse().ok()?,
+            cache: cache.into(),
         })
     }
 }
@@ -201,9 +251,11 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
     let mut id = [0; 16];
     id[..2].copy_from_slice(&number.to_le_bytes());
     let name = name_of(number);
+    let mut config = DiskConfig::new(DiskId(id), service.disk_bytes / 512);
+    service.caching.apply(&mut config, service.cache_bytes);
     let spec = DiskSpec {
         name: name.clone(),
-        config: DiskConfig::new(DiskId(id), service.disk_bytes / 512),
+        config,
         epoch: 1,
         accept_loss: false,
         is_outdated: false,
@@ -232,8 +284,9 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
 /// Removes what a server that was killed has left in the directory.
 fn tidy(service: &Service) {
     let sockets = (0..service.disks).map(|disk| service.vhost_user_socket(disk));
-    let left = [service.directory.join("cache"), service.staging(), service.nbd_socket()];
-    for path in sockets.chain(left) {
+    let left = [service.staging(), service.nbd_socket()];
+    let file = service.cache.is_file().then(|| service.cache.clone());
+    for path in sockets.chain(left).chain(file) {
         let _ = std::fs::remove_file(path);
     }
 }
@@ -241,11 +294,11 @@ fn tidy(service: &Service) {
 /// Serves until the input ends.
 pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
     tidy(service);
-    let devices = vec![service.directory.join("cache")];
+    let devices = vec![service.cache.clone()];
     pool::create(
         &devices,
         Formatting { size_bytes: Some(service.cache_bytes), overwrite: true },
-        Shape::default(),
+        Shape { arenas: service.arenas, ..Shape::default() },
     )?;
     let mut config = PoolSettings::new("bench", devices);
     (config.staging_path, config.poll_us) = (service.staging(), service.poll_us);

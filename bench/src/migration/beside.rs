@@ -135,7 +135,7 @@ fn one(
 fn ratio(scene: &Scene<'_>, size: &Size, host: usize) -> Result<f64, Failure> {
     let before = scene.hits(host)?;
     let mut client = scene.client(host)?;
-    let load = Load { kind: Kind::Read, depth: READS, blocks: blocks(size.cached_mib), burst: None };
+    let load = Load::random(Kind::Read, READS, blocks(size.cached_mib));
     crate::live::load::run(&mut client, load, WINDOW, &mut haversack_model::random::Random::new(7))?;
     let after = scene.hits(host)?;
     let [hits, misses] = [0, 1].map(|at| (after[at] - before[at]) as f64);
@@ -156,7 +156,7 @@ fn measure(
     let (ends, begun) = (AtomicBool::new(false), Instant::now());
     let vm = |kind, depth, burst| -> std::io::Result<Round> {
         processors::give_this_thread(from)?;
-        let load = Load { kind, depth, blocks: blocks(size.cached_mib), burst };
+        let load = Load { burst, ..Load::random(kind, depth, blocks(size.cached_mib)) };
         run_until(&mut scene.client(from)?, load, &ends)
     };
     let (done, rounds) = std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ use haversack_e2e::{MIB, Place, image};
 use haversack_model::random::Random;
 
 use super::{Failure, Size};
-use crate::live::load::{Kind, Load, REQUEST_BYTES, Round, pass, run};
+use crate::live::load::{BLOCK_BYTES, Kind, Load, Round, pass, run};
 use crate::live::nbd_client::NbdClient;
 
 /// The disk that moves.
@@ -40,7 +40,7 @@ pub struct Scene<'a> {
 
 /// Converts MiB to blocks.
 pub fn blocks(mebibytes: u64) -> u64 {
-    mebibytes * MIB / REQUEST_BYTES as u64
+    mebibytes * MIB / BLOCK_BYTES as u64
 }
 
 impl<'a> Scene<'a> {
@@ -144,7 +144,7 @@ impl<'a> Scene<'a> {
         ends: &AtomicBool,
     ) -> std::io::Result<Round> {
         let mut client = self.neighbour_client(host)?;
-        let load = Load { kind: Kind::Read, depth: 1, blocks: blocks(NEIGHBOUR_MIB), burst };
+        let load = Load { burst, ..Load::random(Kind::Read, 1, blocks(NEIGHBOUR_MIB)) };
         run_until(&mut client, load, ends)
     }
 }

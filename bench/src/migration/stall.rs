@@ -10,7 +10,7 @@ use haversack_model::random::Random;
 
 use super::scene::{Scene, blocks};
 use super::{DIRTY_MIB, Failure, Figure, Size, share};
-use crate::live::load::{Client, Kind};
+use crate::live::load::{Client, Kind, Request};
 use crate::live::nbd_client::NbdClient;
 
 const STALL_GOAL_MS: f64 = 50.0;
@@ -96,6 +96,6 @@ fn move_once(
 }
 
 fn ask(client: &mut NbdClient, kind: Kind, block: u64) -> std::io::Result<()> {
-    client.start(0, kind, block)?;
+    client.start(0, Request::one(kind, block))?;
     client.wait(&mut Vec::new())
 }

@@ -14,16 +14,22 @@
 //! | `fill SEED MEBIBYTES`, `files SEED MEBIBYTES`, `umount` | files in it: written, read back |
 //! | `scribble`, `scribbled`, `scribbles` | writes numbered blocks to a file in it until stopped; reads them |
 //! | `agent` | starts QEMU's guest agent |
+//! | `modules NAME` | loads the modules in `/modules/NAME` |
+//! | `tool PROGRAM WORD...` | runs a program; returns what it printed, in one line |
+//! | `get FILE`, `put FILE WORD...` | reads or writes a small file, of `/sys` for example |
+//! | `measure DISK KEY=NUMBER...` | a measured load, see [`crate::measure`] |
 //! | `off` | powers off |
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::disk::{Buffer, Disk};
 use crate::files;
 use crate::load::{Load, Mix, Plan};
+use crate::measure;
 use crate::oracle::Start;
 use crate::pattern;
 use crate::scribble::{self, Scribbler};
@@ -93,6 +99,25 @@ impl Guest {
             }
             ["scribbles"] => scribble::read().map(|blocks| format!("blocks={blocks}")),
             ["agent"] => agent().map(|()| String::new()),
+            ["modules", name] => {
+                let modules = Path::new(files::MODULES).join(name);
+                files::load_modules(&modules).map_err(|error| format!("{}: {error}", modules.display()))?;
+                Ok(String::new())
+            }
+            ["tool", program, arguments @ ..] => files::tool(program, arguments),
+            ["get", file] => match fs::read_to_string(file) {
+                Ok(text) => Ok(text.trim().replace('\n', " | ")),
+                Err(error) => Err(format!("{file}: {error}")),
+            },
+            ["put", file, words @ ..] => {
+                fs::write(file, words.join(" ") + "\n").map_err(|error| format!("{file}: {error}"))?;
+                Ok(String::new())
+            }
+            ["measure", disk, words @ ..] => {
+                let plan = measure::Plan::parse(words)?;
+                let measured = measure::run(disk, &plan).map_err(|error| format!("{disk}: {error}"))?;
+                Ok(measured.to_string())
+            }
             _ => Err(format!("no such command: {}", words.join(" "))),
         }
     }
@@ -232,6 +257,8 @@ mod tests {
             ("write vda 1 1", "error vda is not open"),
             ("stop vda", "error vda is not under load"),
             ("open vda vm1 full", "error a disk starts with zeroes, pattern or unknown, not full"),
+            ("measure vda seed=1", "error depth=NUMBER is missing"),
+            ("get /no/file", "error /no/file: No such file or directory (os error 2)"),
             ("mkfs vda fat", "error the file system fat is not known; ext4 and xfs are"),
         ] {
             assert_eq!(guest.answer(line), complaint);

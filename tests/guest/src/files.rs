@@ -14,8 +14,8 @@ use haversack_model::random::Random;
 pub(crate) const MOUNT_POINT: &str = "/mnt";
 /// The longest file in sectors: 1 MiB.
 const LONGEST_FILE_SECTORS: u64 = 2048;
-/// The file system's modules, as `scripts/guest-image` lays them out.
-const MODULES: &str = "/modules";
+/// Modules that are loaded when they are needed, as `scripts/guest-image` and `scripts/peer-guest` lay them out.
+pub(crate) const MODULES: &str = "/modules";
 
 /// The file systems that the guest knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,7 @@ pub fn make(disk: &str, kind: Kind) -> Result<(), String> {
         Kind::Ext4 => tool("mkfs.ext4", &["-q", "-F", &device(disk)]),
         Kind::Xfs => tool("mkfs.xfs", &["-q", "-f", &device(disk)]),
     }
+    .map(drop)
 }
 
 /// Has the file system's own tool check it, without repairs.
@@ -67,6 +68,7 @@ pub fn check(disk: &str, kind: Kind) -> Result<(), String> {
         Kind::Ext4 => tool("e2fsck", &["-f", "-n", &device(disk)]),
         Kind::Xfs => tool("xfs_repair", &["-n", &device(disk)]),
     }
+    .map(drop)
 }
 
 /// Mounts it.
@@ -187,12 +189,13 @@ fn device(disk: &str) -> String {
     format!("/dev/{disk}")
 }
 
-fn tool(name: &str, arguments: &[&str]) -> Result<(), String> {
+/// Runs a program to its end. Returns what it printed, in one line.
+///
+/// # Errors
+/// What it printed.
+pub fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(name).args(arguments).output().map_err(|error| format!("{name}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
     let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).replace('\n', " | ");
-    Err(format!("{name}: {}: {text}", output.status))
+    let text = String::from_utf8_lossy(&text).trim().replace('\n', " | ");
+    if output.status.success() { Ok(text) } else { Err(format!("{name}: {}: {text}", output.status)) }
 }

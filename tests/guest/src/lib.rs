@@ -7,6 +7,7 @@ pub mod commands;
 pub mod disk;
 pub mod files;
 pub mod load;
+pub mod measure;
 pub mod oracle;
 pub mod pattern;
 pub mod scribble;

@@ -210,8 +210,8 @@ impl<'a> Haversack<'a> {
 
     /// Starts the daemons of two hosts. The first one owns the disks that they share, so the second one is started
     /// without disks and given its own later. It must be running when the first one attaches a disk; otherwise the
-    /// attach waits until its given its own later. It must be running when the first one attaches a disk; otherwise the
     /// attach waits until its query of the second daemon times out.
+    ///
     /// # Errors
     /// If any of it fails.
     pub fn start_both(places: &'a [Place; 2], [first, mut second]: [Settings; 2]) -> Result<[Self; 2]> {

@@ -321,9 +321,7 @@ impl<'a> Manager<'a> {
     fn expect(&mut self, number: usize, to: usize) -> Result<Qemu> {
         let (vm, site) = (&mut self.vms[number], &self.sites[to]);
         let attachment = site.attachment(&vm.name, vm.way);
-        if let Attachment::VhostUser(socket) | Attachment::Nbd { socket, .. } = &attachment {
-            wait_until("the socket of the disk", SOCKET_TIME, || Ok(socket.exists()))?;
-        }
+        wait_until("the socket of the disk", SOCKET_TIME, || Ok(attachment.path().exists()))?;
         let name = format!("{}-{}", vm.name, vm.count);
         vm.count += 1;
         Qemu::expect(self.place, &name, &[attachment], &[])

@@ -63,7 +63,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Takes the next step after a flush of the pool: some of the pages that it made durable come into effect.
+    /// Takes the next step after a flush of the pool: some of the pages that it made durable come into effect. Only the
+    /// last step wakes the disks: there may be a thousand of them.
     pub(crate) fn drive_flushed(&mut self) -> bool {
         let Some(until) = self.durability.ended_flush() else { return false };
         let pages = self.schedule.take_pages();
@@ -74,7 +75,9 @@ impl<M: Memory> Call<'_, M> {
             (self.store.flushed_by_pages(pages, until), self.now + self.config.flush_mark_us);
         self.durability.advance(seq, mark_due_us);
         self.store.flushed(seq);
-        self.wake_around_all();
+        if self.durability.ended_flush().is_none() {
+            self.wake_around_all();
+        }
         true
     }
 

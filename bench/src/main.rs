@@ -12,6 +12,7 @@ mod monitor;
 mod opening;
 mod opening_device;
 mod output;
+mod spread;
 mod table;
 mod traces;
 mod writes;

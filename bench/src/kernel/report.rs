@@ -4,6 +4,7 @@ use super::contenders::Kind;
 use super::counters::Counters;
 use super::{CACHE_MIB, DISK_MIB, ORIGIN_MS, Options, STAGING_MIB};
 use crate::output::say;
+use crate::spread::Spread;
 use crate::table;
 
 /// One round of a contender.
@@ -37,32 +38,6 @@ pub struct Outcome {
     requests: u64,
     has_reads: bool,
     results: Vec<Result>,
-}
-
-/// The median, the least and the greatest of some figures.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(figures: impl Iterator<Item = f64>) -> Spread {
-        let mut sorted: Vec<f64> = figures.collect();
-        sorted.sort_by(f64::total_cmp);
-        let at = |at: usize| sorted.get(at).copied().unwrap_or(f64::NAN);
-        Spread { median: at(sorted.len() / 2), least: at(0), most: at(sorted.len().saturating_sub(1)) }
-    }
-
-    fn shown(self, digits: usize) -> String {
-        let Spread { median, least, most } = self;
-        format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
-    }
-
-    fn json(self) -> String {
-        format!("{{\"median\":{:.3},\"least\":{:.3},\"most\":{:.3}}}", self.median, self.least, self.most)
-    }
 }
 
 /// Says what is measured, and what emulation distorts.

@@ -10,7 +10,8 @@ use super::processors;
 use super::system_calls::{self, Count};
 use super::zram::Zram;
 use crate::output::say;
-use crate::table::{self, grouped};
+use crate::spread::Spread;
+use crate::table;
 use haversack_model::random::Random;
 
 /// The processor core that clients leave to servers. A server that never sleeps is bound to it; others run on any core.
@@ -23,21 +24,26 @@ const COUNTED: Duration = Duration::from_millis(300);
 /// A contender.
 pub struct Contender {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// The client that sends it requests.
     pub client: Box<dyn Client>,
     /// The process that serves, if it is another.
     pub server: Option<Process>,
     /// Whether the page cache of its server's files is dropped before each round.
     pub forgets: bool,
-    /// The device that its server uses, removed after it has ended.
-    pub _device: Option<Zram>,
+    /// Removed after the server has ended.
+    _device: Option<Zram>,
 }
 
 impl Contender {
     /// A client, and its server if it has one.
-    pub fn new(name: &'static str, client: Box<dyn Client>, server: Option<Process>) -> Contender {
-        Contender { name, client, server, forgets: false, _device: None }
+    pub fn new(name: impl Into<String>, client: Box<dyn Client>, server: Option<Process>) -> Contender {
+        Contender { name: name.into(), client, server, forgets: false, _device: None }
+    }
+
+    /// Of a server that uses this device.
+    pub fn on(self, device: Option<Zram>) -> Contender {
+        Contender { _device: device, ..self }
     }
 
     /// Lets its server run again, and moves the client away from the server's core. A client without a server may use all.
@@ -61,40 +67,6 @@ pub struct Event {
     pub load: Load,
 }
 
-/// The median of some figures and the least and greatest of them.
-#[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    /// The median.
-    pub median: f64,
-    /// The least.
-    pub least: f64,
-    /// The greatest.
-    pub most: f64,
-}
-
-impl Spread {
-    /// Of at least one figure.
-    pub fn of(mut figures: Vec<f64>) -> Spread {
-        figures.sort_by(f64::total_cmp);
-        let at = |at: usize| figures.get(at).copied().unwrap_or(f64::NAN);
-        Spread { median: at(figures.len() / 2), least: at(0), most: at(figures.len().saturating_sub(1)) }
-    }
-
-    fn shown(self, digits: usize) -> String {
-        let Spread { median, least, most } = self;
-        format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
-    }
-
-    fn grouped(self) -> String {
-        let [median, least, most] = [self.median, self.least, self.most].map(|n| grouped(n as u64));
-        format!("{median} ({least} to {most})")
-    }
-
-    fn json(self) -> String {
-        format!("{{\"median\":{:.3},\"least\":{:.3},\"most\":{:.3}}}", self.median, self.least, self.most)
-    }
-}
-
 /// What a round gave.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
@@ -113,7 +85,7 @@ pub struct Figures {
 /// The results of a contest.
 pub struct Outcome {
     title: String,
-    contenders: Vec<&'static str>,
+    contenders: Vec<String>,
     events: Vec<&'static str>,
     /// Rounds by contender and event.
     figures: Vec<Vec<Vec<Figures>>>,
@@ -151,7 +123,7 @@ pub fn hold(
     contenders.iter().filter_map(|contender| contender.server.as_ref()).try_for_each(Process::go_on)?;
     Ok(Outcome {
         title: title.to_string(),
-        contenders: contenders.iter().map(|c| c.name).collect(),
+        contenders: contenders.iter().map(|c| c.name.clone()).collect(),
         events: events.iter().map(|e| e.name).collect(),
         figures,
         system_calls,
@@ -194,8 +166,8 @@ fn once(contender: &mut Contender, load: Load, time: Duration, rng: &mut Random)
 
 impl Outcome {
     /// The contenders' names.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.contenders.iter().copied()
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.contenders.iter().map(String::as_str)
     }
 
     /// The loads.
@@ -210,13 +182,13 @@ impl Outcome {
 
     /// A figure over the rounds.
     pub fn spread(&self, contender: usize, event: usize, of: fn(&Figures) -> f64) -> Spread {
-        Spread::of(self.figures[contender][event].iter().map(of).collect())
+        Spread::of(self.figures[contender][event].iter().map(of))
     }
 
     /// The ratio to another contender, round by round.
     fn ratio(&self, contender: usize, other: usize, event: usize, of: fn(&Figures) -> f64) -> Spread {
         let [ours, theirs] = [contender, other].map(|at| &self.figures[at][event]);
-        Spread::of(ours.iter().zip(theirs).map(|(a, b)| of(a) / of(b)).collect())
+        Spread::of(ours.iter().zip(theirs).map(|(a, b)| of(a) / of(b)))
     }
 
     /// A table of all contenders under a load, with ratios of the first contender to all others.
@@ -234,7 +206,7 @@ impl Outcome {
         ])];
         for (number, name) in self.contenders.iter().enumerate() {
             rows.push(vec![
-                (*name).to_string(),
+                name.clone(),
                 self.spread(number, event, |f| f.iops).grouped(),
                 self.spread(number, event, |f| f.median_us).shown(1),
                 self.spread(number, event, |f| f.p99_us).shown(0),
@@ -300,7 +272,7 @@ mod tests {
         let rounds = |numbers: [f64; 3]| vec![numbers.map(figures).to_vec()];
         let outcome = Outcome {
             title: "test".into(),
-            contenders: vec!["a", "b"],
+            contenders: ["a", "b"].map(String::from).to_vec(),
             events: vec!["load"],
             figures: vec![rounds([10.0, 20.0, 40.0]), rounds([5.0, 10.0, 10.0])],
             system_calls: vec![vec![None], vec![None]],

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::contest::Spread;
 use super::guest::{Guest, Waiting};
 use super::load::BLOCK_BYTES;
 use super::nbd_client::NbdClient;
@@ -15,6 +14,7 @@ use super::process::Process;
 use super::serve::{Caching, Service};
 use super::{CACHE_BYTES, Options, SETTLING};
 use crate::output::say;
+use crate::spread::Spread;
 use crate::table::{self, row};
 
 const DISKS: u16 = 100;

@@ -4,6 +4,7 @@
 mod contest;
 mod crowd;
 mod fairness;
+mod groups;
 mod guest;
 mod idle;
 pub mod load;
@@ -97,6 +98,9 @@ pub fn serve(words: &[String]) -> Result<(), Box<dyn Error>> {
 /// Measures and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let wants = |part: &str| options.what == part || options.what == "all";
+    if wants("vhost-user") {
+        say_what_is_skipped(options);
+    }
     let mut outcomes = Vec::new();
     for directory in &options.places {
         let place = Place::new(directory)?;
@@ -107,7 +111,6 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             fairness::run(options, directory, &place)?;
         }
         if wants("vhost-user") {
-            say_what_is_skipped(options);
             outcomes.extend(vhost_user::run(options, directory, &place)?);
         }
     }

@@ -17,7 +17,9 @@ fn contender(name: &'static str, mut server: Process, socket: &Path, forgets: bo
         .patiently(|| NbdClient::connect(socket, "disk"))
         .map_err(|e| io::Error::other(format!("{name}: {e}")))?;
     fill(&mut client, BLOCKS).map_err(|e| io::Error::other(format!("filling {name}: {e}")))?;
-    Ok(Contender { forgets, ..Contender::new(name, Box::new(client), Some(server)) })
+    let mut contender = Contender::new(name, Box::new(client), Some(server));
+    contender.forgets = forgets;
+    Ok(contender)
 }
 
 /// Measures and prints.

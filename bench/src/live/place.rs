@@ -9,6 +9,16 @@ use super::load::{BLOCK_BYTES, fill_block};
 /// The longest path of a Unix socket.
 const SOCKET_PATH_BYTES: usize = 100;
 
+/// The image of a disk, given that of the first one; no two disks may have the same. The others have sparse ones beside it.
+pub fn image_of_disk(first: &Path, disk: u16, disk_bytes: u64) -> io::Result<PathBuf> {
+    if disk == 0 {
+        return Ok(first.to_path_buf());
+    }
+    let path = PathBuf::from(format!("{}-{disk}", first.display()));
+    File::create(&path)?.set_len(disk_bytes)?;
+    Ok(path)
+}
+
 /// See the module. Dropping it removes the directory.
 pub struct Place {
     directory: PathBuf,

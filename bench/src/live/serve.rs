@@ -21,6 +21,7 @@ use haversack_nbd::{
     TransmissionFlags as F,
 };
 
+use super::place::image_of_disk;
 use super::process::Process;
 
 /// How disks are cached.
@@ -118,16 +119,6 @@ impl Service {
     /// A disk's vhost-user socket.
     pub fn vhost_user_socket(&self, disk: u16) -> PathBuf {
         self.directory.join(format!("haversack-{disk}"))
-    }
-
-    /// A disk's image; no two disks may have the same.
-    fn image_of(&self, disk: u16) -> io::Result<PathBuf> {
-        if disk == 0 {
-            return Ok(self.image.clone());
-        }
-        let path = PathBuf::from(format!("{}-{disk}", self.image.display()));
-        std::fs::File::create(&path)?.set_len(self.disk_bytes)?;
-        Ok(path)
     }
 
     /// The staging area: always in memory.
@@ -259,7 +250,7 @@ fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<
         epoch: 1,
         accept_loss: false,
         is_outdated: false,
-        origin: OriginSpec::File { path: service.image_of(number)? },
+        origin: OriginSpec::File { path: image_of_disk(&service.image, number, service.disk_bytes)? },
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(10),
         read_only: false,

@@ -1,5 +1,5 @@
 //! SPDK's vhost target with OCF as its cache: one reactor, which polls on a processor core of its own, and one cache
-//! for all disks. All is set up by a configuration file when it starts.
+//! for all disks. A configuration file says all of this when it starts.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,6 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::place::image_of_disk;
 use super::process::Process;
 
 /// Programs of SPDK that serve vhost-user-blk.
@@ -21,7 +22,7 @@ const BUFFERS: [u64; 2] = [8192, 1024];
 const DISK_BUFFERS: [u64; 2] = [512, 64];
 /// The sector of the disks, as of most virtual disks.
 const SECTOR_BYTES: u64 = 512;
-/// The sector of a block device in memory. OCF wants the disks to have none that are smaller than the cache's.
+/// The sector of a zram device. OCF refuses disks whose sectors are smaller than the cache's.
 const DEVICE_SECTOR_BYTES: u64 = 4096;
 /// OCF's cache line: a block of the other caches.
 const LINE_KIB: u64 = 4;
@@ -29,9 +30,9 @@ const LINE_KIB: u64 = 4;
 /// What the cache is on.
 #[derive(Clone, Debug)]
 pub enum CacheDevice {
-    /// A new file of so many bytes, or a block device; accessed directly.
+    /// A new file of this size in bytes, or a block device; accessed past the page cache.
     File(PathBuf, u64),
-    /// So many bytes of SPDK's own memory.
+    /// SPDK's own memory, of this size in bytes.
     Memory(u64),
 }
 
@@ -76,17 +77,6 @@ impl Setup {
         self.directory.join(format!("spdk-{disk}"))
     }
 
-    /// A disk's image; no two disks may have the same.
-    fn image_of(&self, disk: u16) -> io::Result<PathBuf> {
-        if disk == 0 {
-            return Ok(self.image.clone());
-        }
-        let path = PathBuf::from(format!("{}-{disk}", self.image.display()));
-        let file = File::options().create(true).write(true).truncate(false).open(&path)?;
-        file.set_len(self.disk_bytes)?;
-        Ok(path)
-    }
-
     fn sector_bytes(&self) -> u64 {
         match &self.cache {
             CacheDevice::File(path, _) if is_block_device(path) => DEVICE_SECTOR_BYTES,
@@ -117,11 +107,11 @@ impl Setup {
         let devices = format!(r#""cache_bdev_name": "cache", "core_bdev_name": "{core}""#);
         let cached =
             format!(r#""name": "disk-{disk}", "mode": "{mode}", "cache_line_size": {LINE_KIB}, {devices}"#);
-        let always = format!(r#""name": "disk-{disk}", "policy": "never""#);
+        let all_enters = format!(r#""name": "disk-{disk}", "policy": "never""#);
         Ok([
-            file_device(&core, &self.image_of(disk)?, self.sector_bytes()),
+            file_device(&core, &image_of_disk(&self.image, disk, self.disk_bytes)?, self.sector_bytes()),
             call("bdev_ocf_create", &cached),
-            call("bdev_ocf_set_seqcutoff", &always),
+            call("bdev_ocf_set_seqcutoff", &all_enters),
         ])
     }
 

@@ -4,158 +4,26 @@
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::contest::{self, Contender, Event, Outcome};
+use super::contest::{self, Contender, Outcome};
 use super::crowd::Crowd;
+use super::groups::{Group, Setup, groups};
 use super::guest::{Guest, Waiting};
-use super::load::{BLOCK_BYTES, Client, Kind, Load, MOST_BLOCKS, MOST_DEPTH, Order};
+use super::load::Client;
 use super::place::Place;
 use super::process::Process;
 use super::raw::RawClient;
 use super::serve::{Caching, Service};
 use super::spdk::{self, CacheDevice, Mode};
 use super::zram::Zram;
-use super::{BLOCKS, CACHE_BYTES, Options, SETTLING, figures, fill, peers, report, service};
+use super::{CACHE_BYTES, Options, SETTLING, figures, fill, peers, report, service};
 
-/// Blocks that are written: 16 MiB, so that little is dirty and the cleaner has no reason to work.
-const WRITTEN_BLOCKS: u64 = 4096;
-/// The number of writes that fit in the staging area, and the pause in which they are committed to flash.
-const BURST: (u64, Duration) = (4096, Duration::from_millis(200));
-/// Blocks of a disk that is always missed: 1 TiB, of which 1 GiB fits in the cache. Its image is sparse, so a miss costs what the
-/// caches do about it.
-const MISSED_BLOCKS: u64 = 1 << 28;
-
-/// The contenders, by how their guests wait: the engine with one reactor and with two, another build of it, SPDK with its cache
-/// in a file and in its own memory.
-const NAMES: [(Waiting, [&str; 5]); 2] = [
-    (
-        Waiting::Interrupt,
-        ["haversack", "haversack-2", "haversack, other build", "SPDK with OCF", "SPDK with OCF in memory"],
-    ),
-    (
-        Waiting::Polling,
-        [
-            "haversack, guest polling",
-            "haversack, 2 reactors, guest polling",
-            "haversack, other build, guest polling",
-            "SPDK with OCF, guest polling",
-            "SPDK with OCF in memory, guest polling",
-        ],
-    ),
-];
-
-/// What the back ends of a contest serve.
-#[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// How disks are cached.
-    pub caching: Caching,
-    /// How many there are.
-    pub disks: u16,
-    /// Blocks of each disk.
-    pub blocks: u64,
-}
-
-impl Setup {
-    /// Bytes of a disk.
-    pub fn disk_bytes(&self) -> u64 {
-        self.blocks * BLOCK_BYTES as u64
+/// A contender's name, which says how its guests wait.
+fn name(what: &str, waiting: Waiting) -> String {
+    match waiting {
+        Waiting::Interrupt => what.to_string(),
+        Waiting::Polling => format!("{what}, guest polling"),
     }
-
-    /// Whether the cache holds all blocks.
-    fn is_cached(&self) -> bool {
-        self.blocks * u64::from(self.disks) <= BLOCKS
-    }
-
-    /// Whether blocks have their numbers in them.
-    fn has_numbers(&self) -> bool {
-        self.disks == 1 && self.is_cached()
-    }
-}
-
-/// A contest: back ends that are set up alike, and loads.
-struct Group {
-    title: &'static str,
-    setup: Setup,
-    events: Vec<Event>,
-}
-
-fn one(caching: Caching, blocks: u64) -> Setup {
-    Setup { caching, disks: 1, blocks }
-}
-
-fn many(disks: u16) -> Setup {
-    Setup { caching: Caching::WriteBack, disks, blocks: BLOCKS / u64::from(disks) }
-}
-
-fn groups() -> Vec<Group> {
-    let reads = |depth| Load::random(Kind::Read, depth, BLOCKS);
-    let writes = |depth| Load::random(Kind::Write, depth, WRITTEN_BLOCKS);
-    let mixed = |depth, blocks| Load { reads_percent: 70, ..Load::random(Kind::Read, depth, blocks) };
-    let flushed = |depth| Load { flushes: true, ..writes(depth) };
-    let runs = Load { order: Order::Sequential, request_blocks: MOST_BLOCKS, ..reads(8) };
-    let misses = |depth| Load::random(Kind::Read, depth, MISSED_BLOCKS);
-    let missed = ["miss QD1", "miss QD8", "miss QD32"];
-    let missed = || missed.into_iter().zip([1, 8, MOST_DEPTH].map(misses));
-    let events =
-        |of: Vec<(&'static str, Load)>| of.into_iter().map(|(name, load)| Event::new(name, load)).collect();
-    vec![
-        Group {
-            title: "one disk, write-back",
-            setup: one(Caching::WriteBack, BLOCKS),
-            events: events(vec![
-                ("read hit QD1", reads(1)),
-                ("read hit QD8", reads(8)),
-                ("read hit QD32", reads(MOST_DEPTH)),
-                ("read hit 128 KiB sequential QD8", runs),
-                ("write QD1 in bursts of 16 MiB", Load { burst: Some(BURST), ..writes(1) }),
-                ("write QD1", writes(1)),
-                ("write QD8", writes(8)),
-                ("write QD32", writes(MOST_DEPTH)),
-                ("write and flush QD1", flushed(1)),
-                ("write and flush QD8", flushed(8)),
-                ("70 % reads QD1", mixed(1, BLOCKS)),
-                ("70 % reads QD8", mixed(8, BLOCKS)),
-                ("70 % reads QD32", mixed(MOST_DEPTH, BLOCKS)),
-            ]),
-        },
-        Group {
-            title: "one disk, write-through",
-            setup: one(Caching::WriteThrough, BLOCKS),
-            events: events(vec![
-                ("write QD1", writes(1)),
-                ("write QD8", writes(8)),
-                ("write QD32", writes(MOST_DEPTH)),
-                ("70 % reads QD8", mixed(8, BLOCKS)),
-            ]),
-        },
-        Group {
-            title: "one disk, misses that enter",
-            setup: one(Caching::WriteBack, MISSED_BLOCKS),
-            events: events(missed().collect()),
-        },
-        Group {
-            title: "one disk, misses that are kept out",
-            setup: one(Caching::OnSecondMiss, MISSED_BLOCKS),
-            events: events(missed().collect()),
-        },
-        Group {
-            title: "4 disks",
-            setup: many(4),
-            events: events(vec![
-                ("read hit QD8 each", Load::random(Kind::Read, 4 * 8, many(4).blocks)),
-                ("70 % reads QD8 each", mixed(4 * 8, many(4).blocks)),
-            ]),
-        },
-        Group {
-            title: "100 disks",
-            setup: many(100),
-            events: events(vec![
-                ("read hit QD1 each", Load::random(Kind::Read, 100, many(100).blocks)),
-                ("70 % reads QD1 each", mixed(100, many(100).blocks)),
-            ]),
-        },
-    ]
 }
 
 /// What is needed to set up the contenders of a group.
@@ -201,7 +69,7 @@ impl Scene<'_> {
 
     fn contender(
         &self,
-        name: &'static str,
+        name: &str,
         mut server: Process,
         sockets: &[PathBuf],
         waiting: Waiting,
@@ -223,20 +91,14 @@ impl Scene<'_> {
         self.options.zram.then(|| Zram::new(CACHE_BYTES)).transpose()
     }
 
-    fn engine(
-        &self,
-        name: &'static str,
-        service: Service,
-        program: &Path,
-        waiting: Waiting,
-    ) -> io::Result<Contender> {
-        let device = self.device()?;
+    fn engine(&self, what: &str, arenas: u8, program: &Path, waiting: Waiting) -> io::Result<Contender> {
+        let name = name(what, waiting);
+        let (device, service) = (self.device()?, self.service(&name, arenas)?);
         let cache = device.as_ref().map_or_else(|| service.cache.clone(), Zram::path);
         let service = Service { cache, ..service };
         let sockets: Vec<PathBuf> =
             (0..self.setup.disks).map(|disk| service.vhost_user_socket(disk)).collect();
-        let contender = self.contender(name, service.start_with(program)?, &sockets, waiting)?;
-        Ok(Contender { _device: device, ..contender })
+        Ok(self.contender(&name, service.start_with(program)?, &sockets, waiting)?.on(device))
     }
 
     fn storage_daemon(&self) -> io::Result<Contender> {
@@ -246,7 +108,8 @@ impl Scene<'_> {
     }
 
     /// SPDK, if it can cache like that and was found. Its cache is in its own memory, or where the others have theirs.
-    fn spdk(&self, name: &'static str, in_memory: bool, waiting: Waiting) -> io::Result<Option<Contender>> {
+    fn spdk(&self, what: &str, in_memory: bool, waiting: Waiting) -> io::Result<Option<Contender>> {
+        let name = name(what, waiting);
         let mode = match self.setup.caching {
             Caching::WriteBack => Mode::WriteBack,
             Caching::WriteThrough => Mode::WriteThrough,
@@ -259,13 +122,12 @@ impl Scene<'_> {
             true => CacheDevice::Memory(CACHE_BYTES),
             false => CacheDevice::File(device.as_ref().map_or_else(file, Zram::path), CACHE_BYTES),
         };
-        let directory = self.place.path(name);
+        let directory = self.place.path(&name);
         let (disk_bytes, disks) = (self.setup.disk_bytes(), self.setup.disks);
-        let setup = spdk::Setup { directory, image: self.image(name)?, disk_bytes, disks, cache, mode };
+        let setup = spdk::Setup { directory, image: self.image(&name)?, disk_bytes, disks, cache, mode };
         let server = spdk::vhost_user(&program, contest::SERVER_CORE, &setup)?;
         let sockets: Vec<PathBuf> = (0..disks).map(|disk| setup.socket(disk)).collect();
-        let contender = self.contender(name, server, &sockets, waiting)?;
-        Ok(Some(Contender { _device: device, ..contender }))
+        Ok(Some(self.contender(&name, server, &sockets, waiting)?.on(device)))
     }
 
     /// The device itself, with the image on it, and a server that does not cache.
@@ -277,28 +139,27 @@ impl Scene<'_> {
         let path = device.as_ref().map_or(image, Zram::path);
         let raw =
             Contender::new("the device itself, io_uring", Box::new(RawClient::open(&path, true)?), None);
-        Ok([Contender { _device: device, ..raw }, self.storage_daemon()?])
+        Ok([raw.on(device), self.storage_daemon()?])
     }
 
     fn contenders(&self) -> io::Result<Vec<Contender>> {
         let this = std::env::current_exe()?;
         let mut contenders = Vec::new();
-        for (waiting, names) in NAMES {
+        for waiting in [Waiting::Interrupt, Waiting::Polling] {
             // One thread can drive many guests only by polling.
             if self.setup.disks > 1 && waiting == Waiting::Interrupt {
                 continue;
             }
-            let [ours, two, other, spdk, spdk_memory] = names;
-            contenders.push(self.engine(ours, self.service(ours, 1)?, &this, waiting)?);
+            contenders.push(self.engine("haversack", 1, &this, waiting)?);
             if self.setup.disks > 1 {
-                contenders.push(self.engine(two, self.service(two, 2)?, &this, waiting)?);
+                contenders.push(self.engine("haversack, 2 reactors", 2, &this, waiting)?);
             }
             if let Some(program) = &self.options.other {
-                contenders.push(self.engine(other, self.service(other, 1)?, program, waiting)?);
+                contenders.push(self.engine("haversack, other build", 1, program, waiting)?);
             }
-            contenders.extend(self.spdk(spdk, false, waiting)?);
+            contenders.extend(self.spdk("SPDK with OCF", false, waiting)?);
             if waiting == Waiting::Polling {
-                contenders.extend(self.spdk(spdk_memory, true, waiting)?);
+                contenders.extend(self.spdk("SPDK with OCF in memory", true, waiting)?);
             }
         }
         if self.setup.has_numbers() && self.setup.caching == Caching::WriteBack {

@@ -1,5 +1,5 @@
-//! A block device in memory, by the kernel's zram driver: I/Os are done at once by who submits them, as with no file on a
-//! memory file system, where io_uring hands them to threads of the kernel. Needs root.
+//! A block device in memory, of the kernel's zram driver. The thread that submits an I/O also carries it out. With a file on
+//! a memory file system io_uring hands each I/O to a thread of the kernel. Needs root.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ pub struct Zram {
 }
 
 impl Zram {
-    /// Makes a device of so many bytes.
+    /// Makes a device of this size.
     pub fn new(bytes: u64) -> io::Result<Zram> {
         let text = fs::read_to_string(Path::new(CONTROL).join("hot_add")).map_err(|error| {
             io::Error::new(error.kind(), format!("no zram device: {error} (as root, modprobe zram)"))

@@ -26,8 +26,8 @@ use crate::schedule::Schedule;
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
+use crate::store::Store;
 use crate::store::slot::SlotNo;
-use crate::store::{PREFETCH_TOGETHER, Store};
 use crate::transfer::TransferFrames;
 
 /// A core and the memory that it works in, for the time of a call.
@@ -123,24 +123,14 @@ impl Core {
     /// Announces requests that will be submitted soon, so that the table entries that they need are read into
     /// the processor's cache together. A hint: it changes nothing but speed.
     pub fn prefetch(&self, requests: &[Request]) {
-        let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
-        let mut count = 0;
-        for request in requests {
+        let blocks = requests.iter().filter_map(|request| {
             let disk = self.disks.get(request.disk);
             let end = request.sector.0.checked_add(u64::from(request.sectors));
             let fits = |disk: &&Disk| request.sectors > 0 && end.is_some_and(|end| end <= disk.sectors);
-            let Some(disk) = disk.filter(fits) else { continue };
-            let (first, last) = disk.blocks(request.sector.0, request.sectors);
-            for block in first.0..=last.0 {
-                blocks[count] = (request.disk, BlockNo(block));
-                count += 1;
-                if count == PREFETCH_TOGETHER {
-                    self.store.prefetch(&blocks);
-                    count = 0;
-                }
-            }
-        }
-        self.store.prefetch(&blocks[..count]);
+            let (first, last) = disk.filter(fits)?.blocks(request.sector.0, request.sectors);
+            Some((first.0..=last.0).map(|block| (request.disk, BlockNo(block))))
+        });
+        self.store.prefetch(blocks.flatten());
     }
 
     /// Returns when [`Call::tick`] should be called, if at all.

@@ -179,7 +179,7 @@ pub fn disk(rng: &mut Random, place: usize, max_blocks: u64) -> DiskConfig {
 }
 
 /// Chooses the length of steps after a flush without a random number, so that earlier seeds stay the same.
-fn flush_step_pages(config: &CoreConfig) -> usize {
+pub fn flush_step_pages(config: &CoreConfig) -> usize {
     match config.commit_blocks {
         4 | 16 => 1,
         8 => 2,

@@ -279,6 +279,7 @@ const REPLICAS: &[(u64, &str)] = &[
     (753, "what was only staged of a replica is served after a takeover, and lost in a power cut"),
     (19430, "what was only staged of a replica is served after a takeover, and lost in a power cut"),
     (1576, "a host that takes a disk over with its replica waits for the dead one"),
+    (2393, "a check wants a record of the takeover, but the host has learned of it as the host of a replica"),
 ];
 
 #[test]

@@ -23,7 +23,7 @@
 
 pub(crate) mod batches;
 
-use haversack_model::{BlockNo, DeviceNo, DiskNo, SECTOR_BYTES};
+use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
@@ -34,9 +34,9 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::staging::Staged;
+use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
-use crate::store::{PREFETCH_TOGETHER, PageContent};
 
 /// The most commits of a disk in flight. They contain more than a segment of 1 MiB, which keeps a device busy. With
 /// more batches, a guest that overwrites the same blocks repeatedly would soon have thousands of staged blocks whose
@@ -136,21 +136,6 @@ impl<M: Memory> Call<'_, M> {
         true
     }
 
-    /// Reads the memory that looking up the disk's oldest staged blocks will read.
-    fn prefetch_waiting(&self, disk: DiskNo) {
-        let mut blocks = [(disk, BlockNo(0)); PREFETCH_TOGETHER];
-        let mut count = 0;
-        for frame in self.staging.waiting(disk).take(self.config.commit_blocks as usize) {
-            blocks[count].1 = self.staging.get(frame).block;
-            count += 1;
-            if count == PREFETCH_TOGETHER {
-                self.store.prefetch(&blocks);
-                count = 0;
-            }
-        }
-        self.store.prefetch(&blocks[..count]);
-    }
-
     /// Picks the disk's oldest frames of the same kind as the oldest one; returns whether they are dirty.
     /// Frames that lack sectors which flash has are merged first instead.
     fn pick_frames(&mut self, disk: DiskNo) -> Option<bool> {
@@ -163,7 +148,8 @@ impl<M: Memory> Call<'_, M> {
         let mut merges = [None; 16];
         let mut merge_count = 0;
         let (mut held_until, mut held, mut unneeded) = (0, 0, None);
-        self.prefetch_waiting(disk);
+        let oldest = self.staging.waiting(disk).take(self.config.commit_blocks as usize);
+        self.store.prefetch(oldest.map(|frame| (disk, self.staging.get(frame).block)));
         for frame in self.staging.waiting(disk) {
             let staged = self.staging.get(frame);
             if staged.merging || self.locks.get(disk, staged.block) == Some(LockKind::Around) {

@@ -180,8 +180,8 @@ pub struct Store {
     swept: Table<SegmentNo, u64>,
 }
 
-/// Maximum number of blocks that [`Store::prefetch`] reads at once.
-pub const PREFETCH_TOGETHER: usize = 32;
+/// The number of blocks that [`Store::prefetch`] reads at once.
+const PREFETCH_TOGETHER: usize = 32;
 
 fn hash(disk: DiskNo, block: BlockNo) -> u64 {
     mix(block.0 ^ u64::from(disk.0) << 44)
@@ -310,9 +310,25 @@ impl Store {
         Some((number, found?))
     }
 
-    /// Reads the memory that [`Store::lookup`] of these blocks will read; at most [`PREFETCH_TOGETHER`]
-    /// blocks. The reads of each loop do not depend on each other, so that the processor overlaps them.
-    pub fn prefetch(&self, blocks: &[(DiskNo, BlockNo)]) {
+    /// Reads the memory that [`Store::lookup`] of these blocks will read.
+    #[inline]
+    pub fn prefetch(&self, blocks: impl Iterator<Item = (DiskNo, BlockNo)>) {
+        let mut some = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
+        let mut count = 0;
+        for block in blocks {
+            some[count] = block;
+            count += 1;
+            if count == PREFETCH_TOGETHER {
+                self.prefetch_some(&some);
+                count = 0;
+            }
+        }
+        self.prefetch_some(&some[..count]);
+    }
+
+    /// Prefetches at most [`PREFETCH_TOGETHER`] blocks. The reads of each loop do not depend on each other, so that the
+    /// processor overlaps them.
+    fn prefetch_some(&self, blocks: &[(DiskNo, BlockNo)]) {
         let mut hashes = [0; PREFETCH_TOGETHER];
         let mut read = 0;
         for (to, (disk, block)) in hashes.iter_mut().zip(blocks) {

@@ -16,11 +16,11 @@
 
 use std::cmp::Reverse;
 
-use haversack_model::{BlockNo, DeviceNo, DiskNo};
+use haversack_model::{DeviceNo, DiskNo};
 
 use super::segment::{NONE, Segment, SegmentNo, SegmentState};
 use super::slot::{Dead, ENTRY_BYTES, Slot, Status, View};
-use super::{PREFETCH_TOGETHER, SlotNo, Store, hash};
+use super::{SlotNo, Store, hash};
 use crate::bugs::{Bug, planted};
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
@@ -109,19 +109,9 @@ impl Store {
 
     /// Reads the memory that decisions about the dead slots of a segment will read.
     fn prefetch_dead(&self, segment: SegmentNo) {
-        let disk = self.segments[segment].owner;
-        let mut blocks = [(DiskNo(disk), BlockNo(0)); PREFETCH_TOGETHER];
-        let mut count = 0;
-        for number in self.slots_of(segment) {
-            let Some(slot) = self.slot(number).dead() else { continue };
-            blocks[count].1 = slot.block();
-            count += 1;
-            if count == PREFETCH_TOGETHER {
-                self.prefetch(&blocks);
-                count = 0;
-            }
-        }
-        self.prefetch(&blocks[..count]);
+        let disk = DiskNo(self.segments[segment].owner);
+        let dead = self.slots_of(segment).filter_map(|number| self.slot(number).dead());
+        self.prefetch(dead.map(|slot| (disk, slot.block())));
     }
 
     /// Composes a segment's next page as of now. No other page of it may be composed until
@@ -341,6 +331,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::BlockNo;
+
     use super::*;
     use crate::store::slot::Live;
 

@@ -5,7 +5,7 @@ use haversack_migrate::{Method, OnLoss, Timing};
 use haversack_model::WriteMode;
 use haversack_model::random::Random;
 
-use crate::plan::{admission, cleaner, disk_id};
+use crate::plan::{admission, cleaner, disk_id, flush_step_pages};
 
 /// One run in this many moves disks by the default method in any case.
 pub const RUNS_BY_DEFAULT: u64 = 3;
@@ -71,7 +71,7 @@ impl Plan {
         let devices = (0..2).map(|_| devices(rng)).collect();
         let disks = vec![disk(0, 220, rng)];
         let redundancy = (0..2).map(|_| rng.one_in(2)).collect();
-        let core = CoreConfig {
+        let mut core = CoreConfig {
             max_requests: rng.pick(&[16, 64]),
             commit_blocks: rng.pick(&[4, 8, 16, 64]),
             flush_after_blocks: rng.pick(&[16, 256, 4096]),
@@ -80,6 +80,7 @@ impl Plan {
             clean_retry_us: rng.pick(&[2_000, 20_000]),
             ..CoreConfig::default()
         };
+        core.flush_step_pages = flush_step_pages(&core);
         let timing = Timing {
             repeat_us: rng.pick(&[3_000, 20_000]),
             copies_in_flight: rng.pick(&[1, 4, 32]),

@@ -319,7 +319,9 @@ impl Twin {
             }
             self.step(false)?;
         }
-        if !matches!(self.record(dead), Some(Record::Overtaken { .. })) {
+        // It may also have learned of the epoch when it became the host of the heir's replica.
+        let newest = self.record(heir).map_or(0, |record| record.epoch());
+        if !self.record(dead).is_some_and(|record| !record.is_owner() && record.epoch() >= newest) {
             return violation!("hang: host {dead} does not learn of the takeover: {:?}", self.record(dead));
         }
         self.machines.hosts[dead].fenced = false;

@@ -333,6 +333,11 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
         "a dead host comes back while the owner gives it up, notes that, and no longer answers when that has failed",
     ),
     (6110000494, "two hosts have complete replicas, and each refuses a takeover in favour of the other"),
+    (
+        8000005729,
+        "a check of the simulator wants order although the only host that knows of a takeover is lost for ever",
+    ),
+    (8000008553, "a replica without blocks is kept for ever when its owner has forgotten the disk"),
 ];
 
 #[test]
@@ -355,10 +360,17 @@ fn a_cluster_with_replicas_holds_what_it_promises() {
 }
 
 /// Seeds of brief runs of the same.
-const CLUSTER_BRIEF: &[(u64, &str)] = &[(
-    200289,
-    "a bug of the simulator: a fenced host was let in while the former owner did not know, and was granted the disk",
-)];
+const CLUSTER_BRIEF: &[(u64, &str)] = &[
+    (
+        200289,
+        "a bug of the simulator: a fenced host was let in while the former owner did not know, and was granted the disk",
+    ),
+    (7000003072, "an intent counts as abandoned since the time at which the intent that it replaces was"),
+    (
+        7000009407,
+        "a check of the simulator wants order although the only host that knows of a takeover is lost for ever",
+    ),
+];
 
 #[test]
 fn no_seed_of_a_cluster_that_once_failed_fails_again() {

@@ -250,10 +250,12 @@ pub fn may_yield(info: &DiskInfo, dirty_blocks: u64, theirs: Option<ReplicaAge>)
 
 /// Whether everything that a host with this record has of the disk is void once another host has the disk under a
 /// higher epoch. Blocks that the host keeps for the host to which it has released the disk are not void: if that host
-/// has passed the disk on without taking it, the next owner needs them.
+/// has passed the disk on without taking it, the next owner needs them. A replica is void also if it has no blocks:
+/// its owner may have forgotten the disk, and then nothing else ends it.
 pub fn is_void_under_any(info: &DiskInfo, dirty_blocks: u64) -> bool {
     let is_kept = matches!(info.moved, Moved::Peer { .. }) && !planted(Bug::VoidKept);
-    is_concerned(info, dirty_blocks) && !is_kept
+    let is_replica = matches!(info.moved, Moved::Replica { .. });
+    (is_concerned(info, dirty_blocks) || is_replica) && !is_kept
 }
 
 /// Whether a host that knows the epoch `known` must record that another host has, or had, the disk under the epoch

@@ -26,8 +26,16 @@ pub struct Intents {
     /// Disks whose moves this daemon drives, and the number of drivers of each: an operator may request a move
     /// that the balancer already makes.
     driven: HashMap<String, u32>,
-    /// Moves that their daemons do not drive any more, and since when.
-    abandoned: HashMap<String, Instant>,
+    /// Disks whose moves are not driven by any daemon.
+    abandoned: HashMap<String, Abandoned>,
+}
+
+/// A move that its daemon does not drive any more.
+#[derive(Clone, Copy, Debug)]
+struct Abandoned {
+    /// The revision of the intent: another move of the disk may have replaced it since.
+    revision: i64,
+    since: Instant,
 }
 
 impl Intents {
@@ -82,12 +90,12 @@ impl Intents {
         match view.progress(disk, intent) {
             // While the daemon that began the move is there, it removes the intent itself, at its next check.
             Progress::Arrived | Progress::Elsewhere => is_mine || !is_driven(view, intent),
-            Progress::Abandoned => self.is_abandoned(disk, now) || planted(Bug::AbandonAtOnce),
+            Progress::Abandoned => self.is_abandoned(disk, seen.revision, now) || planted(Bug::AbandonAtOnce),
             Progress::Sending if !is_driven(view, intent) => {
                 let most = intent.most_ms.map(Duration::from_millis);
                 let age = now.saturating_duration_since(seen.at);
                 let has_ended = most.is_some_and(|most| age >= most.saturating_add(self.abandoned_after));
-                self.is_abandoned(disk, now) && has_ended
+                self.is_abandoned(disk, seen.revision, now) && has_ended
             }
             Progress::Planned | Progress::Sending => {
                 self.abandoned.remove(disk);
@@ -98,9 +106,11 @@ impl Intents {
 
     /// Records that nobody drives a move. Returns whether the move counts as abandoned: nobody has driven it for long
     /// enough.
-    fn is_abandoned(&mut self, disk: &str, now: Instant) -> bool {
-        let since = *self.abandoned.entry(disk.into()).or_insert(now);
-        now.saturating_duration_since(since) >= self.abandoned_after
+    fn is_abandoned(&mut self, disk: &str, revision: i64, now: Instant) -> bool {
+        let known = self.abandoned.get(disk).filter(|known| known.revision == revision).copied();
+        let abandoned = known.unwrap_or(Abandoned { revision, since: now });
+        self.abandoned.insert(disk.into(), abandoned);
+        now.saturating_duration_since(abandoned.since) >= self.abandoned_after
     }
 }
 
@@ -203,5 +213,21 @@ mod tests {
             }
         };
         assert_eq!(over_after(Some(MOST), comes_back), None);
+    }
+    #[test]
+    fn an_intent_that_replaces_an_abandoned_one_is_new() {
+        let mut view = sending(Some(MOST));
+        view.disks.get_mut("id").unwrap().record.moving_to = None;
+        gone(&mut view);
+        let (mut intents, begin) = (Intents::new("alpha", 9, ABANDONED), Instant::now());
+        let mut is_over =
+            |seconds, view: &View| !intents.over(view, begin + Duration::from_secs(seconds)).is_empty();
+        assert!(!is_over(0, &view));
+        // The entry of gamma's next daemon arrives later than its intent.
+        let intent = view.intents.get_mut("id").unwrap();
+        (intent.record.instance, intent.revision) = (2, 7);
+        assert!(!is_over(60, &view), "nobody has driven the earlier move for that long");
+        assert!(!is_over(110, &view));
+        assert!(is_over(120, &view));
     }
 }

@@ -112,6 +112,11 @@ impl Judge {
         self.newest[of].0
     }
 
+    /// Returns which host has owned a disk under that epoch.
+    pub fn newest_owner(&self, of: usize) -> usize {
+        self.newest[of].1
+    }
+
     /// Looks at what was written to etcd.
     pub fn look_at_etcd(&mut self, etcd: &mut Etcd, daemons: &[Option<Daemon>], now: Micros) -> Flow {
         for applied in std::mem::take(&mut etcd.applied) {

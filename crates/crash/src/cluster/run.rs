@@ -189,8 +189,10 @@ impl Cluster {
                 self.unrest()?;
             }
         }
-        self.settle()?;
-        (0..DISKS).try_for_each(|of| self.machines.read_everything(of))
+        if self.settle()? {
+            (0..DISKS).try_for_each(|of| self.machines.read_everything(of))?;
+        }
+        Ok(())
     }
 
     /// Lets a millisecond pass for everything that belongs to the cluster.
@@ -323,8 +325,8 @@ impl Cluster {
     }
 
     /// Waits, without faults, until one host serves each disk and needs no other, the directory says so, and has no
-    /// intents.
-    fn settle(&mut self) -> Flow {
+    /// intents. Returns false if a disk is out of reach.
+    fn settle(&mut self) -> Flow<bool> {
         self.calm();
         let until = self.machines.shared.now + PATIENCE_US;
         loop {
@@ -336,11 +338,22 @@ impl Cluster {
             while !self.machines.next_event()? {}
             self.tick()?;
             self.end_drains();
-            let Some(why) = self.disorder() else { return Ok(()) };
+            let Some(why) = self.disorder() else { return Ok(true) };
             if self.machines.shared.now > until {
-                return violation!("hang: {why}");
+                return if self.is_out_of_reach() { Ok(false) } else { violation!("hang: {why}") };
             }
         }
+    }
+
+    /// Whether a disk's last owner is lost for ever, and had all other hosts fenced when it took the disk over. If
+    /// nobody has learned of that, no host may be let in before an operator has made all of them forget the disk, and
+    /// this operator does not do that.
+    fn is_out_of_reach(&self) -> bool {
+        let is_out = |at: usize| self.operator.is_lost(at) || self.machines.hosts[at].fenced;
+        let is_of_lost_one = |of: usize| {
+            self.operator.is_lost(self.judge.newest_owner(of)) && !(0..HOSTS).any(|at| self.owns(at, of))
+        };
+        (0..HOSTS).all(is_out) && (0..DISKS).any(is_of_lost_one)
     }
 
     fn end_drains(&mut self) {

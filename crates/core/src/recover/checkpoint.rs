@@ -10,6 +10,7 @@
 //!   all devices of that record are present. The first record of an opening voids the checkpoint, whether it was loaded
 //!   or not.
 //! - A checkpoint that cannot be used never prevents opening: the pool then opens as if there were none.
+//! - A checkpoint has no clean block that may be newer than the origin after a power loss.
 
 use haversack_model::{ArenaId, DiskNo, Uuid};
 
@@ -122,12 +123,13 @@ impl Core {
     ///
     /// # Errors
     /// See [`Unsaved`]. The stop remains clean, and the pool opens without a checkpoint.
-    pub fn checkpoint<E>(self, sink: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), Unsaved<E>> {
+    pub fn checkpoint<E>(mut self, sink: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), Unsaved<E>> {
         let stop = self.pool.stop_name();
         if !self.pool.is_stopped() || stop == Uuid::default() {
             return Err(Unsaved::NotStopped);
         }
         self.is_at_rest().map_err(Unsaved::NotAtRest)?;
+        self.drop_volatile();
         let head =
             Head { stop, arena: self.arena(), last_seq: self.durability.last(), devices: self.heads() };
         let write = |sink| {
@@ -158,6 +160,21 @@ impl Core {
             return Err("the pool is not whole");
         }
         Ok(())
+    }
+
+    /// Drops clean blocks whose region was written past the cache, if the origin may have such writes in its volatile
+    /// cache alone. Opening without a checkpoint drops them, too.
+    fn drop_volatile(&mut self) {
+        for segment in self.store.segments.numbers() {
+            let disk = DiskNo(self.store.segments[segment].owner);
+            let Some(d) = self.disks.get(disk).filter(|d| !d.origin.is_durable()) else { continue };
+            for number in self.store.slots_of(segment) {
+                let Some(slot) = self.store.slot(number).primary() else { continue };
+                if !slot.dirty() && d.intents.is_marked(slot.block()) {
+                    self.store.invalidate(disk, slot.block());
+                }
+            }
+        }
     }
 
     fn heads(&self) -> Vec<HeadDevice> {

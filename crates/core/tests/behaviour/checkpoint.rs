@@ -80,6 +80,7 @@ fn a_pool_opens_from_it_without_its_pages() {
     let (mut rig, disks) = busy(&[20], false, 9);
     rig.write(disks[2], 100, 8, 77);
     rig.read(disks[0], 100, 8);
+    disks.iter().for_each(|disk| rig.flush(*disk));
     rig.stop(STOP);
     let usage: Vec<_> = disks.map(|disk| rig.usage(disk)).to_vec();
     let (mut shelf, pieces) = rig.checkpoint(STOP);
@@ -109,6 +110,27 @@ fn a_pool_opens_from_it_without_its_pages() {
     let reads = rig.log.len();
     assert_eq!((rig.read(disks[2], 100, 8), rig.read(disks[0], 100, 8)), (vec![77; 8], vec![7; 8]));
     assert!(!rig.log[reads..].iter().any(is_origin_read), "both are hits");
+}
+
+/// The host and the origin lose power after the stop.
+#[test]
+fn it_leaves_out_blocks_that_the_origin_may_lose() {
+    for is_flushed in [true, false] {
+        let mut rig = Rig::new(&[12], false, CoreConfig::default());
+        let config = DiskConfig { mode: WRITE_THROUGH, ..DiskConfig::new(disk_id(1), SECTORS) };
+        let disk = rig.attach(&config, 1);
+        rig.write(disk, 0, 8, 1);
+        if is_flushed {
+            rig.flush(disk);
+        }
+        let (shelf, pieces) = rig.checkpoint(STOP);
+        let origins = std::mem::take(&mut rig.origins);
+        let mut rig = open(shelf, &pieces.expect("the pool is at rest"));
+        rig.origins = origins;
+        assert_eq!(rig.report.checkpoint, CheckpointUse::Loaded);
+        assert_eq!(rig.attach(&config, 1), disk);
+        assert_eq!(rig.usage(disk).usage_blocks, u64::from(is_flushed));
+    }
 }
 
 #[test]

@@ -103,8 +103,13 @@ impl<M: Memory> Call<'_, M> {
 
     /// Advances the time: background work that is due starts.
     pub fn tick(&mut self, now: Micros) {
-        self.now = now;
         self.queue_all();
+        self.go_on(now);
+    }
+
+    /// Goes on with what earlier calls have left to do, if [`Core::has_steps_left`].
+    pub fn go_on(&mut self, now: Micros) {
+        self.now = now;
         let pages = self.config.flush_step_pages;
         self.schedule.allow_pages(pages);
         self.settle();

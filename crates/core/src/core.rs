@@ -133,6 +133,12 @@ impl Core {
         self.store.prefetch(blocks.flatten());
     }
 
+    /// Whether [`Call::go_on`] has something to do: a flush of the devices has not taken effect yet as a whole. Guests
+    /// may wait for that, so a caller that has nothing else to do should go on at once.
+    pub fn has_steps_left(&self) -> bool {
+        self.durability.ended_flush().is_some()
+    }
+
     /// Returns when [`Call::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
         let works = !self.pool.rests();

@@ -310,7 +310,18 @@ impl Reactor {
         worked |= self.take_turns();
         worked |= self.answer_question();
         worked |= self.pass_time();
+        worked = worked || self.go_on();
         self.carry_out() | worked
+    }
+
+    /// Lets the core go on with what it has left to do. Returns false if that is nothing.
+    fn go_on(&mut self) -> bool {
+        // The order of calls is that of events then.
+        if self.in_turn.is_some() || !self.core.has_steps_left() {
+            return false;
+        }
+        self.core.with(&mut self.memory).go_on(self.now);
+        true
     }
 
     fn run_commands(&mut self) -> bool {

@@ -182,7 +182,8 @@ impl<M: Memory> Call<'_, M> {
             self.disk_mut(disk).cleaner.space_needed = true;
             // A segment that is being emptied may wait for a damaged block too: its page lists a copy of it.
             let comes = self.store.unprepared_segments(other_than) > 0;
-            if none_there && !comes && (self.store.reclaiming() == 0 || self.ios.len() == 0) {
+            let is_at_rest = self.ios.len() == 0 && self.durability.ended_flush().is_none();
+            if none_there && !comes && (self.store.reclaiming() == 0 || is_at_rest) {
                 self.drop_damaged_for_space();
             }
         }

@@ -539,7 +539,6 @@ impl Store {
         self.adjust(self.segment_of(number), |s| {
             s.superseded -= 1;
             s.pending += 1;
-            s.cleaned_since = true;
         });
         self.drop_dirty_times(number.segment());
     }

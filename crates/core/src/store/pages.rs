@@ -411,6 +411,26 @@ mod tests {
     }
 
     #[test]
+    fn a_page_takes_effect_although_slots_of_its_segment_were_released_in_an_earlier_step() {
+        let other = BlockNo(8);
+        let mut store = store();
+        let first = put(&mut store, 0, 0xff, 1);
+        store.install(SlotNo(first.0 + 1), Live::new(other, 0xff, 0, 1).with_dirty(true), 0);
+        assert_eq!(listed(&mut store, 0, 1), 2);
+        store.cleaned(SlotNo(first.0 + 1));
+        assert!(store.durably_dirty(DISK, other).is_some());
+        store.supersede(first, 2);
+        store.install(SlotNo(SLOTS_PER_SEGMENT), Live::new(BLOCK, 0xff, 0, 2), 0);
+        for (segment, seq) in [(1, 2), (0, 3)] {
+            store.compose_page(SegmentNo(segment), seq, &mut [0; _]);
+            store.page_written(SegmentNo(segment));
+        }
+        store.flushed(2);
+        store.flushed(3);
+        assert!(store.durably_dirty(DISK, other).is_none(), "a durable page lists it as clean");
+    }
+
+    #[test]
     fn superseded_slots_limit_a_step() {
         let mut store = store();
         let mut older = put(&mut store, 0, 0xff, 1);

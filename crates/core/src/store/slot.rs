@@ -362,8 +362,10 @@ impl Superseded {
 
     /// Returns it as dead: the newer version is durable. No batch may write over it before a page leaves it
     /// out.
+    ///
+    /// The page that was composed last listed it as dirty if it still is: it may have been superseded by then.
     pub fn die(self) -> Dead {
-        Dead::of(self.0, false)
+        Dead(Dead::of(self.0, false).with(LISTED_DIRTY, self.dirty()))
     }
 }
 
@@ -446,7 +448,7 @@ mod tests {
     fn a_dead_slot_has_nothing_of_a_live_ones_state() {
         let full = Live::new(BlockNo(7), 0xff, 1, 2).with_dirty(true).with_protected(true).with_hits(3);
         for dead in [full.die(false), full.supersede().die()] {
-            assert!(!dead.reusable() && !dead.omitted() && !dead.listed_dirty());
+            assert!(!dead.reusable() && !dead.omitted());
             assert_eq!((dead.block(), dead.seq(), dead.view()), (BlockNo(7), 2, View::Dead(dead)));
         }
         let dead = full.die(true);

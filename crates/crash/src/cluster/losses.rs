@@ -58,6 +58,7 @@ impl Cluster {
             self.machines.report.counts.losses += 1;
         }
         self.forgive(own.of, &lost);
+        self.operator.recorded_losses.insert(own.of);
         self.machines.guests[own.of].lose(&lost);
         let dies = !lost.is_empty() && self.operator.losses.one_in(HOSTS_THAT_DIE);
         if dies { self.crash(own.at) } else { Ok(()) }
@@ -67,17 +68,24 @@ impl Cluster {
     pub(super) fn suspect_loss(&mut self, own: &mut Own) {
         let Some(only_there) = own.only_there.take() else { return };
         self.forgive(own.of, &only_there);
+        self.operator.recorded_losses.insert(own.of);
         self.machines.guests[own.of].lost.suspect(&only_there);
     }
 
     /// Sometimes accepts the loss of a disk that is not attached until its loss is accepted.
     pub(super) fn accept_losses(&mut self) -> Flow {
+        let is_whole =
+            |of: usize| (0..HOSTS).any(|at| self.owns(at, of) && self.machines.hosts[at].is_whole(of));
+        let whole: Vec<usize> = (0..DISKS).filter(|of| is_whole(*of)).collect();
+        self.operator.recorded_losses.retain(|of| !whole.contains(of));
         for (at, of) in (0..HOSTS).flat_map(|at| (0..DISKS).map(move |of| (at, of))) {
             if !self.machines.hosts[at].is_damaged(of) || !self.operator.losses.one_in(LOOKS_BEFORE_ACCEPTING)
             {
                 continue;
             }
-            let is_known = self.operator.is_busy_with(of) || !self.machines.guests[of].lost.is_empty();
+            let is_known = self.operator.is_busy_with(of)
+                || !self.machines.guests[of].lost.is_empty()
+                || self.operator.recorded_losses.contains(&of);
             if self.owns(at, of) && !is_known {
                 return violation!("host {at} has lost blocks of disk {of}");
             }

@@ -66,6 +66,9 @@ pub struct Operator {
     ownerless: Vec<Option<Micros>>,
     /// Disks, and hosts on which their guests were turned off: those hosts must still be told.
     left: BTreeSet<(usize, usize)>,
+    /// Disks with a loss on record. The lost sectors may have been rewritten since: the record says so only after the
+    /// next flush.
+    pub(super) recorded_losses: BTreeSet<usize>,
     /// Since when hosts have had obsolete blocks of disks.
     obsolete: BTreeMap<(usize, usize), Micros>,
     next_look: Micros,
@@ -93,6 +96,7 @@ impl Operator {
             waiting: vec![None; VMS.len()],
             ownerless: vec![None; DISKS],
             left: BTreeSet::new(),
+            recorded_losses: BTreeSet::new(),
             obsolete: BTreeMap::new(),
             next_look: 0,
             is_calm: false,

@@ -96,6 +96,11 @@ impl Host {
         self.info(of).is_some_and(|info| info.owned && !info.attached && info.damage != Damage::None)
     }
 
+    /// Whether a running host has attached a disk that it owns, and has no loss of it on record.
+    pub fn is_whole(&self, of: usize) -> bool {
+        self.info(of).is_some_and(|info| info.owned && info.attached && info.damage == Damage::None)
+    }
+
     /// Whether a running host has a replica of another host's blocks of a disk.
     pub fn has_replica(&self, of: usize) -> bool {
         self.info(of).is_some_and(|info| matches!(info.moved, Moved::Replica { .. }))

@@ -86,6 +86,9 @@ pub struct Settings {
     pub network: Option<PathBuf>,
     /// The daemon's environment, besides the test's.
     pub environment: Vec<(String, String)>,
+    /// Whether its start is over as soon as it answers and has attached the disks that it can: it may still wait for
+    /// others.
+    pub early: bool,
 }
 
 impl Settings {
@@ -105,6 +108,7 @@ impl Settings {
             small: None,
             network: None,
             environment: Vec::new(),
+            early: false,
         }
     }
 
@@ -249,9 +253,9 @@ impl<'a> Haversack<'a> {
             command = tools::in_network(&command, network)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
-        // The sockets of its disks show that the daemon answers; without disks, a command has to.
-        let answers = || !self.settings.disks.is_empty() || self.command(&["disk", "list"]).is_ok();
-        process.wait_for(PATIENCE, || Ok(answers() && self.disks_are_there()))?;
+        let is_over =
+            || self.json(&["status"]).is_ok_and(|status| self.settings.early || status["starting"] != true);
+        process.wait_for(PATIENCE, || Ok(self.disks_are_there() && is_over()))?;
         self.process = Some(process);
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! `haversackd` as a service: reload, stop, what systemd hears, privileges.
 
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -147,6 +148,68 @@ fn systemd_hears_of_start_life_and_stop() {
         daemon.stop()?;
         let last = std::iter::from_fn(|| notices.next().ok()).find(|word| word != "WATCHDOG=1");
         check(last.as_deref() == Some("STOPPING=1"), format!("the last word is {last:?}"))
+    });
+}
+
+/// A disk that works, and one that is being attached for this long, such as `3s`: the listener accepts and never answers.
+fn a_disk_and_a_hung_one(place: &Place, time: &str) -> Result<(TcpListener, Vec<Disk>)> {
+    let file = image::zeroes(place, "vm1.img", 16)?;
+    let hung = TcpListener::bind(("127.0.0.1", 0)).map_err(Error::io("a hung server"))?;
+    let port = hung.local_addr().map_err(Error::io("a hung server"))?.port();
+    let vm2 =
+        Disk::new("vm2", format!("nbd://127.0.0.1:{port}/vm2")).with(&format!("origin_wait = \"{time}\""));
+    Ok((hung, vec![Disk::new("vm1", file.display().to_string()), vm2.unattachable()]))
+}
+
+/// A daemon that waits for a disk, and what it tells systemd.
+fn start_early<'a>(place: &'a Place, disks: Vec<Disk>) -> Result<(Haversack<'a>, Notices)> {
+    let socket = place.path("notify");
+    let notices = Notices::listen(&socket)?;
+    let mut settings = Settings { early: true, ..Settings::new(64, disks) };
+    settings.environment = vec![
+        ("NOTIFY_SOCKET".to_owned(), socket.display().to_string()),
+        ("WATCHDOG_USEC".to_owned(), "200000".to_owned()),
+    ];
+    Ok((Haversack::start(place, settings)?, notices))
+}
+
+#[test]
+fn systemd_hears_ready_after_the_first_attempt_to_attach_each_disk() {
+    test("READY", |place| {
+        let (_hung, disks) = a_disk_and_a_hung_one(place, "5s")?;
+        let (daemon, notices) = start_early(place, disks)?;
+        check(daemon.json(&["disk", "show", "vm2"])?["state"] == "attaching", "vm2 is not being attached")?;
+        daemon.reload(&daemon.configuration())?;
+        check(notices.next()? == "READY=1", "the first word is not READY=1")?;
+        check(daemon.json(&["disk", "show", "vm2"])?["state"] == "waiting", "vm2 does not wait")?;
+        daemon.wait_for_log(&["reloading"])?;
+        let log = daemon.log();
+        let place_of = |word| log.lines().position(|line| line.contains(word));
+        check(
+            place_of(" ready ") < place_of("reloading"),
+            format!("a reload before the end of the start: {log}"),
+        )?;
+        check(notices.next()? == "WATCHDOG=1", "no WATCHDOG=1")
+    });
+}
+
+#[test]
+fn a_stop_during_the_start_is_a_clean_one() {
+    test("SIGTERM during the start", |place| {
+        let (_hung, disks) = a_disk_and_a_hung_one(place, "60s")?;
+        let (mut daemon, notices) = start_early(place, disks)?;
+        clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x42 1M 4M"])?;
+        check(daemon.json(&["disk", "show", "vm2"])?["state"] == "attaching", "vm2 is not being attached")?;
+        let begun = Instant::now();
+        daemon.stop()?;
+        let waited = begun.elapsed();
+        check(waited < Duration::from_secs(15), format!("the stop took {waited:?}"))?;
+        check(notices.next()? == "STOPPING=1", "the first word is not STOPPING=1")?;
+        daemon.settings().disks.truncate(1);
+        daemon.settings().early = false;
+        daemon.start_again()?;
+        daemon.wait_for_log(&["opened from the checkpoint of a clean stop"])?;
+        clients::qemu_io(&daemon.uri("vm1"), &["read -P 0x42 1M 4M"]).map(|_| ())
     });
 }
 

@@ -18,6 +18,9 @@ pub struct Status {
     pub version: String,
     /// Seconds since it was started.
     pub uptime_s: u64,
+    /// It is still attaching disks for the first time, and has no policy yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starting: bool,
     /// What the daemon may open; not set if it may open whatever its user may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,

@@ -344,7 +344,8 @@ fn sandbox(sandbox: Option<&SandboxStatus>) -> String {
 
 /// Formats a tree of pools and disks, followed by each disk's sections.
 pub fn status(status: &Status) -> String {
-    let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
+    let starting = if status.starting { ", starting" } else { "" };
+    let mut out = format!("haversackd {}, up {} s{starting}\n", status.version, status.uptime_s);
     out += &sandbox(status.sandbox.as_ref());
     out += &status.directory.as_ref().map_or_else(String::new, crate::cluster::directory);
     if status.pools.is_empty() {

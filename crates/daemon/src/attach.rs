@@ -44,6 +44,8 @@ const SWITCH_EVERY: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a wait for the first attempt to attach looks whether it has ended.
+const ATTACHING_PAUSE: Duration = Duration::from_millis(10);
 /// How long an attach waits for previous connections and jobs of its disk, and how often it tries again.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -165,19 +167,13 @@ impl Daemon {
         }
     }
 
-    /// Attaches configured or remembered disks and keeps retrying in the background. Waits for the first
-    /// attempt for at most the given time.
-    ///
-    /// # Errors
-    /// A disk's name or identity is in use.
-    pub fn attach_lasting(
+    /// Attaches configured or remembered disks in the background, and retries until they are attached. Returns these
+    /// disks, and an error for each one whose name or identity is in use.
+    pub fn begin_attaching(
         self: &Arc<Self>,
         disks: Vec<(DiskConfig, bool)>,
-        patience: Duration,
-    ) -> Vec<DaemonError> {
-        let deadline = Instant::now() + patience;
-        let mut errors = Vec::new();
-        let mut waiting = Vec::new();
+    ) -> (Vec<Arc<Disk>>, Vec<DaemonError>) {
+        let (mut attaching, mut errors) = (Vec::new(), Vec::new());
         for (config, by_api) in disks {
             let name = config.name.clone();
             let made = Disk::new(config, by_api, DiskState::Attaching).map(Arc::new);
@@ -185,16 +181,25 @@ impl Daemon {
                 Ok(disk) => {
                     let (daemon, disk_too) = (self.clone(), disk.clone());
                     std::thread::spawn(move || daemon.keep_trying(&disk_too));
-                    waiting.push(disk);
+                    attaching.push(disk);
                 }
                 Err(error) => errors.push(error),
             }
         }
-        let is_trying = |disk: &Arc<Disk>| disk.with(|inner| inner.state == DiskState::Attaching);
-        while Instant::now() < deadline && waiting.iter().any(is_trying) {
-            std::thread::sleep(Duration::from_millis(5));
+        (attaching, errors)
+    }
+
+    /// Waits until the first attempt to attach each of these disks has ended, but not beyond the deadline or the stop
+    /// of the daemon. Returns those that are still being attached.
+    pub fn await_attached(&self, disks: &[Arc<Disk>], deadline: Instant) -> Vec<Arc<Disk>> {
+        loop {
+            let trying = disks.iter().filter(|disk| disk.with(|inner| inner.state == DiskState::Attaching));
+            let trying: Vec<_> = trying.cloned().collect();
+            if trying.is_empty() || Instant::now() >= deadline || self.is_stopping() {
+                return trying;
+            }
+            std::thread::sleep(ATTACHING_PAUSE);
         }
-        errors
     }
 
     fn keep_trying(self: &Arc<Self>, disk: &Arc<Disk>) {

@@ -80,6 +80,7 @@ pub struct Daemon {
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     /// How many disks have been added.
     added: AtomicU64,
+    starting: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -215,6 +216,7 @@ impl Daemon {
             pools,
             disks: Mutex::default(),
             added: AtomicU64::new(0),
+            starting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         })
     }
@@ -350,9 +352,32 @@ impl Daemon {
         name.unwrap_or_else(|| id.to_string())
     }
 
+    /// Returns whether the start goes on: disks are being attached for the first time, and there is no policy yet.
+    pub fn is_starting(&self) -> bool {
+        self.starting.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the start goes on, see [`crate::start`].
+    pub fn set_starting(&self, starting: bool) {
+        self.starting.store(starting, Ordering::Release);
+    }
+
+    /// Refuses what needs the policy while there is none yet.
+    ///
+    /// # Errors
+    /// The start goes on.
+    pub(crate) fn check_started(&self) -> Result<()> {
+        if self.is_starting() { Err(DaemonError::Starting) } else { Ok(()) }
+    }
+
     /// Returns whether the daemon is stopping and starts nothing new.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Makes everything end that waits, retries or repeats. [`Daemon::stop`] does it too.
+    pub fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether every pool's reactor responds. Blocks while one does not.
@@ -363,7 +388,7 @@ impl Daemon {
     /// Stops the pools cleanly: commits what is staged and finishes requests in flight; later requests wait for
     /// the next daemon. The disks stay known, and dirty blocks stay in the cache.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.begin_stop();
         self.save_all_learned();
         let jobs: Vec<_> = self.pools().map(|pool| (&pool.name, pool.backend.shutdown())).collect();
         for (name, job) in jobs {

@@ -112,6 +112,9 @@ pub enum DaemonError {
     /// The directory of the cluster cannot be changed.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The daemon has no policy yet.
+    #[error("the daemon is starting: disks are being attached, and there is no policy yet")]
+    Starting,
     /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
@@ -189,6 +192,9 @@ impl DaemonError {
             }
             DaemonError::Directory(_) => {
                 (503, "directory", "guests and disks continue without etcd; try again when it is back")
+            }
+            DaemonError::Starting => {
+                (503, "starting", "try again in a minute, or when /readyz no longer says 'starting'")
             }
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }

@@ -47,8 +47,10 @@ impl Daemon {
     /// Sets another policy, or none, for all pools.
     ///
     /// # Errors
-    /// The settings are invalid; the previous policy stays in effect.
+    /// The settings are invalid, and the previous policy stays in effect; or the daemon is starting, and the policy of the
+    /// configuration would replace this one.
     pub fn set_policy(&self, wanted: Option<PolicySettings>) -> Result<()> {
+        self.check_started()?;
         self.check_weights(wanted.is_some())?;
         self.with_policy(|policy| policy.set(wanted))
     }

@@ -44,6 +44,7 @@ pub mod run;
 pub mod sandbox;
 mod sealed;
 pub mod settings;
+pub mod start;
 pub mod state;
 mod state_lock;
 pub mod status;

@@ -26,7 +26,8 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Returns the pools and disks that do not take requests and should, with a line for each.
+    /// Returns the pools and disks that do not take requests and should, with a line for each, and before them whether
+    /// the start goes on.
     pub fn not_ready(&self) -> Vec<String> {
         let status = self.status();
         let pools =
@@ -34,7 +35,8 @@ impl Daemon {
         let pools = pools.map(|pool| format!("pool {} is {}", pool.name, pool.state));
         let waits = |disk: &&DiskStatus| matches!(disk.state, DiskState::Waiting | DiskState::Attaching);
         let disks = status.disks.iter().filter(waits);
-        pools.chain(disks.map(|disk| format!("disk {} is {}", disk.name, disk.state))).collect()
+        let disks = disks.map(|disk| format!("disk {} is {}", disk.name, disk.state));
+        status.starting.then(|| "starting".to_owned()).into_iter().chain(pools).chain(disks).collect()
     }
 }
 

@@ -11,7 +11,6 @@
 //!   an empty or truncated file must not take disks away from their guests.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use haversack_api::{DiskChange, DiskConfig, DiskState};
 use haversack_engine::EngineError;
@@ -54,7 +53,8 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
             _ => attach.push((config.clone(), false)),
         }
     }
-    for error in daemon.attach_lasting(attach, Duration::ZERO) {
+    let (_, errors) = daemon.begin_attaching(attach);
+    for error in errors {
         tracing::error!("{error}");
     }
     if new.policy != old.policy

@@ -1,14 +1,17 @@
 //! The daemon's lifecycle: start, signals, stop.
 //!
-//! Order of the start: directories, the sandbox, pools, sockets, disks, dropping privileges, policy, then READY. A disk
-//! that cannot be attached, or a pool that cannot be opened while others can, does not delay the start: it is retried
-//! in the background.
+//! Order of the start: directories, the sandbox, pools, sockets, then disks begin to be attached, while NBD and the API are
+//! served; when the first attempt to attach each disk has ended, policy, then READY. A daemon that drops privileges waits
+//! for the disks before it serves the API. A disk that cannot be attached, or a pool that cannot be opened while others
+//! can, does not delay the start: it is retried in the background.
 //!
 //! Invariants
 //! - One daemon at a time uses a state directory.
 //! - The process is confined before it starts threads: threads that already run would not be confined.
+//! - The API is served only after privileges are dropped: its callers name files, which the daemon opens.
 //! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
-//! - The watchdog is fed only while every reactor responds. Nothing else delays it.
+//! - The watchdog is fed only while every reactor responds, and from READY on. Nothing else delays it.
+//! - When the pools are stopped, nothing of the start goes on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,9 +25,10 @@ use haversack_engine::{OpenPool, PoolSettings, VoidArena};
 use haversack_link::LinkError;
 use nix::unistd::Uid;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -35,20 +39,15 @@ use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
-use crate::hosts::{self, Hosts, guests, incarnation};
+use crate::hosts::{Hosts, incarnation};
 use crate::locked::Locked;
 use crate::redacted_log::Lines;
 use crate::sandbox::{Sandbox, SandboxError};
+use crate::start::Start;
 use crate::state::{State, StateError};
 use crate::state_lock::{StateLock, StateLockError};
 use crate::system::{self, SystemError};
-use crate::{
-    bases, budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings,
-    state_lock, uses,
-};
-
-/// How long the start waits for disks; slower ones continue in the background.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
+use crate::{descriptors, events, history, learned, nbd_listener, pool, reload, settings, state_lock, uses};
 
 /// The beginning of the names of checkpoints in the state directory; the pool's name follows.
 const CHECKPOINT_PREFIX: &str = "checkpoint-";
@@ -177,47 +176,31 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     if let Some(cluster) = &config.cluster {
         cluster::connect(&daemon, cluster, config.migration.as_ref())?;
     }
-    for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
-        tracing::error!("{error}");
-    }
-    for pool in daemon.pools() {
-        pool::tell_left_dirty(&daemon, pool);
+    let mut start = Start::begin(&daemon, disks_to_attach(&daemon, config));
+    if let Some(nbd) = nbd {
+        nbd.serve(&daemon, &descriptors);
     }
     if let Some(user) = user {
+        // Disks are opened with the privileges that the daemon was started with.
+        start.wait(&daemon);
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
     if let Err(error) = daemon.events.keep(config.daemon.state_dir.join(events::FILE)) {
         tracing::warn!("events are not kept across restarts: {error}");
     }
-    if let Some(cluster) = &config.cluster {
-        daemon.policy.join_cluster(cluster.balance.window.0);
-    }
-    daemon.begin_policy(config.policy.clone())?;
-    governed::start(&daemon)?;
-    history::start(&daemon)?;
-    budget::start(&daemon, &config.pools)?;
-    learned::start(&daemon)?;
-    bases::start(&daemon)?;
-    guests::watch(&daemon)?;
-    hosts::watch_epochs(&daemon)?;
-    hosts::watch_detached(&daemon)?;
-    hosts::tell_unknown_disks(&daemon);
-    hosts::watch_lenders(&daemon)?;
-    hosts::watch_replicas(&daemon)?;
-    if let Some(cluster) = &config.cluster {
-        cluster::start(&daemon, cluster, config.migration.as_ref())?;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);
+        let signals = Signals::catch()?;
         listeners.serve(&daemon, &stop, &descriptors)?;
-        if let Some(nbd) = nbd {
-            nbd.serve(&daemon, &descriptors);
+        let mut finishing = Some(finish(start, config, &daemon));
+        let ended = serve((config_path, config), &daemon, (signals, stopped), &mut finishing).await;
+        daemon.begin_stop();
+        if let Some(finishing) = finishing {
+            finished(finishing.await)?;
         }
-        notify(&[NotifyState::Ready]);
-        tracing::info!(socket = %config.daemon.control_socket().display(), "ready");
-        serve(config_path, config.clone(), &daemon, stopped).await
+        ended
     });
     notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
@@ -446,27 +429,63 @@ fn tell_other_mode(disk: &DiskConfig, before: &DiskConfig) {
     }
 }
 
-/// Handles signals until one of them, or a request, stops the daemon.
+/// The rest of a start, which goes on while the daemon serves.
+type Finishing = JoinHandle<Result<(), RunError>>;
+
+/// Finishes the start on a thread of its own, because it waits for origins.
+fn finish(start: Start, config: &Config, daemon: &Arc<Daemon>) -> Finishing {
+    let (config, daemon) = (config.clone(), daemon.clone());
+    tokio::task::spawn_blocking(move || start.finish(&daemon, &config))
+}
+
+/// Returns how the start has ended.
+fn finished(joined: Result<Result<(), RunError>, JoinError>) -> Result<(), RunError> {
+    joined.map_err(std::io::Error::from)?
+}
+
+/// The signals that the daemon handles. Until they are caught, each of them ends the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
+/// Handles signals until one of them, or a request, stops the daemon, or until the start fails.
 async fn serve(
-    config_path: &Path,
-    mut config: Config,
+    (config_path, config): (&Path, &Config),
     daemon: &Arc<Daemon>,
-    mut stopped: mpsc::Receiver<()>,
+    (mut signals, mut stopped): (Signals, mpsc::Receiver<()>),
+    finishing: &mut Option<Finishing>,
 ) -> Result<(), RunError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut config = config.clone();
     // Twice as often as systemd requires.
     let watchdog = sd_notify::watchdog_enabled().map(|time| time / 2);
     let mut alive = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reload: Option<JoinHandle<Config>> = None;
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            _ = signals.terminate.recv() => return Ok(()),
+            _ = signals.interrupt.recv() => return Ok(()),
             Some(()) = stopped.recv() => return Ok(()),
-            // A signal that comes during a reload is handled after it.
-            _ = hang_up.recv(), if reload.is_none() => {
+            joined = async { finishing.as_mut().expect("there is one").await }, if finishing.is_some() => {
+                *finishing = None;
+                finished(joined)?;
+                notify(&[NotifyState::Ready]);
+                tracing::info!(socket = %config.daemon.control_socket().display(), "ready");
+            }
+            // A signal that comes during the start or a reload is handled after it.
+            _ = signals.hang_up.recv(), if finishing.is_none() && reload.is_none() => {
                 let (path, old, daemon) = (config_path.to_path_buf(), config.clone(), daemon.clone());
                 reload = Some(tokio::task::spawn_blocking(move || reload_from(&path, old, &daemon)));
             }
@@ -475,7 +494,7 @@ async fn serve(
                 // A panic has been logged already.
                 config = reloaded.unwrap_or(config);
             }
-            _ = alive.tick() => if watchdog.is_some() { feed_watchdog(daemon.clone()) },
+            _ = alive.tick(), if watchdog.is_some() && finishing.is_none() => feed_watchdog(daemon.clone()),
         }
     }
 }

@@ -40,6 +40,7 @@ impl Daemon {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.started.elapsed().as_secs(),
+            starting: self.is_starting(),
             sandbox: self.sandbox().map(Sandbox::status),
             directory: self.directory_status(),
             pools,

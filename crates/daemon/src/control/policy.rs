@@ -22,7 +22,7 @@ pub async fn show(State(control): State<Control>) -> Answer<PolicyStatus> {
 /// Sets the policy until the next start, when the configuration file applies again. Keys that are not given have the
 /// values of the allocator's system.
 #[utoipa::path(put, path = "/v1/policy", request_body = PolicySettings,
-    responses((status = 200, body = PolicyStatus), (status = 400, body = ErrorBody)))]
+    responses((status = 200, body = PolicyStatus), (status = 400, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn set(
     State(control): State<Control>,
     Body(settings): Body<PolicySettings>,
@@ -35,7 +35,8 @@ pub async fn set(
 }
 
 /// Ends the policy: disks return to their configured shares, modes and admission.
-#[utoipa::path(delete, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
+#[utoipa::path(delete, path = "/v1/policy",
+    responses((status = 200, body = PolicyStatus), (status = 503, body = ErrorBody)))]
 pub async fn end(State(control): State<Control>) -> Answer<PolicyStatus> {
     answer(&control, |daemon| {
         daemon.set_policy(None)?;
@@ -79,13 +80,15 @@ pub async fn log(
 /// Reports an event of a disk's VM to the policy. Returns the resulting decision for the disk.
 #[utoipa::path(post, path = "/v1/disks/{disk}/event", request_body = DiskEvent,
     params(("disk" = String, Path, description = "Name of the disk")),
-    responses((status = 200, body = DiskPolicy), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 200, body = DiskPolicy), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 503, body = ErrorBody)))]
 pub async fn event(
     State(control): State<Control>,
     Part(disk): Part<String>,
     Body(event): Body<DiskEvent>,
 ) -> Answer<DiskPolicy> {
     answer(&control, move |daemon| {
+        daemon.check_started()?;
         daemon.with_policy_of(&disk, |policy, pool| policy.tell(pool, &disk, event))
     })
     .await

@@ -90,7 +90,7 @@ pub async fn healthy() -> &'static str {
     "ok\n"
 }
 
-/// Whether every pool is open and its thread answers, and every disk that should be attached is.
+/// Whether the start is over, every pool is open and its thread answers, and every disk that should be attached is.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, body = String, content_type = "text/plain"), (status = 503, body = String, content_type = "text/plain")))]
 pub async fn ready(State(control): State<Control>) -> Result<(StatusCode, String), Failure> {

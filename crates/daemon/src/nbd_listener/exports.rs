@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use haversack_api::DiskState;
 use haversack_engine::{Held, MessageLimit, NbdClient, tls_pump};
@@ -15,6 +16,8 @@ use crate::daemon::{Daemon, DiskInner};
 /// The attached disks, as a client sees them.
 pub struct Offered {
     daemon: Arc<Daemon>,
+    /// When the negotiation has to end.
+    deadline: Instant,
     /// The last export looked up.
     found: Option<Found>,
 }
@@ -28,9 +31,9 @@ struct Found {
 }
 
 impl Offered {
-    /// Offers the disks of a daemon.
-    pub fn new(daemon: &Arc<Daemon>) -> Offered {
-        Offered { daemon: daemon.clone(), found: None }
+    /// Offers the disks of a daemon, in a negotiation with a deadline.
+    pub fn new(daemon: &Arc<Daemon>, deadline: Instant) -> Offered {
+        Offered { daemon: daemon.clone(), deadline, found: None }
     }
 
     fn names(&self) -> Vec<String> {
@@ -51,12 +54,26 @@ impl Exports for Offered {
     }
 
     fn lookup(&mut self, name: &str) -> Option<ExportInfo> {
+        self.await_start(name);
         self.found = self.look_up(name);
         self.found.as_ref().map(|found| found.export.clone())
     }
 }
 
 impl Offered {
+    /// Waits for the disk of an export that the starting daemon has not attached yet. A guest whose daemon was restarted
+    /// reconnects at once, and many give up when they are refused. For the default export, waits for all disks: it exists
+    /// only if there is one disk.
+    fn await_start(&self, name: &str) {
+        if !self.daemon.is_starting() {
+            return;
+        }
+        let disks = self.daemon.disks();
+        let is_meant = |other: &str| name.is_empty() || other == name;
+        let meant = disks.into_iter().filter(|(other, _)| is_meant(other)).map(|(_, disk)| disk);
+        self.daemon.await_attached(&meant.collect::<Vec<_>>(), self.deadline);
+    }
+
     fn look_up(&self, name: &str) -> Option<Found> {
         let names = Offered::names(self);
         let name = match (name, names.as_slice()) {

@@ -4,6 +4,8 @@
 //! - A negotiation, including TLS handshake and hand-over, has one deadline. No read or write waits beyond it.
 //! - Each listener has its own places for connections and for negotiations, and a peer may take only part of
 //!   each. A connection keeps its place as long as it lives, so threads are bounded, including those of TLS.
+//! - An export whose disk the starting daemon is still attaching is not refused: the client waits for it, until the
+//!   deadline of its negotiation.
 //! - A broken client ends only its own connection.
 
 mod connection;

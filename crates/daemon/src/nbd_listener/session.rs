@@ -25,7 +25,7 @@ impl Server {
             (Some(_), Client::Tcp(_)) if self.tls_required => TlsPolicy::Required,
             (Some(_), _) => TlsPolicy::Allowed,
         };
-        let mut exports = Offered::new(daemon);
+        let mut exports = Offered::new(daemon, deadline);
         let mut output = Vec::new();
         let mut session = Session { negotiation: ServerNegotiation::new(policy, &mut output) };
         let mut plain = Timed { client, deadline };

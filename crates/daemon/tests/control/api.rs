@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Request;
@@ -90,7 +90,10 @@ async fn an_image_has_one_disk_under_whatever_name() {
     };
     // The disk that comes first in the file has the image.
     let disks = vec![(disk("vm2", &link), false), (disk("vm1", &image), false)];
-    assert!(api.daemon.attach_lasting(disks, Duration::from_secs(60)).is_empty());
+    let (attaching, errors) = api.daemon.begin_attaching(disks);
+    assert!(errors.is_empty(), "{errors:?}");
+    let slow = api.daemon.await_attached(&attaching, Instant::now() + Duration::from_secs(60));
+    assert!(slow.is_empty());
     let state = |name: &str| api.daemon.disk(name).unwrap().with(|inner| (inner.state, inner.error.clone()));
     assert_eq!(state("vm2"), (DiskState::Attached, None));
     let (waits, why) = state("vm1");

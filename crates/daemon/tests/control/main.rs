@@ -6,3 +6,4 @@ mod dashboard;
 mod fake;
 mod metrics;
 mod roles;
+mod start;

@@ -37,8 +37,9 @@ use crate::settings;
 use crate::state::State;
 use crate::turns::Turns;
 
-/// How long a disk waits for those before it to know what their origins are, and how often it checks.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after a disk was added those after it wait until it knows what its origin is, and how often they check. It is
+/// short: a file system that does not answer must not hold up the other disks.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module documentation.
@@ -111,8 +112,9 @@ pub struct DiskInner {
     pub helper: Option<Helper>,
     /// The store that it has claimed by attaching, see [`Daemon::claim_store`].
     store: Option<KnownStore>,
-    /// How many disks had been added before.
+    /// How many disks had been added before, and when it was added.
     number: u64,
+    added: Instant,
 }
 
 impl Disk {
@@ -129,6 +131,7 @@ impl Disk {
             helper: None,
             store: None,
             number: 0,
+            added: Instant::now(),
         };
         Ok(Disk { id, by_api, inner: Mutex::new(inner) })
     }
@@ -146,6 +149,17 @@ impl Disk {
     /// Returns its settings.
     pub fn config(&self) -> DiskConfig {
         self.with(|inner| inner.config.clone())
+    }
+
+    /// Returns what its origin is. Looks that up only for a detached disk: for another one the last attempt to attach it
+    /// has, on a thread that may wait, and until then only names are known.
+    pub(crate) fn known_store(&self) -> KnownStore {
+        let (store, state, origin) =
+            self.with(|inner| (inner.store.clone(), inner.state, inner.config.origin.clone()));
+        match state {
+            DiskState::Detached => Store::of(&origin).look_up(),
+            _ => store.unwrap_or_else(|| Store::of(&origin).by_name()),
+        }
     }
 
     /// Returns whether its pool has it, in whatever state.
@@ -305,7 +319,7 @@ impl Daemon {
             refuse_shared((&config, &store), (&other, &Store::of(&other.origin).by_name()))?;
         }
         let number = self.added.fetch_add(1, Ordering::Relaxed);
-        disk.with(|inner| inner.number = number);
+        disk.with(|inner| (inner.number, inner.added) = (number, Instant::now()));
         disks.insert(name.to_string(), disk);
         Ok(())
     }
@@ -322,11 +336,11 @@ impl Daemon {
         let number = disk.with(|inner| inner.number);
         let looks = |other: &Arc<Disk>| {
             other.with(|other| {
-                other.state == DiskState::Attaching && other.store.is_none() && other.number < number
+                let is_before = other.state == DiskState::Attaching && other.number < number;
+                is_before && other.store.is_none() && other.added.elapsed() < CLAIM_PATIENCE
             })
         };
-        let deadline = Instant::now() + CLAIM_PATIENCE;
-        while Instant::now() < deadline && !self.is_stopping() && self.disks.locked().values().any(looks) {
+        while !self.is_stopping() && self.disks.locked().values().any(looks) {
             std::thread::sleep(CLAIM_PAUSE);
         }
         let disks = self.disks.locked();

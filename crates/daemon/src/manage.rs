@@ -349,8 +349,9 @@ impl Daemon {
             return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
         }
         self.sandbox().map_or(Ok(()), |sandbox| sandbox.check_added_device(path))?;
+        let added = Store::of(&device.path).look_up();
         for (name, disk) in self.disks() {
-            if Store::of(&disk.config().origin).uses(path) {
+            if disk.known_store().shared(&added).is_some() {
                 let what = format!("{} is the origin of disk '{name}'", path.display());
                 return Err(DaemonError::conflict(what, "give another device"));
             }

@@ -1,11 +1,13 @@
-//! A start that goes on while the API is served.
+//! A start that goes on while the API is served, and disks whose origins do not answer.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use haversack_api::DiskConfig;
+use haversack_api::{DiskConfig, DiskState, Size};
 use haversack_daemon::config::Config;
+use haversack_daemon::daemon::Disk;
 use haversack_daemon::start::Start;
 use serde_json::{Value, json};
 
@@ -59,4 +61,34 @@ async fn a_daemon_that_starts_says_so_and_has_no_other_policy() {
     assert_eq!(status["settings"]["allocator"], "equal");
     assert_eq!(api.call("PUT", "/v1/policy", json!({"allocator": "wss"})).await.0, 200);
     api.daemon.begin_stop();
+}
+
+#[tokio::test]
+async fn a_disk_waits_only_briefly_for_what_is_not_known_of_those_before_it() {
+    let api = Api::new();
+    // Nothing looks its origin up, as if its file system did not answer.
+    let hung = Disk::new(DiskConfig::new("vm0", "main", "/dev/a"), false, DiskState::Attaching).unwrap();
+    api.daemon.insert_disk("vm0", Arc::new(hung)).unwrap();
+    let begun = Instant::now();
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_device_is_compared_with_what_origins_were_when_their_disks_were_attached() {
+    let api = Api::new();
+    let [image, hard] = ["image", "hard"].map(|name| api.dir.path().join(name));
+    std::fs::write(&image, "").unwrap();
+    std::fs::hard_link(&image, &hard).unwrap();
+    let disk =
+        DiskConfig { size: Some(Size(1 << 30)), ..DiskConfig::new("vm1", "main", image.to_str().unwrap()) };
+    let disk = serde_json::to_value(disk).unwrap();
+    assert_eq!(api.work("POST", "/v1/disks", disk).await["state"], "done");
+    // The path no longer leads to the origin: whoever looked it up would not find it.
+    std::fs::remove_file(&image).unwrap();
+    let (status, refusal) = api.call("POST", "/v1/pools/main/devices", json!({ "path": hard })).await;
+    assert!(
+        status == 409 && refusal["error"].as_str().unwrap().contains("origin of disk 'vm1'"),
+        "{refusal}"
+    );
 }

@@ -231,8 +231,7 @@ type OpenTrace<'a> = dyn Fn() -> std::result::Result<Box<dyn Source>, haversack_
 
 fn survey(opener: &OpenTrace<'_>, settings: &Settings) -> Result<haversack_sim::tape::Survey> {
     let bar = Bar::new()?;
-    let tape =
-        Tape::new(opener, &settings.traffic, settings.block_bytes, &|part| bar.show(Stage::Survey, part));
+    let tape = Tape::of(opener, settings, &|part| bar.show(Stage::Survey, part));
     bar.end();
     let survey = tape.map_err(refused)?.survey;
     warn_of(&survey.damage);

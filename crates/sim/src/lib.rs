@@ -14,6 +14,7 @@ pub mod counts;
 pub mod csv;
 pub mod error;
 pub mod governor;
+pub mod grid;
 pub mod key;
 pub mod latency;
 pub mod meter;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use haversack_api::{DiskConfig, PolicySettings, Span, WindowSetting};
 use haversack_control::settings;
 use haversack_core::AdmissionConfig;
-use haversack_model::Micros;
+use haversack_model::{BLOCK_BYTES, Micros};
 use haversack_policy::{Config, named};
 use haversack_trace::generate::{self, GenerateError, Generator, Pattern};
 use haversack_trace::{
@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::ClusterTable;
 use crate::error::SimError;
+use crate::grid::Grids;
 use crate::migration::{MigrationTable, Role};
 use crate::settings::{Pool, Settings, Sizes, Traffic};
 
@@ -365,7 +366,12 @@ impl Mix {
         let merged = Box::new(Merged::new(sources, MergeOptions { align: false, separate: true }));
         let base = |disk: &Load| Some((disk.name().to_owned(), disk.base.clone()?));
         let bases: Vec<_> = self.disks.iter().filter_map(base).collect();
-        Ok(if bases.is_empty() { merged } else { Box::new(SharedBase::new(merged, bases)) })
+        if bases.is_empty() {
+            return Ok(merged);
+        }
+        let phases = self.disks.iter().map(|disk| (disk.name().to_owned(), disk.config.phase));
+        let grids = Grids::new(BLOCK_BYTES as u64, 0, phases.collect());
+        Ok(Box::new(SharedBase::new(merged, bases, grids)))
     }
 }
 

@@ -6,7 +6,7 @@ use haversack_api::DiskConfig;
 use haversack_control::budget::DAY_US;
 use haversack_control::endurance::Endurance;
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence, Target};
-use haversack_model::{BLOCK_BYTES, Micros, WriteMode};
+use haversack_model::{BLOCK_BYTES, Micros, SECTORS_PER_BLOCK, WriteMode};
 use haversack_policy::Config;
 
 use crate::error::SimError;
@@ -152,7 +152,6 @@ impl Pool {
                 self.cleaner != plain.cleaner || of_a_disk(|disk, plain| disk.cleaner != plain.cleaner),
                 "a cleaner",
             ),
-            (self.phase > 0 || of_a_disk(|disk, plain| disk.phase != plain.phase), "a grid phase"),
             (self.endurance.is_some(), "a budget of flash writes"),
         ]
         .into_iter()
@@ -308,6 +307,10 @@ impl Settings {
             && !parts.iter().all(|part| part.is_finite() && *part > 0.0)
         {
             return wrong(format!("sizes are parts of the footprint above 0, not {parts:?}"));
+        }
+        let phases = self.pool.disks.iter().map(|disk| disk.phase).chain([self.pool.phase]);
+        if let Some(phase) = phases.max().filter(|phase| u64::from(*phase) >= SECTORS_PER_BLOCK) {
+            return wrong(format!("a grid phase is a number of sectors from 0 to 7, not {phase}"));
         }
         if self.pool.redundancy && self.pool.devices < 2 {
             return wrong("redundancy needs two cache devices or more".into());

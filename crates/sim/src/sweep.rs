@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
 use crate::governor::{self, Governor};
+use crate::grid::Grids;
 use crate::meter::{Meter, MeterSettings};
 use crate::outcome::{Report, Row};
 use crate::production::pool::PoolMake;
@@ -57,7 +58,7 @@ pub(crate) fn scan<'a>(
     progress: &Progress<'_>,
 ) -> Result<Tape<'a>, SimError> {
     let seen = |part| progress(Stage::Survey, part);
-    Tape::new(opener, &settings.traffic, settings.block_bytes, &seen)
+    Tape::of(opener, settings, &seen)
 }
 
 /// As [`run`], with a trace that has been scanned.
@@ -115,29 +116,30 @@ pub(crate) fn bounds(
     progress: &Progress<'_>,
 ) -> Result<Vec<Row>, SimError> {
     let meter = meter_settings(settings, &tape.survey);
+    let grids = &tape.survey.grids;
     let mut cells: Vec<Box<dyn Cell>> =
-        vec![Box::new(Lookahead::new(sizes.to_vec(), settings.block_bytes, settings.mode, meter))];
-    cells.push(replay(settings, PolicyName::Unlimited, None, meter, Unlimited::default()));
-    cells.extend(sizes.iter().map(|blocks| reference(settings, PolicyName::Lru, *blocks, meter)));
+        vec![Box::new(Lookahead::new(sizes.to_vec(), grids.clone(), settings.mode, meter))];
+    cells.push(replay(settings, grids, PolicyName::Unlimited, None, meter, Unlimited::default()));
+    cells.extend(sizes.iter().map(|blocks| reference(settings, grids, PolicyName::Lru, *blocks, meter)));
     let results = play(tape, cells, threads(settings), progress)?.into_iter();
     Ok(results.map(|result| Row::new(settings, &tape.survey, result)).collect())
 }
 
 /// All caches, in the order of the results.
 fn cells(settings: &Settings, survey: &Survey, sizes: &[u64]) -> Result<Vec<Box<dyn Cell>>, SimError> {
-    let meter = meter_settings(settings, survey);
+    let (meter, grids) = (meter_settings(settings, survey), &survey.grids);
     let mut cells: Vec<Box<dyn Cell>> = Vec::new();
     for policy in settings.policies.iter().filter(|policy| !policy.is_bound()) {
         for blocks in sizes {
             cells.push(match policy {
                 PolicyName::Core => governed(settings, survey, *blocks, meter)?,
-                policy => reference(settings, *policy, *blocks, meter),
+                policy => reference(settings, grids, *policy, *blocks, meter),
             });
         }
     }
     let of_min = sizes_of_min(settings, sizes)?;
-    cells.push(Box::new(Lookahead::new(of_min, settings.block_bytes, settings.mode, meter)));
-    cells.push(replay(settings, PolicyName::Unlimited, None, meter, Unlimited::default()));
+    cells.push(Box::new(Lookahead::new(of_min, grids.clone(), settings.mode, meter)));
+    cells.push(replay(settings, grids, PolicyName::Unlimited, None, meter, Unlimited::default()));
     Ok(cells)
 }
 
@@ -168,17 +170,23 @@ fn sizes_of_min(settings: &Settings, sizes: &[u64]) -> Result<Vec<u64>, SimError
     Ok(of_min)
 }
 
-fn reference(settings: &Settings, name: PolicyName, blocks: u64, meter: MeterSettings) -> Box<dyn Cell> {
+fn reference(
+    settings: &Settings,
+    grids: &Grids,
+    name: PolicyName,
+    blocks: u64,
+    meter: MeterSettings,
+) -> Box<dyn Cell> {
     let (some, capacity) = (Some(blocks), blocks as usize);
     match name {
-        PolicyName::Lru => replay(settings, name, some, meter, lru::Lru::new(capacity)),
-        PolicyName::Fifo => replay(settings, name, some, meter, fifo::Fifo::new(capacity)),
-        PolicyName::Clock => replay(settings, name, some, meter, clock::Clock::new(capacity)),
-        PolicyName::TwoQ => replay(settings, name, some, meter, two_q::TwoQ::new(capacity)),
-        PolicyName::Arc => replay(settings, name, some, meter, arc::Arc::new(capacity)),
-        PolicyName::Lirs => replay(settings, name, some, meter, lirs::Lirs::new(capacity)),
-        PolicyName::S3Fifo => replay(settings, name, some, meter, s3_fifo::S3Fifo::new(capacity)),
-        PolicyName::Sieve => replay(settings, name, some, meter, sieve::Sieve::new(capacity)),
+        PolicyName::Lru => replay(settings, grids, name, some, meter, lru::Lru::new(capacity)),
+        PolicyName::Fifo => replay(settings, grids, name, some, meter, fifo::Fifo::new(capacity)),
+        PolicyName::Clock => replay(settings, grids, name, some, meter, clock::Clock::new(capacity)),
+        PolicyName::TwoQ => replay(settings, grids, name, some, meter, two_q::TwoQ::new(capacity)),
+        PolicyName::Arc => replay(settings, grids, name, some, meter, arc::Arc::new(capacity)),
+        PolicyName::Lirs => replay(settings, grids, name, some, meter, lirs::Lirs::new(capacity)),
+        PolicyName::S3Fifo => replay(settings, grids, name, some, meter, s3_fifo::S3Fifo::new(capacity)),
+        PolicyName::Sieve => replay(settings, grids, name, some, meter, sieve::Sieve::new(capacity)),
         PolicyName::Core | PolicyName::Min | PolicyName::Unlimited => {
             unreachable!("{name} is no reference policy of a size")
         }
@@ -187,12 +195,13 @@ fn reference(settings: &Settings, name: PolicyName, blocks: u64, meter: MeterSet
 
 fn replay<P: Policy + 'static>(
     settings: &Settings,
+    grids: &Grids,
     name: PolicyName,
     blocks: Option<u64>,
     meter: MeterSettings,
     policy: P,
 ) -> Box<dyn Cell> {
-    Box::new(Replay::new(settings, name, blocks, meter, policy))
+    Box::new(Replay::new(settings, grids, name, blocks, meter, policy))
 }
 
 /// The cache of a pool: the production cache, or a paper's replacement under the same control loop.
@@ -224,7 +233,7 @@ fn partitions<R: Resizable + 'static>(
     for (number, disk) in configs.iter().enumerate() {
         policy.set(number, disk.target, disk.admission, disk.mode);
     }
-    let replay = Replay::new(settings, name, Some(blocks), meter, policy);
+    let replay = Replay::new(settings, &survey.grids, name, Some(blocks), meter, policy);
     let mut cache = Monitored::new(replay, configs.len());
     let volumes = names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
     let (disks, happenings) = (governor::disks(settings, volumes), &settings.pool.happenings);

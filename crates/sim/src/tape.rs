@@ -11,8 +11,9 @@ use haversack_trace::{Access, Damage, Op, Source};
 use serde::Serialize;
 
 use crate::error::SimError;
+use crate::grid::Grids;
 use crate::key::{self, Key, KeySet};
-use crate::settings::Traffic;
+use crate::settings::{Settings, Traffic};
 
 /// Accesses kept in memory: 192 MiB.
 const KEPT_ACCESSES: usize = 6 << 20;
@@ -57,6 +58,9 @@ pub struct Survey {
     /// The damaged lines.
     #[serde(skip)]
     pub damage: Damage,
+    /// The grids of its volumes' blocks.
+    #[serde(skip)]
+    pub grids: Grids,
     #[serde(skip)]
     start_ns: u64,
     #[serde(skip)]
@@ -81,7 +85,7 @@ impl Survey {
         self.start_ns
     }
 
-    fn note(&mut self, access: &Access, block_bytes: u64, footprint: &mut KeySet) -> Result<(), SimError> {
+    fn note(&mut self, access: &Access, footprint: &mut KeySet) -> Result<(), SimError> {
         if self.requests == 0 {
             self.start_ns = access.time_ns;
         }
@@ -98,8 +102,8 @@ impl Survey {
         }
         let length = u64::from(access.length_bytes).max(1);
         volume.end_bytes = volume.end_bytes.max(access.offset_bytes.saturating_add(length));
-        let blocks = access.blocks(block_bytes);
-        key::check(access.volume, *blocks.end(), block_bytes)?;
+        let blocks = self.grids.blocks(access);
+        key::check(access.volume, *blocks.end(), self.grids.block_bytes())?;
         if matches!(access.op, Op::Read | Op::Write) {
             self.reads += u64::from(access.op == Op::Read);
             self.writes += u64::from(access.op == Op::Write);
@@ -122,29 +126,39 @@ pub struct Tape<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// Scans a trace. `progress` is called with the part of it that has been read.
+    /// Scans a trace to volumes whose grids of blocks begin with them. `progress` is called with the part of it that has
+    /// been read.
     ///
     /// # Errors
-    /// The trace cannot be read, is empty, or exceeds the simulator's limits.
+    /// As for [`Tape::of`].
     pub fn new(
         opener: &'a Opener<'a>,
         traffic: &Traffic,
         block_bytes: u64,
         progress: &dyn Fn(f64),
     ) -> Result<Self, SimError> {
-        Tape::keeping(KEPT_ACCESSES, opener, traffic, block_bytes, progress)
+        let settings = Settings { traffic: traffic.clone(), block_bytes, ..Settings::default() };
+        Tape::of(opener, &settings, progress)
+    }
+
+    /// Scans a trace for simulations with these settings. `progress` is called with the part of it that has been read.
+    ///
+    /// # Errors
+    /// The trace cannot be read, is empty, or exceeds the simulator's limits.
+    pub fn of(opener: &'a Opener<'a>, settings: &Settings, progress: &dyn Fn(f64)) -> Result<Self, SimError> {
+        Tape::keeping(KEPT_ACCESSES, opener, settings, progress)
     }
 
     /// Scans a trace that is kept in memory if it has at most this many accesses.
     fn keeping(
         most: usize,
         opener: &'a Opener<'a>,
-        traffic: &Traffic,
-        block_bytes: u64,
+        settings: &Settings,
         progress: &dyn Fn(f64),
     ) -> Result<Self, SimError> {
         let mut source = opener()?;
-        let (mut survey, mut footprint) = (Survey::default(), KeySet::default());
+        let mut survey = Survey { grids: Grids::of(settings), ..Survey::default() };
+        let mut footprint = KeySet::default();
         let (mut kept, mut keep) = (Vec::new(), true);
         let mut batch = Vec::new();
         loop {
@@ -154,7 +168,8 @@ impl<'a> Tape<'a> {
             if source.read(into)? == 0 {
                 break;
             }
-            into[from..].iter().try_for_each(|access| survey.note(access, block_bytes, &mut footprint))?;
+            survey.grids.name(source.volumes());
+            into[from..].iter().try_for_each(|access| survey.note(access, &mut footprint))?;
             if keep && kept.len() > most {
                 if let Some(path) = source.read_once() {
                     return Err(SimError::ReadOnce { path: path.to_path_buf(), most });
@@ -174,9 +189,10 @@ impl<'a> Tape<'a> {
         survey.footprint_blocks = footprint.len();
         let is_counted = survey.requests > 1 && survey.end_ns - survey.start_ns == survey.requests - 1;
         survey.timed = source.is_timed() && !is_counted;
-        let clock = Clock::new(&survey, traffic);
+        let traffic = settings.traffic.clone();
+        let clock = Clock::new(&survey, &traffic);
         survey.span_seconds = clock.time_ns(survey.end_ns, survey.requests - 1) as f64 / 1e9;
-        Ok(Tape { opener, traffic: traffic.clone(), survey, kept: keep.then_some(kept) })
+        Ok(Tape { opener, traffic, survey, kept: keep.then_some(kept) })
     }
 
     /// Plays the trace from its beginning.
@@ -293,7 +309,8 @@ mod tests {
         let opener = || -> Result<Box<dyn Source>, SimError> {
             Ok(Box::new(MemorySource::of_one("v", accesses(times))))
         };
-        let tape = Tape::new(&opener, traffic, 4096, &|_| {}).unwrap();
+        let settings = Settings { traffic: traffic.clone(), ..Settings::default() };
+        let tape = Tape::of(&opener, &settings, &|_| {}).unwrap();
         let (mut playback, mut batch) = (tape.play().unwrap(), Vec::new());
         playback.next(&mut batch).unwrap();
         let times = batch.iter().map(|access| access.time_ns).collect();
@@ -328,7 +345,7 @@ mod tests {
             let accesses = accesses(if is_first { &[3, 5, 9] } else { again });
             Ok(Box::new(MemorySource::of_one("v", accesses)))
         };
-        let tape = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let tape = Tape::keeping(2, &opener, &Settings::default(), &|_| {}).unwrap();
         let (mut playback, mut batch, mut played) = (tape.play()?, Vec::new(), 0);
         loop {
             playback.next(&mut batch)?;
@@ -358,7 +375,7 @@ mod tests {
             accesses[1].offset_bytes = 4096 * opened.fetch_add(1, Ordering::Relaxed) as u64;
             Ok(Box::new(MemorySource::of_one("v", accesses)))
         };
-        let tape = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let tape = Tape::keeping(2, &opener, &Settings::default(), &|_| {}).unwrap();
         let found = tape.play().unwrap().next(&mut Vec::new());
         assert!(matches!(found, Err(SimError::Changed { scanned: 3, found: 1 })), "{found:?}");
     }
@@ -394,9 +411,9 @@ mod tests {
             let source = MemorySource::of_one("v", accesses(&[3, 5, 9]));
             Ok(Box::new(Odd { source, is_timed: true, read_once: true }))
         };
-        let refused = Tape::keeping(2, &opener, &Traffic::default(), 4096, &|_| {}).err().unwrap();
+        let refused = Tape::keeping(2, &opener, &Settings::default(), &|_| {}).err().unwrap();
         assert!(refused.to_string().starts_with("-: expected a regular file"), "{refused}");
-        assert!(Tape::keeping(3, &opener, &Traffic::default(), 4096, &|_| {}).is_ok());
+        assert!(Tape::keeping(3, &opener, &Settings::default(), &|_| {}).is_ok());
     }
 
     #[test]
@@ -405,7 +422,7 @@ mod tests {
             let source = MemorySource::of_one("v", accesses(&[3, 5, 9]));
             Ok(Box::new(Odd { source, is_timed: false, read_once: false }))
         };
-        let tape = Tape::new(&opener, &Traffic::default(), 4096, &|_| {}).unwrap();
+        let tape = Tape::of(&opener, &Settings::default(), &|_| {}).unwrap();
         let mut batch = Vec::new();
         tape.play().unwrap().next(&mut batch).unwrap();
         let times: Vec<u64> = batch.iter().map(|access| access.time_ns).collect();
@@ -417,6 +434,6 @@ mod tests {
         let opener = || -> Result<Box<dyn Source>, SimError> {
             Ok(Box::new(MemorySource::of_one("v", vec![Access { op: Op::Flush, ..Access::default() }])))
         };
-        assert!(matches!(Tape::new(&opener, &Traffic::default(), 4096, &|_| {}), Err(SimError::Empty)));
+        assert!(matches!(Tape::of(&opener, &Settings::default(), &|_| {}), Err(SimError::Empty)));
     }
 }

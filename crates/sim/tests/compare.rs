@@ -87,6 +87,20 @@ fn every_system_stays_within_the_bounds() {
     assert!(html.contains("Mean latency and 95th percentile of each disk"));
 }
 
+/// One disk whose requests are not aligned to its blocks. All of the pool is its share: one LRU cache.
+#[test]
+fn the_static_split_counts_the_blocks_of_the_disk_s_own_grid() {
+    let mut local = load("local", Pattern::Zipf { theta: 0.8 }, 2000, 1);
+    local.config.phase = 7;
+    let mix = Mix { disks: vec![local], fractions: vec![0.3], ..mix() };
+    let none = Choices { allocators: vec!["none".into()], ..choices() };
+    let comparison =
+        compare(&mix, Path::new("."), &none, &mut Kept::nothing(), &|_, _| {}).expect("compared");
+    let [bound] = &comparison.bounds[..] else { panic!("one size: {:?}", comparison.bounds) };
+    let difference = bound.static_split.hit_ratio - bound.global_lru;
+    assert!(difference.abs() < 0.01, "{bound:?}");
+}
+
 /// Three systems. Ranked by hits, the first and the second change places with another seed.
 #[test]
 fn a_ranking_names_the_pairs_that_change_their_order() {

@@ -41,7 +41,7 @@ fn moved_by(mix: &Mix, table: &MigrationTable, method: Method, seed: u64) -> Res
     let mix = mix.with_seed(seed);
     let opener = || mix.open(folder);
     let settings = mix.settings_of_migration()?;
-    let tape = Tape::new(&opener, &settings.traffic, settings.block_bytes, &|_| {})?;
+    let tape = Tape::of(&opener, &settings, &|_| {})?;
     let latency = table.latency.model();
     let setup = Setup::of_mix(&mix, table, folder, &tape.survey, &settings, &latency)?;
     simulate(&setup, &table.plan(method, mix.speed_up), seed)

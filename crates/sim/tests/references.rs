@@ -110,7 +110,6 @@ fn settings_that_only_the_production_cache_has_are_refused() {
     let plain = Pool::default();
     let cases = [
         (Pool { devices: 2, ..plain.clone() }, "devices"),
-        (Pool { phase: 3, ..plain.clone() }, "phase"),
         (Pool { sequential_cutoff_bytes: 1 << 20, ..plain.clone() }, "sequential cutoff"),
         (Pool { share_spare: false, ..plain.clone() }, "targets"),
         (Pool { staging_blocks: Some(64), ..plain.clone() }, "staging"),

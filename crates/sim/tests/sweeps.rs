@@ -9,7 +9,8 @@ use haversack_model::random::Random;
 use haversack_sim::advise::{Flash, advise};
 use haversack_sim::latency::LatencyModel;
 use haversack_sim::{
-    PolicyName, Pool, Report, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic, run, show,
+    PolicyName, Pool, Replacement, Report, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic,
+    run, show,
 };
 use haversack_trace::{Access, Op};
 use proptest::prelude::*;
@@ -60,6 +61,38 @@ fn no_policy_beats_min_and_nothing_beats_no_limit() {
         let (core, lru) = (largest(PolicyName::Core), largest(PolicyName::Lru));
         assert!(core < lru + 0.05, "{mode}: the production cache misses {core}, LRU {lru}");
     }
+}
+
+/// Reads of the blocks of a partition that begins at sector 7, in a loop.
+#[test]
+fn a_grid_phase_is_the_same_for_every_policy_and_bound() {
+    let access = |number: u64| Access {
+        time_ns: number * 1_000_000,
+        offset_bytes: number % 1_000 * 8192 + 7 * 512,
+        length_bytes: 4096,
+        ..Access::default()
+    };
+    let accesses: Vec<Access> = (0..10_000).map(access).collect();
+    let with = |phase, replacement| {
+        let settings = Settings {
+            policies: vec![PolicyName::Core, PolicyName::Lru],
+            sizes: Sizes::Blocks(vec![1_265]),
+            pool: Pool { phase, ..Pool::default() },
+            replacement,
+            ..Settings::default()
+        };
+        run(&memory(&accesses, &VOLUMES), &settings, &|_, _| {})
+    };
+    for replacement in [Replacement::Core, Replacement::Lru, Replacement::Arc] {
+        let report = with(7, replacement).expect("the simulation runs");
+        assert_eq!(report.trace.footprint_blocks, 1_000);
+        for row in &report.results {
+            assert_eq!((row.accesses, row.misses), (10_000, 1_000), "{}", row.policy);
+        }
+    }
+    assert_eq!(with(0, Replacement::Core).expect("the simulation runs").trace.footprint_blocks, 2_000);
+    let refused = with(8, Replacement::Core).expect_err("there is no such phase").to_string();
+    assert!(refused.contains("from 0 to 7, not 8"), "{refused}");
 }
 
 /// Requests of one block each: some in a loop, some skewed.

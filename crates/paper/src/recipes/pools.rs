@@ -42,7 +42,7 @@ pub(crate) fn run(recipe: &Pools, mix: &Mix, progress: &Progress<'_>) -> Result<
     let opener = || -> Result<Box<dyn Source>, SimError> { mix.open(Path::new(".")) };
     let Some(first) = cases.first() else { return Err(Failure::Recipe("it has no systems".into())) };
     let seen = |part| progress(Stage::Survey, part);
-    let tape = Tape::new(&opener, &first.settings.traffic, BLOCK_BYTES as u64, &seen)?;
+    let tape = Tape::of(&opener, &first.settings, &seen)?;
     let mut outcome =
         Outcome { played: Some(Played::of(&tape.survey, BLOCK_BYTES as u64)), ..Outcome::default() };
     let together = POOLS_A_THREAD * haversack_sim::threads(&first.settings);

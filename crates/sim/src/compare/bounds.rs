@@ -115,7 +115,7 @@ fn curves(tape: &Tape<'_>) -> Result<Vec<(Histogram, u64)>, SimError> {
                 Op::Write => Kind::Write,
                 Op::Flush | Op::Discard => continue,
             };
-            for block in access.blocks(haversack_model::BLOCK_BYTES as u64) {
+            for block in tape.survey.grids.blocks(access) {
                 *accesses += 1;
                 if let Some((_, distance)) = stack.touch(block, kind).previous {
                     distances.add(distance.into(), 1.0);

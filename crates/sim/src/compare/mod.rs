@@ -21,7 +21,6 @@ mod winners;
 use std::path::Path;
 
 use haversack_control::endurance::Endurance;
-use haversack_model::BLOCK_BYTES;
 use haversack_trace::Source;
 use serde::Serialize;
 
@@ -167,7 +166,7 @@ impl Round<'_> {
             Some(budgets) => system::budgeted(self.mix, self.choices, self.seed, budgets)?,
         };
         let opener = || -> Result<Box<dyn Source>, SimError> { self.mix.open(folder) };
-        let tape = Tape::new(&opener, &all[0].settings.traffic, BLOCK_BYTES as u64, &|part| {
+        let tape = Tape::of(&opener, &all[0].settings, &|part| {
             progress(Stage::Survey, part);
         })?;
         all.iter_mut().for_each(|variant| variant.fit(&tape.survey));

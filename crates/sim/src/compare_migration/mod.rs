@@ -10,7 +10,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haversack_migrate::Method;
-use haversack_model::BLOCK_BYTES;
 use haversack_trace::Source;
 use serde::Serialize;
 
@@ -149,7 +148,7 @@ pub fn compare_migration(
         let settings = mix.settings_of_migration()?;
         let opener = || -> Result<Box<dyn Source>, SimError> { mix.open(folder) };
         let seen = |seen| part(Stage::Survey, seen);
-        let survey = Tape::new(&opener, &settings.traffic, BLOCK_BYTES as u64, &seen)?.survey;
+        let survey = Tape::of(&opener, &settings, &seen)?.survey;
         let round =
             Round { mix: &mix, table, folder, settings: &settings, latency: &latency, survey: &survey };
         comparison.moves.extend(round.simulate(choices, *seed, &part)?);

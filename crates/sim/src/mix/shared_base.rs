@@ -6,10 +6,10 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use haversack_model::BLOCK_BYTES;
 use haversack_trace::{Access, Damage, Op, Source, TraceError, VolumeNo};
 
 use super::is_of;
+use crate::grid::Grids;
 
 /// A source whose disks have bases: pairs of a disk and the name of its base.
 pub struct SharedBase {
@@ -20,12 +20,13 @@ pub struct SharedBase {
     numbers: Vec<(VolumeNo, Option<VolumeNo>)>,
     by_name: HashMap<String, VolumeNo>,
     written: HashSet<(VolumeNo, u64)>,
+    grids: Grids,
     batch: Vec<Access>,
 }
 
 impl SharedBase {
     /// Plays a source with these bases. A base is a volume of the source, or exists only as a base.
-    pub fn new(source: Box<dyn Source>, bases: Vec<(String, String)>) -> SharedBase {
+    pub fn new(source: Box<dyn Source>, bases: Vec<(String, String)>, grids: Grids) -> SharedBase {
         SharedBase {
             source,
             bases,
@@ -33,6 +34,7 @@ impl SharedBase {
             numbers: Vec::new(),
             by_name: HashMap::new(),
             written: HashSet::new(),
+            grids,
             batch: Vec::new(),
         }
     }
@@ -55,6 +57,7 @@ impl SharedBase {
             let base = base.map(|base| self.number(&base));
             self.numbers.push((own, base));
         }
+        self.grids.name(&self.names);
     }
 
     fn take(&mut self, access: &Access, into: &mut Vec<Access>) {
@@ -65,7 +68,7 @@ impl SharedBase {
             Op::Read => self.split(&access, base, into),
             Op::Write | Op::Discard => {
                 // A block written in part is copied from the base: all of it is the disk's from then on.
-                self.written.extend(access.blocks(BLOCK_BYTES as u64).map(|block| (own, block)));
+                self.written.extend(self.grids.blocks(&access).map(|block| (own, block)));
                 into.push(access);
             }
             Op::Flush => into.push(access),
@@ -74,14 +77,14 @@ impl SharedBase {
 
     /// Splits a read into runs of blocks of the disk and of its base.
     fn split(&self, access: &Access, base: VolumeNo, into: &mut Vec<Access>) {
-        let block_bytes = BLOCK_BYTES as u64;
+        let start_bytes = |block| self.grids.start_bytes(access.volume, block);
         let end = access.offset_bytes + u64::from(access.length_bytes);
         let first = into.len();
-        for block in access.blocks(block_bytes) {
+        for block in self.grids.blocks(access) {
             let is_own = self.written.contains(&(access.volume, block));
             let volume = if is_own { access.volume } else { base };
-            let from = access.offset_bytes.max(block * block_bytes);
-            let length_bytes = (end.min((block + 1) * block_bytes) - from) as u32;
+            let from = access.offset_bytes.max(start_bytes(block));
+            let length_bytes = (end.min(start_bytes(block + 1)) - from) as u32;
             match into[first..].last_mut() {
                 Some(run) if run.volume == volume => run.length_bytes += length_bytes,
                 _ => into.push(Access { volume, offset_bytes: from, length_bytes, ..*access }),
@@ -125,6 +128,7 @@ impl Source for SharedBase {
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::BLOCK_BYTES;
     use haversack_trace::MemorySource;
 
     use super::*;
@@ -136,7 +140,8 @@ mod tests {
 
     fn played(accesses: Vec<Access>) -> Vec<(String, u64, u32)> {
         let source = Box::new(MemorySource::of_one("clone", accesses));
-        let mut shared = SharedBase::new(source, vec![("clone".into(), "golden".into())]);
+        let grids = Grids::new(BLOCK_BYTES as u64, 0, Vec::new());
+        let mut shared = SharedBase::new(source, vec![("clone".into(), "golden".into())], grids);
         let mut read = Vec::new();
         while shared.read(&mut read).unwrap() > 0 {}
         let name = |access: &Access| shared.volumes()[access.volume.0 as usize].clone();

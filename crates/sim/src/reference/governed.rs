@@ -50,7 +50,7 @@ impl<R: Resizable> Monitored<R> {
             Op::Discard => Kind::Discard,
             Op::Flush => Kind::Flush,
         };
-        let sector_bytes = SECTOR_BYTES as u64;
+        let (access, sector_bytes) = (self.replay.grids.shifted(access), SECTOR_BYTES as u64);
         let first = access.offset_bytes / sector_bytes;
         let end = (access.offset_bytes + u64::from(access.length_bytes)).div_ceil(sector_bytes);
         records.push(access.time_ns / 1000, kind, first, (end - first) as u32);

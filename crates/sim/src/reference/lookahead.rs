@@ -9,17 +9,17 @@ use haversack_trace::{Access, Op};
 
 use super::PolicyName;
 use super::min::{Future, replay};
-use super::replay::whole_blocks;
 use crate::cell::{Cell, CellResult};
 use crate::counts::Counts;
 use crate::error::SimError;
+use crate::grid::Grids;
 use crate::key::{self, Key};
 use crate::meter::{Meter, MeterSettings};
 
 /// See the module.
 pub struct Lookahead {
     sizes: Vec<u64>,
-    block_bytes: u64,
+    grids: Grids,
     mode: WriteMode,
     warm_up_requests: u64,
     requests: u64,
@@ -33,10 +33,10 @@ pub struct Lookahead {
 
 impl Lookahead {
     /// MIN with these sizes.
-    pub fn new(sizes: Vec<u64>, block_bytes: u64, mode: WriteMode, meter: MeterSettings) -> Self {
+    pub fn new(sizes: Vec<u64>, grids: Grids, mode: WriteMode, meter: MeterSettings) -> Self {
         Lookahead {
             sizes,
-            block_bytes,
+            grids,
             mode,
             warm_up_requests: meter.warm_up_requests,
             requests: 0,
@@ -64,10 +64,13 @@ impl Lookahead {
             return Ok(());
         }
         let blocks = match access.op {
-            Op::Discard => whole_blocks(access, self.block_bytes),
-            _ => *access.blocks(self.block_bytes).start()..*access.blocks(self.block_bytes).end() + 1,
+            Op::Discard => self.grids.whole_blocks(access),
+            _ => {
+                let (first, last) = self.grids.blocks(access).into_inner();
+                first..last + 1
+            }
         };
-        key::check(access.volume, blocks.end, self.block_bytes)?;
+        key::check(access.volume, blocks.end, self.grids.block_bytes())?;
         for block in blocks {
             let key = Key::new(access.volume, block);
             if counted {
@@ -104,7 +107,7 @@ impl Lookahead {
                 counts.flash_fill_blocks += u64::from(step.kept && !step.hit);
             }
         });
-        counts.origin_read_bytes = counts.read_misses * self.block_bytes;
+        counts.origin_read_bytes = counts.read_misses * self.grids.block_bytes();
         let mut measured = Meter::new(MeterSettings::default()).end();
         measured.volumes = vec![counts];
         measured.warm_ns = self.warm_ns;

@@ -14,8 +14,6 @@
 //! Invariant
 //! - Stations are given I/Os in the order in which these begin: one that begins later delays none that began before.
 
-use std::ops::Range;
-
 use haversack_model::{WriteMode, WriteThroughAck};
 use haversack_trace::{Access, Op};
 
@@ -24,6 +22,7 @@ use super::{Policy, PolicyName};
 use crate::agenda::Agenda;
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
+use crate::grid::Grids;
 use crate::key::{self, Key, KeySet};
 use crate::latency::{IoKind, Stations};
 use crate::meter::{Meter, MeterSettings};
@@ -36,6 +35,8 @@ pub struct Replay<P> {
     blocks: Option<u64>,
     /// The policy.
     pub policy: P,
+    /// The blocks of an access.
+    pub grids: Grids,
     block_bytes: u64,
     /// The rules for writes.
     mode: WriteMode,
@@ -75,16 +76,11 @@ struct Parts {
     answered_early: bool,
 }
 
-/// The blocks that an access covers completely.
-pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
-    let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes));
-    access.offset_bytes.div_ceil(block_bytes)..end / block_bytes
-}
-
 impl<P: Policy> Replay<P> {
     /// A cache of this policy, empty.
     pub fn new(
         settings: &Settings,
+        grids: &Grids,
         name: PolicyName,
         blocks: Option<u64>,
         meter: MeterSettings,
@@ -94,6 +90,7 @@ impl<P: Policy> Replay<P> {
             name,
             blocks,
             policy,
+            grids: grids.clone(),
             block_bytes: settings.block_bytes,
             mode: settings.mode,
             meter: Meter::new(meter),
@@ -147,7 +144,7 @@ impl<P: Policy> Replay<P> {
     }
 
     fn keys(&self, access: &Access) -> Result<impl Iterator<Item = Key> + use<P>, SimError> {
-        let (volume, blocks) = (access.volume, access.blocks(self.block_bytes));
+        let (volume, blocks) = (access.volume, self.grids.blocks(access));
         key::check(volume, *blocks.end(), self.block_bytes)?;
         Ok(blocks.map(move |block| Key::new(volume, block)))
     }
@@ -244,7 +241,7 @@ impl<P: Policy> Replay<P> {
     /// Blocks that are discarded completely have no content any more.
     fn discard(&mut self, access: &Access) -> Result<(), SimError> {
         self.meter.volume(access.volume).discard_requests += 1;
-        let whole = whole_blocks(access, self.block_bytes);
+        let whole = self.grids.whole_blocks(access);
         key::check(access.volume, whole.end, self.block_bytes)?;
         for block in whole {
             let key = Key::new(access.volume, block);

@@ -70,7 +70,7 @@ pub fn with_tape<T>(
 ) -> Result<T, SimError> {
     let settings = mix.settings(None)?;
     let opener = || -> Result<Box<dyn Source>, SimError> { mix.open(folder) };
-    let tape = Tape::new(&opener, &settings.traffic, BLOCK_BYTES as u64, &|_| {})?;
+    let tape = Tape::of(&opener, &settings, &|_| {})?;
     if !tape.survey.timed {
         return Err(SimError::Settings("the loads have no times, which a cluster needs".into()));
     }

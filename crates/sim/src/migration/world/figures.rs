@@ -1,7 +1,7 @@
 //! The measurements: the cache that moves, the VMs, the link and the origin.
 
 use haversack_core::ListCursor;
-use haversack_model::{BLOCK_BYTES, SECTORS_PER_BLOCK, SectorNo};
+use haversack_model::{SECTORS_PER_BLOCK, SectorNo};
 use haversack_trace::{Access, Op};
 
 use super::event::What;
@@ -31,7 +31,7 @@ impl World<'_> {
         let is_counted = self.vms[vm].role == Role::Moves
             && self.moments.stopped_ns.is_none()
             && matches!(access.op, Op::Read | Op::Write);
-        for block in access.blocks(BLOCK_BYTES as u64).filter(|_| is_counted) {
+        for block in self.grids.blocks(access).filter(|_| is_counted) {
             let key = Key::new(access.volume, block);
             if self.seen.insert(key) {
                 self.reused.insert(key);
@@ -53,11 +53,14 @@ impl World<'_> {
                 });
             }
             for (block, answered) in self.checker.answered(mover.volume) {
-                let (key, first) = (Key::new(mover.volume, block), SectorNo(block * SECTORS_PER_BLOCK));
+                let first = SectorNo(block * SECTORS_PER_BLOCK);
                 let at_origin = self.origin.read(mover.volume, first, SECTORS);
-                if at_origin.iter().zip(answered).any(|(has, answered)| *has < answered) {
-                    cached.insert(key);
-                    dirty.insert(key);
+                for (sector, (has, answered)) in (first.0..).zip(at_origin.iter().zip(answered)) {
+                    if *has < answered {
+                        let key = self.grids.key(mover.volume, sector);
+                        cached.insert(key);
+                        dirty.insert(key);
+                    }
                 }
             }
             for key in cached.iter() {

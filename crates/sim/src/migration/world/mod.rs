@@ -26,6 +26,7 @@ use super::plan::MigrationPlan;
 use super::vm::{Role, Vm};
 use crate::agenda::Agenda;
 use crate::error::SimError;
+use crate::grid::Grids;
 use crate::key::KeySet;
 use crate::latency::{IoKind, Stations};
 use event::What;
@@ -66,6 +67,8 @@ pub struct World<'a> {
     origin_traffic: OriginTraffic,
     /// The VM of each volume.
     vm_of: Vec<usize>,
+    /// The blocks of the volumes' disks.
+    grids: Grids,
     agenda: Agenda<What>,
     now_ns: u64,
     /// When everything was attached: the loads' times count from here.
@@ -116,6 +119,7 @@ impl<'a> World<'a> {
             origin: OriginContent::default(),
             origin_traffic: OriginTraffic::default(),
             vm_of,
+            grids: Grids::of_volumes(disks),
             agenda: Agenda::new(),
             now_ns: 0,
             zero_ns: 0,

@@ -108,7 +108,8 @@ fn outcome(mix: &Mix, admission: AdmissionConfig) -> Result<Outcome, SimError> {
     let row = report.policies().next().expect("one cache is simulated");
     let latency = row.latency.as_ref().expect("there is a model of time");
     let segments = row.production.as_ref().map_or(0, |production| production.segments);
-    let (mean_us, hits, flash) = (latency.all.mean_us, 1.0 - row.miss_ratio, row.flash_write_ratio);
+    let (mean_us, hits, flash) =
+        (latency.all.mean_us, 1.0 - row.miss_ratio.unwrap_or(1.0), row.flash_write_ratio);
     Ok(Outcome { mean_us, hits, flash, segments })
 }
 

@@ -88,7 +88,7 @@ fn hits(accesses: &[Access], disks: u64, sizes: Sizes, others: Target) -> Result
         Ok(Box::new(MemorySource::new(accesses.to_vec(), names.clone())))
     };
     let report = run(&opener, &settings, &|_, _| {})?;
-    Ok(report.of(PolicyName::Core).map(|row| 1.0 - row.miss_ratio).collect())
+    Ok(report.of(PolicyName::Core).map(|row| 1.0 - row.miss_ratio.unwrap_or(1.0)).collect())
 }
 
 fn compare(load: &str, disks: u64, accesses: &[Access], sizes: &Sizes) -> Result<(), SimError> {

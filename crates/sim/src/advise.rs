@@ -12,8 +12,8 @@ use haversack_model::{BLOCK_BYTES, WriteMode};
 use haversack_report::{Axis, LineChart, Page, Section, Table, Unit};
 use serde::Serialize;
 
+use crate::counts::ratio;
 use crate::error::SimError;
-
 use crate::outcome::{Report, Row};
 use crate::reference::PolicyName;
 use crate::settings::{Settings, Sizes};
@@ -151,7 +151,7 @@ fn flash_blocks(row: &Row) -> u64 {
 }
 
 fn hit_ratio(row: &Row) -> f64 {
-    1.0 - row.miss_ratio
+    ratio(row.hits, row.accesses)
 }
 
 /// Turns a cache into a choice. `most_hit_ratio` is the most hits of any policy with as much memory; `None` means no
@@ -214,7 +214,7 @@ fn reasons(report: &Report, choices: &[Choice], knee: Option<usize>, flash: Flas
             largest
         }
     };
-    let never = report.of(PolicyName::Unlimited).next().map_or(0.0, |row| row.miss_ratio);
+    let never = report.of(PolicyName::Unlimited).next().map_or(0.0, |row| ratio(row.misses, row.accesses));
     reasons.push(format!(
         "It has {:.1} % hits. The best possible policy would have {:.1} % with as much memory, which is {} with the staging \
          area; {:.1} % of the accesses are the first to their block and miss in any cache.",

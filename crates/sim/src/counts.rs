@@ -90,6 +90,11 @@ impl Counts {
     }
 }
 
+/// A part of the whole; `None` if there is nothing of which it could be a part.
+pub fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
 /// A part divided by the whole; 0 if the whole is 0.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

@@ -6,7 +6,7 @@ use haversack_control::budget::Account;
 use serde::Serialize;
 
 use crate::cell::{CellResult, ProductionResult};
-use crate::counts::{Counts, ratio};
+use crate::counts::{Counts, ratio, share};
 use crate::governor::Outcome as Governed;
 use crate::latency::histogram::{Histogram, Summary};
 use crate::meter::Sample;
@@ -30,8 +30,8 @@ pub struct LatencyRow {
 pub struct VolumeRow {
     /// Its name.
     pub name: String,
-    /// Misses among the accesses that count.
-    pub miss_ratio: f64,
+    /// Misses among the accesses that count; `None` without any.
+    pub miss_ratio: Option<f64>,
     /// Latencies of its reads and writes, with a model of time.
     pub latency: Option<Summary>,
     /// The counts.
@@ -58,10 +58,10 @@ pub struct Row {
     pub hits: u64,
     /// Accesses that were not cached.
     pub misses: u64,
-    /// Misses among the accesses.
-    pub miss_ratio: f64,
-    /// Misses among the reads.
-    pub read_miss_ratio: f64,
+    /// Misses among the accesses; `None` without any.
+    pub miss_ratio: Option<f64>,
+    /// Misses among the reads; `None` without any.
+    pub read_miss_ratio: Option<f64>,
     /// Blocks written to flash, whatever the cause.
     pub flash_writes: u64,
     /// The same per block access.
@@ -167,7 +167,7 @@ impl Row {
             let latency = result.of_volumes.get(number).map(Histogram::summary);
             VolumeRow {
                 name: volume.name.clone(),
-                miss_ratio: ratio(accesses - hits, accesses),
+                miss_ratio: share(accesses - hits, accesses),
                 latency: latency.filter(|latency| latency.count > 0),
                 counts: *counts,
             }
@@ -185,8 +185,8 @@ impl Row {
             accesses,
             hits,
             misses: accesses - hits,
-            miss_ratio: ratio(accesses - hits, accesses),
-            read_miss_ratio: ratio(counts.read_misses, counts.blocks_read()),
+            miss_ratio: share(accesses - hits, accesses),
+            read_miss_ratio: share(counts.read_misses, counts.blocks_read()),
             flash_writes: counts.flash_writes(),
             flash_write_ratio: ratio(counts.flash_writes(), counts.blocks_read() + counts.blocks_written()),
             counted_seconds: (survey.span_seconds - result.warm_ns as f64 / 1e9).max(0.0),

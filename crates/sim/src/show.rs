@@ -17,6 +17,11 @@ fn percent(part: f64) -> String {
     format!("{:.2} %", part * 100.0)
 }
 
+/// A dash where there was nothing of which a part could miss.
+fn missed(part: Option<f64>) -> String {
+    part.map_or("-".into(), |part| format!("{part:.4}"))
+}
+
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -116,8 +121,8 @@ fn hit_cells(row: &Row) -> Vec<String> {
         size(row),
         row.blocks.map_or(String::new(), thousands),
         row.footprint_fraction.map_or(String::new(), percent),
-        format!("{:.4}", row.miss_ratio),
-        format!("{:.4}", row.read_miss_ratio),
+        missed(row.miss_ratio),
+        missed(row.read_miss_ratio),
         thousands(row.flash_writes),
         format!("{:.3}", row.flash_write_ratio),
         io_count(row, row.counts.origin_reads),
@@ -235,7 +240,7 @@ fn curves(report: &Report) -> Section {
          what a cache can hold: the production cache has whole segments, and its staging area in addition.",
     );
     let charts = [
-        over_sizes(report, "Miss ratio", Axis::share("Miss ratio"), |row| Some(row.miss_ratio)),
+        over_sizes(report, "Miss ratio", Axis::share("Miss ratio"), |row| row.miss_ratio),
         over_sizes(report, "Flash writes a block access", Axis::linear("Flash writes", Unit::Count), |row| {
             Some(row.flash_write_ratio)
         }),
@@ -321,7 +326,7 @@ fn volumes(report: &Report) -> Option<Section> {
                 size(row),
                 thousands(counts.read_requests),
                 thousands(counts.write_requests),
-                format!("{:.4}", volume.miss_ratio),
+                missed(volume.miss_ratio),
                 thousands(counts.flash_writes()),
             ]);
         }

@@ -47,7 +47,7 @@ fn row(sources: &(dyn Fn() -> Vec<Box<dyn Source>> + Sync), control: Option<Conf
 }
 
 fn local_hits(row: &Row) -> f64 {
-    1.0 - row.volumes[0].miss_ratio
+    1.0 - row.volumes[0].miss_ratio.expect("accesses")
 }
 
 /// Alone, the local disk has the pool to itself; beside a scan it keeps its working set, with or without a policy.

@@ -22,7 +22,7 @@ fn file(path: &Path) -> impl Fn() -> Result<Box<dyn Source>, SimError> + Sync {
 
 fn miss_ratio(report: &Report, policy: PolicyName, blocks: u64) -> f64 {
     let row = report.of(policy).find(|row| row.blocks == Some(blocks));
-    row.expect("the policy was simulated with this size").miss_ratio
+    row.and_then(|row| row.miss_ratio).expect("the policy was simulated with this size")
 }
 
 /// libCacheSim's figures for this trace.

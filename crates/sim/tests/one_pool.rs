@@ -74,7 +74,7 @@ fn hits(accesses: &[Access], disks: u64, segments: u64, pool: Pool, control: Opt
         ..Settings::default()
     };
     let report = simulate(&memory(accesses, &names), &settings);
-    1.0 - report.of(PolicyName::Core).next().expect("it was simulated").miss_ratio
+    1.0 - report.of(PolicyName::Core).next().expect("it was simulated").miss_ratio.expect("accesses")
 }
 
 /// Returns the hit ratio of one disk, and how much lower the hit ratio of many disks is.

@@ -92,7 +92,8 @@ fn what_is_written_back_counts_when_it_is_evicted() {
         assert_eq!(row.counts.origin_writes, expected, "{blocks} blocks");
     }
     let discarded = [(0, Op::Write, 1), (0, Op::Discard, 1), (0, Op::Write, 2)];
-    assert_eq!(lru(WriteMode::WriteBack, 1, &discarded).counts.origin_writes, 0);
+    let row = lru(WriteMode::WriteBack, 1, &discarded);
+    assert_eq!((row.counts.origin_writes, row.counts.origin_written_bytes), (1, 0), "only the discard");
 }
 
 #[test]
@@ -103,6 +104,21 @@ fn a_write_through_is_answered_by_the_origin_or_by_the_cache() {
     assert!(is_near(writes, ORIGIN_US) && is_near(reads, 2 * ORIGIN_US), "{reads} {writes} us");
     let (reads, writes) = through(WriteThroughAck::Cache);
     assert!(is_near(writes, 0) && is_near(reads, 2 * ORIGIN_US), "{reads} {writes} us");
+}
+
+#[test]
+fn discards_and_flushes_keep_the_origin_busy() {
+    let read_us = |requests: &[(u64, Op, u64)]| {
+        let mode = WriteMode::WriteThrough(WriteThroughAck::Origin);
+        means_us(&lru(mode, 10, requests)).0
+    };
+    let discarded = read_us(&[(0, Op::Discard, 1), (0, Op::Read, 9)]);
+    assert!(is_near(discarded, 2 * ORIGIN_US), "{discarded} us");
+    let flushed = read_us(&[(0, Op::Write, 1), (2_000, Op::Flush, 0), (2_000, Op::Read, 9)]);
+    assert!(is_near(flushed, 2 * ORIGIN_US), "{flushed} us");
+    let twice =
+        read_us(&[(0, Op::Write, 1), (2_000, Op::Flush, 0), (4_000, Op::Flush, 0), (4_000, Op::Read, 9)]);
+    assert!(is_near(twice, ORIGIN_US), "nothing was written since the first flush: {twice} us");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn no_policy_beats_min_and_nothing_beats_no_limit() {
                 assert_eq!(row.hits + row.misses, row.accesses);
             }
         }
-        let largest = |policy| report.of(policy).last().unwrap().miss_ratio;
+        let largest = |policy| report.of(policy).last().unwrap().miss_ratio.expect("accesses");
         let (core, lru) = (largest(PolicyName::Core), largest(PolicyName::Lru));
         assert!(core < lru + 0.05, "{mode}: the production cache misses {core}, LRU {lru}");
     }
@@ -306,6 +306,73 @@ fn writes_reach_the_origin_when_the_mode_says() {
         let (past, invalidating) = (of("pt", policy).counts, of("wi", policy).counts);
         assert_eq!((past.flash_guest_blocks, past.flash_fill_blocks), (0, 0), "{policy}");
         assert_eq!(invalidating.flash_guest_blocks, 0, "{policy}");
+    }
+}
+
+#[test]
+fn what_passes_the_cache_is_read_as_it_was_requested() {
+    let mut accesses = mixed(5_000, 4);
+    accesses.retain(|access| access.op == Op::Read);
+    accesses.iter_mut().for_each(|access| access.length_bytes = 1024);
+    let settings = Settings {
+        policies: vec![PolicyName::Core, PolicyName::Lru],
+        mode: WriteMode::PassThrough,
+        ..settings()
+    };
+    let report = simulate(&memory(&accesses, &VOLUMES), &settings);
+    for row in report.policies() {
+        assert_eq!(row.counts.origin_read_bytes, accesses.len() as u64 * 1024, "{}", row.policy);
+    }
+    for row in &report.results {
+        assert_eq!(row.miss_ratio, Some(1.0), "{}", row.policy);
+    }
+}
+
+#[test]
+fn of_nothing_there_is_no_share_that_misses() {
+    let mut accesses = mixed(5_000, 4);
+    accesses.retain(|access| access.op == Op::Write);
+    let of = |mode: &str| {
+        let policies = vec![PolicyName::Core, PolicyName::Lru];
+        let settings = Settings { policies, mode: mode.parse().unwrap(), ..settings() };
+        simulate(&memory(&accesses, &VOLUMES), &settings)
+    };
+    assert!(of("wb").results.iter().all(|row| row.miss_ratio.is_some() && row.read_miss_ratio.is_none()));
+    let around = of("wa");
+    assert!(around.results.iter().all(|row| (row.accesses, row.miss_ratio) == (0, None)));
+    let table = show::table(&around, false).to_text();
+    let row = table.lines().find(|line| line.starts_with("min")).expect("a row of MIN");
+    assert_eq!(row.split_whitespace().filter(|cell| *cell == "-").count(), 2, "{table}");
+}
+
+#[test]
+fn discards_are_writes_to_the_origin_for_every_policy() {
+    let mut accesses = mixed(20_000, 4);
+    accesses.retain(|access| access.op == Op::Discard);
+    accesses.push(Access { op: Op::Read, ..*accesses.last().expect("a discard") });
+    let settings = Settings { policies: vec![PolicyName::Core, PolicyName::Lru], ..settings() };
+    for row in simulate(&memory(&accesses, &VOLUMES), &settings).policies() {
+        assert_eq!(row.counts.origin_writes, accesses.len() as u64 - 1, "{}", row.policy);
+    }
+}
+
+/// With MIN, too, writes count among the accesses if they do not bring blocks into the cache, and update cached blocks.
+#[test]
+fn flash_writes_of_min_are_those_of_an_access_of_any_kind() {
+    let access = |(number, op): (u64, Op)| Access {
+        time_ns: number * 1_000_000,
+        length_bytes: 4096,
+        op,
+        ..Access::default()
+    };
+    let accesses: Vec<Access> = (0..).zip([Op::Read, Op::Write, Op::Read]).map(access).collect();
+    for (mode, expected) in [("wa", (2, 1)), ("wi", (0, 0))] {
+        let settings =
+            Settings { policies: vec![PolicyName::Lru], mode: mode.parse().unwrap(), ..settings() };
+        let report = simulate(&memory(&accesses, &["v"]), &settings);
+        let min = report.of(PolicyName::Min).next().expect("MIN");
+        assert_eq!((min.flash_writes, min.counts.write_hits), expected, "{mode}");
+        assert_eq!(min.flash_write_ratio, min.flash_writes as f64 / 3.0, "{mode}");
     }
 }
 

@@ -26,7 +26,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
                 row.fraction,
                 row.write_budget.map_or_else(String::new, |blocks| blocks.to_string()),
                 row.blocks,
-                row.read_hit_ratio,
+                row.read_hit_ratio.map_or_else(String::new, |hits| hits.to_string()),
                 row.hit_ratio,
                 row.mean_us,
                 row.p95_us,

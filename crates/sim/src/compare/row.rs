@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::system::{System, Variant};
-use crate::counts::ratio;
+use crate::counts::{ratio, share};
 use crate::governor::TargetSample;
 use crate::outcome::{Row, VolumeRow};
 
@@ -12,8 +12,8 @@ use crate::outcome::{Row, VolumeRow};
 pub struct DiskRow {
     /// Its name.
     pub name: String,
-    /// Hits among the blocks read.
-    pub read_hit_ratio: f64,
+    /// Hits among the blocks read; `None` if none was.
+    pub read_hit_ratio: Option<f64>,
     /// Hits among the blocks read and written.
     pub hit_ratio: f64,
     /// Mean latency of its reads and writes.
@@ -31,7 +31,7 @@ impl DiskRow {
         let counts = &volume.counts;
         DiskRow {
             name: volume.name.clone(),
-            read_hit_ratio: ratio(counts.read_hits, counts.blocks_read()),
+            read_hit_ratio: share(counts.read_hits, counts.blocks_read()),
             hit_ratio: ratio(
                 counts.read_hits + counts.write_hits,
                 counts.blocks_read() + counts.blocks_written(),
@@ -60,8 +60,8 @@ pub struct Combination {
     pub write_budget: Option<f64>,
     /// Blocks of the pool.
     pub blocks: u64,
-    /// Hits among the blocks read.
-    pub read_hit_ratio: f64,
+    /// Hits among the blocks read; `None` if none was.
+    pub read_hit_ratio: Option<f64>,
     /// Hits among the blocks read and written.
     pub hit_ratio: f64,
     /// Mean latency of requests.
@@ -102,7 +102,7 @@ impl Combination {
             fraction: variant.fraction,
             write_budget: variant.write_budget,
             blocks: row.blocks.unwrap_or(0),
-            read_hit_ratio: 1.0 - row.read_miss_ratio,
+            read_hit_ratio: share(counts.read_hits, counts.blocks_read()),
             hit_ratio: ratio(counts.read_hits + counts.write_hits, accesses),
             mean_us: row.latency.map_or(0.0, |latency| latency.all.mean_us),
             p95_us: row.latency.map_or(0.0, |latency| latency.all.p95_us),

@@ -49,7 +49,7 @@ pub fn table(comparison: &Comparison) -> Table {
             system.write_mode.clone(),
             Unit::Seconds.format(row.window_s),
             percent(row.fraction),
-            row.read_hit_ratio.text(100.0, 1),
+            row.read_hit_ratio.map_or_else(|| "-".into(), |hits| hits.text(100.0, 1)),
             row.hit_ratio.text(100.0, 1),
             row.mean_us.text(1.0, 0),
             row.p95_us.text(1.0, 0),
@@ -324,7 +324,7 @@ fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<Section> 
     );
     let disks = Section::new("Disks")
         .text("Read hits of each disk, with the first seed and size.")
-        .table(of_disks(comparison, |disk| percent(disk.read_hit_ratio)))
+        .table(of_disks(comparison, |disk| disk.read_hit_ratio.map_or_else(|| "-".into(), percent)))
         .text("Mean latency and 95th percentile of each disk, in microseconds.")
         .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)));
     let mut systems = Section::new("All systems")

@@ -22,8 +22,8 @@ pub struct Summary {
     pub seeds: usize,
     /// Hits among the blocks read and written.
     pub hit_ratio: Estimate,
-    /// Hits among the blocks read.
-    pub read_hit_ratio: Estimate,
+    /// Hits among the blocks read; `None` if none was.
+    pub read_hit_ratio: Option<Estimate>,
     /// Mean latency.
     pub mean_us: Estimate,
     /// 95th percentile of latency.
@@ -40,6 +40,7 @@ impl Summary {
         let estimate = |figure: fn(&Combination) -> f64| {
             Estimate::of(&rows.iter().map(|row| figure(row)).collect::<Vec<_>>())
         };
+        let read_hits: Option<Vec<f64>> = rows.iter().map(|row| row.read_hit_ratio).collect();
         Summary {
             system: first.system.clone(),
             window_s: first.window_s,
@@ -47,7 +48,7 @@ impl Summary {
             write_budget: first.write_budget,
             seeds: rows.len(),
             hit_ratio: estimate(|row| row.hit_ratio),
-            read_hit_ratio: estimate(|row| row.read_hit_ratio),
+            read_hit_ratio: read_hits.map(|read_hits| Estimate::of(&read_hits)),
             mean_us: estimate(|row| row.mean_us),
             p95_us: estimate(|row| row.p95_us),
             flash_write_ratio: estimate(|row| row.flash_write_ratio),
@@ -66,7 +67,7 @@ impl Summary {
             write_budget: None,
             seeds: 1,
             hit_ratio: exactly(hits),
-            read_hit_ratio: exactly(hits),
+            read_hit_ratio: Some(exactly(hits)),
             mean_us: exactly(mean_us),
             p95_us: exactly(mean_us),
             flash_write_ratio: exactly(writes),

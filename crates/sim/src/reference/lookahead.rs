@@ -1,14 +1,14 @@
 //! MIN with a trace: first the whole trace is read, then each size is played.
 //!
-//! Only cacheable accesses matter. In modes in which writes bring blocks into the cache, both reads and
-//! writes are accesses; in the others only reads are, and a write that drops a block means that it can no
-//! longer be hit. A block that MIN bypasses is not written to flash.
+//! Only accesses that can bring a block into the cache are accesses of MIN. In modes in which writes do, both reads and
+//! writes are; in the others only reads are. There a write updates the block if it is cached (wa), or drops it, so that
+//! it can no longer be hit (wi). What passes the cache (pt) misses. A block that MIN bypasses is not written to flash.
 
 use haversack_model::WriteMode;
 use haversack_trace::{Access, Op};
 
 use super::PolicyName;
-use super::min::{Future, replay};
+use super::min::{Future, MinStep, replay};
 use crate::cell::{Cell, CellResult};
 use crate::counts::Counts;
 use crate::error::SimError;
@@ -23,9 +23,12 @@ pub struct Lookahead {
     mode: WriteMode,
     warm_up_requests: u64,
     requests: u64,
-    /// Block accesses of the warm-up, and the simulated time at which it ended.
+    /// Accesses and looks of the warm-up, and the simulated time at which it ended.
     warm_up: usize,
+    warm_up_looks: usize,
     warm_ns: u64,
+    /// What counts after the warm-up whatever the size.
+    beside: Counts,
     future: Future,
     /// Which accesses are writes, as bits.
     writes: Vec<u64>,
@@ -41,6 +44,8 @@ impl Lookahead {
             warm_up_requests: meter.warm_up_requests,
             requests: 0,
             warm_up: 0,
+            warm_up_looks: 0,
+            beside: Counts::default(),
             warm_ns: 0,
             future: Future::default(),
             writes: Vec::new(),
@@ -49,23 +54,15 @@ impl Lookahead {
 
     fn request(&mut self, access: &Access) -> Result<(), SimError> {
         if self.requests == self.warm_up_requests {
-            self.warm_up = self.future.len();
+            (self.warm_up, self.warm_up_looks) = (self.future.len(), self.future.looks());
+            self.beside = Counts::default();
             self.warm_ns = access.time_ns;
         }
         self.requests += 1;
-        let allocates = self.mode.caches_write(false);
-        let (counted, drops) = match access.op {
-            Op::Read => (self.mode != WriteMode::PassThrough, false),
-            Op::Write => (allocates, self.mode == WriteMode::WriteInvalidate),
-            Op::Discard => (false, true),
-            Op::Flush => (false, false),
-        };
-        if !counted && !drops {
-            return Ok(());
-        }
         let blocks = match access.op {
+            Op::Flush => return Ok(()),
             Op::Discard => self.grids.whole_blocks(access),
-            _ => {
+            Op::Read | Op::Write => {
                 let (first, last) = self.grids.blocks(access).into_inner();
                 first..last + 1
             }
@@ -73,12 +70,35 @@ impl Lookahead {
         key::check(access.volume, blocks.end, self.grids.block_bytes())?;
         for block in blocks {
             let key = Key::new(access.volume, block);
-            if counted {
-                self.note(access.op == Op::Write);
-                self.future.access(key)?;
-            } else {
-                self.future.remove(key);
+            match access.op {
+                Op::Read => self.read(key)?,
+                Op::Write => self.write(key)?,
+                Op::Discard | Op::Flush => self.future.remove(key),
             }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, key: Key) -> Result<(), SimError> {
+        if self.mode == WriteMode::PassThrough {
+            self.beside.read_misses += 1;
+            return Ok(());
+        }
+        self.note(false);
+        self.future.access(key)
+    }
+
+    fn write(&mut self, key: Key) -> Result<(), SimError> {
+        if self.mode.caches_write(false) {
+            self.note(true);
+            return self.future.access(key);
+        }
+        let updates = self.mode.caches_write(true);
+        if !updates {
+            self.future.remove(key);
+        }
+        if !(updates && self.future.look(key)) {
+            self.beside.write_misses += 1;
         }
         Ok(())
     }
@@ -92,8 +112,8 @@ impl Lookahead {
     }
 
     fn play_size(&self, blocks: u64) -> CellResult {
-        let mut counts = Counts::default();
-        replay(&self.future, blocks as usize, |place, step| {
+        let (mut counts, mut updates) = (self.beside, 0);
+        let each = |place: usize, step: MinStep| {
             if place < self.warm_up {
                 return;
             }
@@ -106,7 +126,13 @@ impl Lookahead {
                 counts.read_misses += u64::from(!step.hit);
                 counts.flash_fill_blocks += u64::from(step.kept && !step.hit);
             }
+        };
+        replay(&self.future, blocks as usize, each, |look, is_cached| {
+            updates += u64::from(is_cached && look >= self.warm_up_looks);
         });
+        counts.write_hits += updates;
+        counts.write_misses += (self.future.looks() - self.warm_up_looks) as u64 - updates;
+        counts.flash_guest_blocks += updates;
         counts.origin_read_bytes = counts.read_misses * self.grids.block_bytes();
         let mut measured = Meter::new(MeterSettings::default()).end();
         measured.volumes = vec![counts];

@@ -24,6 +24,8 @@ const TOGETHER: u64 = 4;
 pub struct Future {
     next: Vec<Vec<u32>>,
     len: usize,
+    /// Where to look whether a block is cached: after how many accesses, and the last access of the block.
+    looks: Vec<(u32, u32)>,
     last: NumberMap<[u32; TOGETHER as usize]>,
 }
 
@@ -55,6 +57,25 @@ impl Future {
         }
     }
 
+    /// Has [`replay`] look here whether a block is cached, without an access. Returns false if it never is.
+    pub fn look(&mut self, key: Key) -> bool {
+        let together = self.last.get(&(key.0 / TOGETHER));
+        let last = together.map_or(NEVER, |together| together[(key.0 % TOGETHER) as usize]);
+        if last != NEVER {
+            self.looks.push((self.len as u32, last));
+        }
+        last != NEVER
+    }
+
+    /// Number of looks so far.
+    pub fn looks(&self) -> usize {
+        self.looks.len()
+    }
+
+    fn next_of(&self, place: u32) -> u32 {
+        self.next[place as usize / PIECE][place as usize % PIECE]
+    }
+
     /// Ends the first pass and frees the memory that only this pass needs.
     pub fn end(&mut self) {
         self.last = NumberMap::default();
@@ -80,9 +101,22 @@ pub struct MinStep {
     pub kept: bool,
 }
 
-/// Simulates a cache of n blocks; `each` is called for every access in order.
-pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinStep)) {
+/// Simulates a cache of n blocks. `each` is called for every access in order, `looked` for every look, and told whether
+/// the block is cached.
+pub fn replay(
+    future: &Future,
+    capacity: usize,
+    mut each: impl FnMut(usize, MinStep),
+    mut looked: impl FnMut(usize, bool),
+) {
     let mut cached = BitTree::new(future.len());
+    let mut looks = future.looks.iter().enumerate().peekable();
+    let mut look_until = |played: usize, cached: &BitTree| {
+        while let Some((number, (_, last))) = looks.next_if(|(_, (at, _))| *at as usize <= played) {
+            let next = future.next_of(*last);
+            looked(number, next != NEVER && cached.contains(next as usize));
+        }
+    };
     for (place, next) in future.next.iter().flatten().enumerate() {
         let hit = cached.contains(place);
         if hit {
@@ -101,6 +135,7 @@ pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinS
             cached.insert(*next as usize);
         }
         each(place, MinStep { hit, kept });
+        look_until(place + 1, &cached);
     }
 }
 
@@ -112,7 +147,7 @@ mod tests {
         let mut future = Future::default();
         keys.iter().for_each(|key| future.access(Key(*key)).unwrap());
         let mut hits = Vec::new();
-        replay(&future, capacity, |place, step| hits.extend(step.hit.then_some(place)));
+        replay(&future, capacity, |place, step| hits.extend(step.hit.then_some(place)), |_, _| {});
         hits
     }
 
@@ -129,6 +164,23 @@ mod tests {
         future.access(Key(1)).unwrap();
         future.remove(Key(1));
         future.access(Key(1)).unwrap();
-        replay(&future, 9, |_, step| assert!(!step.hit));
+        replay(&future, 9, |_, step| assert!(!step.hit), |_, _| {});
+    }
+
+    #[test]
+    fn a_look_sees_what_is_cached_between_two_accesses() {
+        let mut future = Future::default();
+        assert!(!future.look(Key(1)), "it was never accessed");
+        for key in [1, 2, 2, 1] {
+            future.access(Key(key)).unwrap();
+            assert!(future.look(Key(1)));
+        }
+        let looked = |capacity| {
+            let mut found = Vec::new();
+            replay(&future, capacity, |_, _| {}, |_, is_cached| found.push(is_cached));
+            found
+        };
+        assert_eq!(looked(2), [true, true, true, false], "after its last access it is not needed");
+        assert_eq!(looked(1), [true, false, false, false]);
     }
 }

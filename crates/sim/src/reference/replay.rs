@@ -10,12 +10,16 @@
 //! A write that the cache takes is acknowledged before the origin has it in modes wb and wt-cache: with wb the origin
 //! is written when the block is evicted, one I/O for each block, with wt-cache at once. No request waits for either,
 //! but both keep the origin busy. In all other modes, and if a filter keeps a block out, a write waits for the origin.
+//! A discard is also sent to the origin, and so is a flush if the origin was written since the last one: as with the
+//! production cache they keep it busy, and a discard counts as a write.
 //!
 //! Invariant
 //! - Stations are given I/Os in the order in which these begin: one that begins later delays none that began before.
 
+use std::collections::BTreeSet;
+
 use haversack_model::{WriteMode, WriteThroughAck};
-use haversack_trace::{Access, Op};
+use haversack_trace::{Access, Op, VolumeNo};
 
 use super::reads::Reads;
 use super::{Policy, PolicyName};
@@ -48,6 +52,8 @@ pub struct Replay<P> {
     deferred: Agenda<Deferred>,
     /// Cached blocks that the origin does not have.
     dirty: KeySet,
+    /// Volumes whose origin was written since it was last flushed.
+    unflushed: BTreeSet<VolumeNo>,
     /// The blocks that the last access has replaced.
     evicted: Vec<Key>,
     /// Recent latencies of reads.
@@ -97,6 +103,7 @@ impl<P: Policy> Replay<P> {
             stations: settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed)),
             deferred: Agenda::new(),
             dirty: KeySet::default(),
+            unflushed: BTreeSet::new(),
             evicted: Vec::new(),
             reads: Reads::default(),
         }
@@ -120,7 +127,7 @@ impl<P: Policy> Replay<P> {
             Op::Write => self.write(access),
             Op::Discard => self.discard(access),
             Op::Flush => {
-                self.meter.volume(access.volume).flush_requests += 1;
+                self.flush(access);
                 Ok(())
             }
         }
@@ -162,7 +169,8 @@ impl<P: Policy> Replay<P> {
             after_miss = !hit;
         }
         parts.fills = if passes { 0 } else { parts.misses - kept_out };
-        parts.origin_bytes = parts.misses * self.block_bytes;
+        parts.origin_bytes =
+            if passes { u64::from(access.length_bytes) } else { parts.misses * self.block_bytes };
         let counts = self.meter.volume(access.volume);
         counts.read_requests += 1;
         counts.read_hits += parts.hits;
@@ -216,6 +224,9 @@ impl<P: Policy> Replay<P> {
         counts.not_admitted += kept_out;
         counts.origin_writes += u64::from(through);
         counts.origin_written_bytes += parts.origin_bytes;
+        if through {
+            self.unflushed.insert(access.volume);
+        }
         self.take_time(access, IoKind::Write, &parts);
         Ok(())
     }
@@ -230,6 +241,7 @@ impl<P: Policy> Replay<P> {
             let counts = self.meter.volume(evicted.volume());
             counts.origin_writes += 1;
             counts.origin_written_bytes += self.block_bytes;
+            self.unflushed.insert(evicted.volume());
             if let Some(stations) = &mut self.stations {
                 let read_ns = stations.device(now_ns, 0, IoKind::Read, self.block_bytes);
                 self.deferred.plan(read_ns, Deferred::WriteBack);
@@ -238,9 +250,27 @@ impl<P: Policy> Replay<P> {
         hit
     }
 
+    fn flush(&mut self, access: &Access) {
+        self.meter.volume(access.volume).flush_requests += 1;
+        if self.unflushed.remove(&access.volume)
+            && let Some(stations) = &mut self.stations
+        {
+            stations.origin(access.time_ns, IoKind::Flush, 0);
+        }
+    }
+
     /// Blocks that are discarded completely have no content any more.
     fn discard(&mut self, access: &Access) -> Result<(), SimError> {
-        self.meter.volume(access.volume).discard_requests += 1;
+        if access.length_bytes == 0 {
+            return Ok(());
+        }
+        let counts = self.meter.volume(access.volume);
+        counts.discard_requests += 1;
+        counts.origin_writes += 1;
+        self.unflushed.insert(access.volume);
+        if let Some(stations) = &mut self.stations {
+            stations.origin(access.time_ns, IoKind::Write, 0);
+        }
         let whole = self.grids.whole_blocks(access);
         key::check(access.volume, whole.end, self.block_bytes)?;
         for block in whole {

@@ -3,10 +3,11 @@
 //! Invariants
 //! - Times begin at 0 and never decrease; they are simulated times, with speed-up and intervals applied.
 //! - A trace whose last time in nanoseconds is its number of requests minus one has no times: its requests
-//!   were only numbered. Files in our own form do not say so otherwise.
+//!   were only numbered. Files of earlier versions do not say so otherwise.
 //! - What is played is what was scanned: the same number of requests, within the volumes that were found. A trace that
 //!   is different when it is read again is an error, and so is a long one that can be read only once.
 
+use haversack_model::place::spread;
 use haversack_trace::{Access, Damage, Op, Source};
 use serde::Serialize;
 
@@ -32,6 +33,9 @@ pub struct Volume {
     pub end_bytes: u64,
     /// Its requests.
     pub requests: u64,
+    /// The time of its last request, in the trace's own time.
+    #[serde(skip)]
+    pub last_ns: u64,
 }
 
 /// A summary of a trace.
@@ -61,6 +65,9 @@ pub struct Survey {
     /// The grids of its volumes' blocks.
     #[serde(skip)]
     pub grids: Grids,
+    /// A digest of all requests: traces with different ones have different digests.
+    #[serde(skip)]
+    pub digest: u64,
     #[serde(skip)]
     start_ns: u64,
     #[serde(skip)]
@@ -91,12 +98,14 @@ impl Survey {
         }
         self.end_ns = self.end_ns.max(access.time_ns);
         self.requests += 1;
+        self.digest = digest(self.digest, access);
         let volume = access.volume.0 as usize;
         if volume >= self.volumes.len() {
             self.volumes.resize(volume + 1, Volume::default());
         }
         let volume = &mut self.volumes[volume];
         volume.requests += 1;
+        volume.last_ns = volume.last_ns.max(access.time_ns);
         if access.op == Op::Flush {
             return Ok(());
         }
@@ -114,6 +123,13 @@ impl Survey {
         }
         Ok(())
     }
+}
+
+/// The digest of requests, with one more.
+fn digest(before: u64, access: &Access) -> u64 {
+    let place = u64::from(access.volume.0) << 32 | u64::from(access.length_bytes);
+    let words = [access.time_ns, access.offset_bytes, place, u64::from(access.op.letter())];
+    words.into_iter().fold(before, |digest, word| spread(digest.rotate_left(5) ^ word))
 }
 
 /// See the module.

@@ -101,6 +101,20 @@ fn the_static_split_counts_the_blocks_of_the_disk_s_own_grid() {
     assert!(difference.abs() < 0.01, "{bound:?}");
 }
 
+#[test]
+fn where_nothing_is_read_there_are_no_read_hits() {
+    let mut written = load("written", Pattern::Zipf { theta: 0.8 }, 2000, 1);
+    written.generator.as_mut().expect("it is generated").mix.read = 0.0;
+    let mix = Mix { disks: vec![written], fractions: vec![0.3], ..mix() };
+    let none = Choices { allocators: vec!["none".into()], ..choices() };
+    let comparison =
+        compare(&mix, Path::new("."), &none, &mut Kept::nothing(), &|_, _| {}).expect("compared");
+    for row in &comparison.combinations {
+        assert_eq!((row.read_hit_ratio, row.disks[0].read_hit_ratio), (None, None), "{row:?}");
+    }
+    assert!(table(&comparison).to_text().lines().nth(2).is_some_and(|row| row.contains(" - ")));
+}
+
 /// Three systems. Ranked by hits, the first and the second change places with another seed.
 #[test]
 fn a_ranking_names_the_pairs_that_change_their_order() {
@@ -196,12 +210,15 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
 fn seeds_of_a_recorded_load_are_of_latencies_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let (trace, results) = (folder.path().join("t.csv"), folder.path().join("results"));
-    let row = |at: u64| format!("{},v,r,{},4096\n", at * 1_000_000, at * at % 500 * 4096);
-    let rows: String = (0..5000).map(row).collect();
-    let text = format!("timestamp_ns,volume,op,offset_bytes,length_bytes\n{rows}");
-    std::fs::write(&trace, text).expect("it is written");
-    let recorded =
-        Mix { fractions: vec![0.3], disks: vec![Load { trace: Some(trace), ..Load::named("v") }], ..mix() };
+    let write = |blocks: u64| {
+        let row = |at: u64| format!("{},v,r,{},4096\n", at * 1_000_000, at * at % blocks * 4096);
+        let rows: String = (0..5000).map(row).collect();
+        let text = format!("timestamp_ns,volume,op,offset_bytes,length_bytes\n{rows}");
+        std::fs::write(&trace, text).expect("it is written");
+    };
+    write(500);
+    let disks = vec![Load { trace: Some(trace.clone()), ..Load::named("v") }];
+    let recorded = Mix { fractions: vec![0.3], disks, ..mix() };
     let choices = Choices {
         allocators: vec!["none".into()],
         admissions: vec!["always".into()],
@@ -222,6 +239,12 @@ fn seeds_of_a_recorded_load_are_of_latencies_alone() {
     assert!(text.contains("smaller than 1.98 MiB (506 blocks), so at 30.0 % or less"), "{text}");
     let lines = std::fs::read_to_string(&results).expect("it was written");
     assert_eq!(lines.matches("\"key\"").count(), 3, "two pools, and the bounds once");
+    // Another trace under the same name.
+    write(700);
+    let changed =
+        compare(&recorded, Path::new("."), &choices, &mut kept, &|_, _| {}).expect("it is compared");
+    assert_ne!(changed.bounds[0].unlimited, found.bounds[0].unlimited);
+    assert_ne!(changed.combinations[0].hit_ratio, one.hit_ratio);
 }
 
 /// With its rivals' flash writes as budgets, the subject writes less to flash than without a budget.

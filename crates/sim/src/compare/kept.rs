@@ -2,7 +2,7 @@
 //! continue.
 //!
 //! Invariants
-//! - A line counts only for the build, the mix, the seed and the settings with which it was made.
+//! - A line counts only for the build, the mix, its requests, the seed and the settings with which it was made.
 //! - A truncated line counts as absent.
 
 use std::collections::HashMap;
@@ -30,6 +30,16 @@ enum Held {
 struct Line {
     key: u64,
     held: Held,
+}
+
+/// The loads of a mix: what it says, and the digest of the requests that they gave. A trace may have changed under the
+/// same name.
+#[derive(Clone, Copy)]
+pub struct Loads<'a> {
+    /// The mix.
+    pub mix: &'a Mix,
+    /// The digest of its requests.
+    pub digest: u64,
 }
 
 /// See the module.
@@ -63,36 +73,36 @@ impl Kept {
         Ok(Kept { path: Some(path.into()), build: hasher.finish(), held })
     }
 
-    fn key(&self, mix: &Mix, what: &str) -> u64 {
+    fn key(&self, loads: Loads<'_>, what: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         // Sizes are in `what`: another list of them changes no result.
-        let mix = Mix { fractions: Vec::new(), ..mix.clone() };
-        (self.build, format!("{mix:?}"), what).hash(&mut hasher);
+        let mix = Mix { fractions: Vec::new(), ..loads.mix.clone() };
+        (self.build, format!("{mix:?}"), loads.digest, what).hash(&mut hasher);
         hasher.finish()
     }
 
-    fn of_variant(&self, mix: &Mix, variant: &Variant) -> u64 {
+    fn of_variant(&self, loads: Loads<'_>, variant: &Variant) -> u64 {
         let mut settings = variant.settings.clone();
         settings.threads = 0;
-        self.key(mix, &format!("{:?} {settings:?}", variant.system))
+        self.key(loads, &format!("{:?} {settings:?}", variant.system))
     }
 
     /// The bounds of a size are those of what the pool can hold, which depends on the replacement.
-    fn of_bounds(&self, mix: &Mix, fraction: f64, held_blocks: u64) -> u64 {
-        self.key(mix, &format!("bounds {fraction} {held_blocks}"))
+    fn of_bounds(&self, loads: Loads<'_>, fraction: f64, held_blocks: u64) -> u64 {
+        self.key(loads, &format!("bounds {fraction} {held_blocks}"))
     }
 
     /// Returns a pool's result.
-    pub fn combination(&self, mix: &Mix, variant: &Variant) -> Option<Combination> {
-        match self.held.get(&self.of_variant(mix, variant)) {
+    pub fn combination(&self, loads: Loads<'_>, variant: &Variant) -> Option<Combination> {
+        match self.held.get(&self.of_variant(loads, variant)) {
             Some(Held::Combination(row)) => Some((**row).clone()),
             _ => None,
         }
     }
 
     /// Returns the bounds of a size. They depend on the loads alone: recorded ones have the same with every seed.
-    pub fn bounds(&self, mix: &Mix, size: &PoolSize, seed: u64) -> Option<Bounds> {
-        match self.held.get(&self.of_bounds(mix, size.fraction, size.held_blocks)) {
+    pub fn bounds(&self, loads: Loads<'_>, size: &PoolSize, seed: u64) -> Option<Bounds> {
+        match self.held.get(&self.of_bounds(loads, size.fraction, size.held_blocks)) {
             Some(Held::Bounds(bounds)) => Some(Bounds { seed, ..bounds.clone() }),
             _ => None,
         }
@@ -102,16 +112,16 @@ impl Kept {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep(&mut self, mix: &Mix, variant: &Variant, row: &Combination) -> Result<(), SimError> {
-        self.append(self.of_variant(mix, variant), Held::Combination(Box::new(row.clone())))
+    pub fn keep(&mut self, loads: Loads<'_>, variant: &Variant, row: &Combination) -> Result<(), SimError> {
+        self.append(self.of_variant(loads, variant), Held::Combination(Box::new(row.clone())))
     }
 
     /// Keeps the bounds of a size.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep_bounds(&mut self, mix: &Mix, bounds: &Bounds) -> Result<(), SimError> {
-        let key = self.of_bounds(mix, bounds.fraction, bounds.held_blocks);
+    pub fn keep_bounds(&mut self, loads: Loads<'_>, bounds: &Bounds) -> Result<(), SimError> {
+        let key = self.of_bounds(loads, bounds.fraction, bounds.held_blocks);
         self.append(key, Held::Bounds(bounds.clone()))
     }
 

@@ -33,6 +33,7 @@ use crate::tape::{Survey, Tape};
 
 pub use bounds::{Bounds, StaticSplit};
 pub use kept::Kept;
+use kept::Loads;
 pub use ranking::{RankedBy, Ranking, Swap, rankings};
 pub use row::{Combination, DiskRow};
 pub use show::{bounds_table, page, ranking_table, table, verdict_table};
@@ -174,12 +175,17 @@ impl Round<'_> {
             self.add_bounds(&tape, &all[0].settings, kept, comparison, progress)?;
         }
         self.add_missing(&tape, &all, kept, progress)?;
-        let known = |variant| kept.combination(self.mix, variant).expect("it was kept");
+        let loads = self.loads(&tape);
+        let known = |variant| kept.combination(loads, variant).expect("it was kept");
         comparison.combinations.extend(all.iter().map(known));
         if self.is_first {
             comparison.trace = tape.survey;
         }
         Ok(())
+    }
+
+    fn loads(&self, tape: &Tape<'_>) -> Loads<'_> {
+        Loads { mix: self.mix, digest: tape.survey.digest }
     }
 
     /// The bounds of all sizes, which are computed together if any is missing.
@@ -192,14 +198,15 @@ impl Round<'_> {
         progress: &Progress<'_>,
     ) -> Result<(), SimError> {
         let sizes = bounds::sizes(settings, &self.mix.fractions, tape.survey.footprint_blocks)?;
+        let loads = self.loads(tape);
         let known: Option<Vec<Bounds>> =
-            sizes.iter().map(|size| kept.bounds(self.mix, size, self.seed)).collect();
+            sizes.iter().map(|size| kept.bounds(loads, size, self.seed)).collect();
         let bounds = match known {
             Some(known) => known,
             None => {
                 let progress = |_, part| progress(Stage::Finish, part);
                 let found = bounds::bounds(tape, settings, &sizes, self.seed, &progress)?;
-                found.iter().try_for_each(|bounds| kept.keep_bounds(self.mix, bounds))?;
+                found.iter().try_for_each(|bounds| kept.keep_bounds(loads, bounds))?;
                 found
             }
         };
@@ -215,8 +222,9 @@ impl Round<'_> {
         kept: &mut Kept,
         progress: &Progress<'_>,
     ) -> Result<(), SimError> {
+        let loads = self.loads(tape);
         let missing: Vec<_> =
-            all.iter().filter(|variant| kept.combination(self.mix, variant).is_none()).collect();
+            all.iter().filter(|variant| kept.combination(loads, variant).is_none()).collect();
         let threads = sweep::threads(&all[0].settings);
         let mut done = 0;
         for some in missing.chunks(POOLS_A_THREAD * threads) {
@@ -230,7 +238,7 @@ impl Round<'_> {
                 if !self.is_first || variant.fraction != self.mix.fractions[0] {
                     row.targets.clear();
                 }
-                kept.keep(self.mix, variant, &row)?;
+                kept.keep(loads, variant, &row)?;
             }
             done += some.len();
         }

@@ -116,6 +116,19 @@ fn the_same_seed_gives_the_same_cluster() {
     assert_ne!(json(7), json(8));
 }
 
+/// Windows with more accesses weigh more.
+#[test]
+fn figures_of_all_accesses_are_weighted_by_them() {
+    let outcome = model::simulate(&model_of("step", 20), System::Local, 1).unwrap();
+    let of_all = |figure: fn(&model::Sample) -> f64| outcome.windows.iter().map(figure).sum::<f64>();
+    let all = of_all(|window| window.accesses);
+    let hits = of_all(|window| window.hit_ratio * window.accesses) / all;
+    assert!((outcome.hit_ratio - hits).abs() < 1e-9);
+    assert!((outcome.mean_us - of_all(|window| window.mean_us * window.accesses) / all).abs() < 1e-6);
+    let of_windows = of_all(|window| window.hit_ratio) / outcome.windows.len() as f64;
+    assert!((of_windows - hits).abs() > 1e-6, "after the step there are more accesses: {of_windows} {hits}");
+}
+
 #[test]
 fn a_step_in_demand_is_levelled_within_three_windows() {
     let comparison = of_model(model_of("step", 100), &[1, 2, 3]);

@@ -7,6 +7,8 @@ use serde::Serialize;
 pub struct Sample {
     /// When it ended, in hours.
     pub time_hours: f64,
+    /// Accesses of all VMs.
+    pub accesses: f64,
     /// Mean latency of all accesses.
     pub mean_us: f64,
     /// 90 % of the accesses were made by VMs whose mean latency did not exceed this.
@@ -76,6 +78,7 @@ impl Latencies {
         let all = self.accesses.max(f64::MIN_POSITIVE);
         Sample {
             time_hours,
+            accesses: self.accesses,
             mean_us: (self.sum_us + more_us) / all,
             p90_us: p90.map_or(0.0, |(mean_us, _)| *mean_us),
             hit_ratio: self.hits / all,

@@ -101,14 +101,18 @@ pub fn simulate(scenario: &Scenario, system: System, seed: u64) -> Result<Outcom
     let windows = std::mem::take(&mut world.samples);
     let count = windows.len().max(1) as f64;
     let mean = |figure: &dyn Fn(&Sample) -> f64| windows.iter().map(figure).sum::<f64>() / count;
+    let accesses = windows.iter().map(|sample| sample.accesses).sum::<f64>().max(f64::MIN_POSITIVE);
+    let of_accesses = |figure: fn(&Sample) -> f64| {
+        windows.iter().map(|sample| figure(sample) * sample.accesses).sum::<f64>() / accesses
+    };
     let sum = |figure: &dyn Fn(&Sample) -> u64| windows.iter().map(figure).sum::<u64>();
     Ok(Outcome {
         system,
         seed,
-        mean_us: mean(&|sample| sample.mean_us),
+        mean_us: of_accesses(|sample| sample.mean_us),
         p90_us: mean(&|sample| sample.p90_us),
-        hit_ratio: mean(&|sample| sample.hit_ratio),
-        lent_hit_ratio: mean(&|sample| sample.lent_hit_ratio),
+        hit_ratio: of_accesses(|sample| sample.hit_ratio),
+        lent_hit_ratio: of_accesses(|sample| sample.lent_hit_ratio),
         variance: mean(&|sample| sample.variance),
         overloaded_windows: sum(&|sample| sample.overloaded as u64),
         moves: sum(&|sample| sample.moves),

@@ -54,6 +54,10 @@ pub fn run(arguments: &Advise, as_json: bool) -> Result<()> {
         write_amplification: arguments.write_amplification,
     };
     let common = &arguments.common;
+    if common.samples > 0 {
+        let why = "--samples: advice has no series over time; leave it out, or use 'haversack sim'";
+        return Err(CliError::Usage(why.into()));
+    }
     let settings = match common.settings()? {
         Some(settings) => settings,
         None => common.settings_of(Sizes::Fractions(PARTS.to_vec()))?,

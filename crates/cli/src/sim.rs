@@ -78,7 +78,7 @@ pub struct Common {
     #[arg(long)]
     pub format: Option<Format>,
     /// Bytes per block number, in traces that contain only block numbers.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub key_bytes: Option<u32>,
     /// Time unit, such as 1s, in traces that do not define one.
     #[arg(long)]
@@ -405,14 +405,21 @@ impl PoolArguments {
 impl LatencyArguments {
     /// Returns the model, if any option requests it.
     pub fn model(&self) -> Option<LatencyModel> {
-        let default = LatencyModel::default();
-        let model = self.over(default.clone());
-        (self.latency || model != default).then_some(model)
+        let is_given = self.table() != LatencyTable::default() || self.round_trip.is_some();
+        (self.latency || is_given).then(|| self.over(LatencyModel::default()))
     }
 
     /// Returns a model with what the options say.
     pub fn over(&self, model: LatencyModel) -> LatencyModel {
-        let table = LatencyTable {
+        let mut model = self.table().over(model);
+        model.network_round_trip_us =
+            self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
+        model
+    }
+
+    /// Returns the options that a table of a mix has too.
+    fn table(&self) -> LatencyTable {
+        LatencyTable {
             device_read: self.device_read.clone(),
             device_write: self.device_write.clone(),
             device_flush: self.device_flush.clone(),
@@ -424,11 +431,7 @@ impl LatencyArguments {
             origin_servers: self.origin_servers,
             origin_speed: self.origin_speed,
             network_speed: self.network_speed,
-        };
-        let mut model = table.over(model);
-        model.network_round_trip_us =
-            self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
-        model
+        }
     }
 }
 
@@ -698,6 +701,10 @@ fn simulate(
     if arguments.decisions.is_some() && !(settings.control.is_some() && policies.contains(&PolicyName::Core))
     {
         let why = "--decisions: only policy core decides, and only with a control loop: add --allocator, or give a mix";
+        return Err(CliError::Usage(why.into()));
+    }
+    if arguments.decisions.is_some() && settings.sizes.count() > 1 {
+        let why = "--decisions: a file holds the decisions of one pool, but there are several sizes: give one of them";
         return Err(CliError::Usage(why.into()));
     }
     let shown = |policy: &PolicyName| match policy {

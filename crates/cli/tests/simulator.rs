@@ -103,6 +103,22 @@ fn advice_names_sizes_prices_and_reasons() {
 }
 
 #[test]
+fn any_option_of_the_model_of_time_turns_it_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let with = |options: &[&str]| {
+        let sim =
+            ["sim", "--trace", trace.to_str().unwrap(), "--blocks", "1200", "--policy", "lru", "--json"];
+        json(&[&sim[..], options].concat())["latency"].clone()
+    };
+    assert!(with(&[]).is_null());
+    let all = with(&["--latency"]);
+    for default in [["--device-servers", "32"], ["--round-trip", "100us"]] {
+        assert_eq!(with(&default), all, "{default:?}");
+    }
+}
+
+#[test]
 fn wrong_usage_says_what_was_expected() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
@@ -117,6 +133,25 @@ fn wrong_usage_says_what_was_expected() {
             "persistence",
         ),
         (&["sim", "--trace", "/nonexistent", "--blocks", "9"], 1, "/nonexistent"),
+        (&["sim", "--trace", trace, "--blocks", "9", "--key-bytes", "0"], 2, "--key-bytes"),
+        (&["sim", "--trace", trace, "--blocks", "9", "--device-speed", "0"], 2, "device-speed: expected"),
+        (&["advise", "--trace", trace, "--origin-servers", "0"], 2, "origin-servers: expected 1 to"),
+        (
+            &[
+                "sim",
+                "--trace",
+                trace,
+                "--blocks",
+                "9,99",
+                "--allocator",
+                "none",
+                "--decisions",
+                "/nonexistent/d",
+            ],
+            2,
+            "several sizes",
+        ),
+        (&["advise", "--trace", trace, "--samples", "9"], 2, "--samples"),
     ] {
         let output = haversack(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -21,6 +21,11 @@ pub use looks::Looks;
 pub use mean::Mean;
 pub use whole::WholeTimes;
 
+/// The most I/Os that a station serves in parallel.
+const MOST_SERVERS: u32 = 65_536;
+/// The last time that there is, after 146 years: what would end later ends then.
+const LAST_NS: u64 = 1 << 62;
+
 /// A device or store: service times, and the number of parallel I/Os.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StationModel {
@@ -88,8 +93,41 @@ pub enum IoKind {
     Flush,
 }
 
+impl LatencyModel {
+    /// Checks that everything has servers and a speed.
+    ///
+    /// # Errors
+    /// [`LatencyError`] says what is wrong, and what was expected.
+    pub fn check(&self) -> Result<(), LatencyError> {
+        for (name, station) in [("device", &self.device), ("origin", &self.origin)] {
+            if !(1..=MOST_SERVERS).contains(&station.servers) {
+                return Err(LatencyError(format!(
+                    "{name}-servers: expected 1 to {MOST_SERVERS} I/Os in parallel, found {}",
+                    station.servers
+                )));
+            }
+        }
+        let speeds = [
+            ("device", self.device.bytes_per_second),
+            ("origin", self.origin.bytes_per_second),
+            ("network", self.network_bytes_per_second),
+        ];
+        match speeds.into_iter().find(|(_, speed)| speed.is_nan() || *speed <= 0.0) {
+            None => Ok(()),
+            Some((name, speed)) => Err(LatencyError(format!(
+                "{name}-speed: expected bytes a second above 0, such as 200MB, found {speed}"
+            ))),
+        }
+    }
+}
+
 fn nanoseconds(us: f64) -> u64 {
-    (us * 1000.0) as u64
+    ((us * 1000.0) as u64).min(LAST_NS)
+}
+
+/// A time later than another, but never after the last one.
+fn later(ns: u64, by_ns: u64) -> u64 {
+    ns.saturating_add(by_ns).min(LAST_NS)
 }
 
 /// Servers with one queue.
@@ -119,7 +157,7 @@ impl Station {
         let transfer_us = bytes as f64 / self.model.bytes_per_second * 1e6;
         let busy_ns = nanoseconds(service.draw_us(rng) + transfer_us);
         let server = self.free_ns.iter_mut().min().expect("a station has a server");
-        *server = now_ns.max(*server) + busy_ns;
+        *server = later(now_ns.max(*server), busy_ns);
         *server
     }
 }
@@ -180,8 +218,8 @@ impl Stations {
     pub fn origin_from(&mut self, host: usize, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
         let transfer_ns = (bytes as f64 * self.network_ns_per_byte) as u64;
         let free_ns = &mut self.networks_free_ns[host];
-        *free_ns = (*free_ns).max(now_ns + self.half_trip_ns) + transfer_ns;
-        self.origin.serve(*free_ns, kind, bytes, &mut self.rng) + self.half_trip_ns
+        *free_ns = later((*free_ns).max(later(now_ns, self.half_trip_ns)), transfer_ns);
+        later(self.origin.serve(*free_ns, kind, bytes, &mut self.rng), self.half_trip_ns)
     }
 
     /// The time that every request takes on the host.
@@ -237,6 +275,32 @@ mod tests {
         // Half a trip, 1 us for 1,000 bytes, 100 us, half a trip; the second waits for the one server.
         assert_eq!(stations.origin(0, IoKind::Read, 1000), 121_000);
         assert_eq!(stations.origin(0, IoKind::Write, 1000), 221_000);
+    }
+
+    #[test]
+    fn without_servers_or_speed_nothing_is_served() {
+        assert_eq!(model().check(), Ok(()));
+        let refused = |change: fn(&mut LatencyModel)| {
+            let mut changed = model();
+            change(&mut changed);
+            changed.check().expect_err("it is refused").to_string()
+        };
+        assert!(refused(|model| model.device.servers = 0).starts_with("device-servers: expected 1 to 65536"));
+        assert!(refused(|model| model.origin.servers = u32::MAX).starts_with("origin-servers"));
+        assert!(refused(|model| model.origin.bytes_per_second = 0.0).starts_with("origin-speed: expected"));
+        assert!(refused(|model| model.network_bytes_per_second = f64::NAN).starts_with("network-speed"));
+        assert!(refused(|model| model.device.bytes_per_second = -1.0).starts_with("device-speed"));
+    }
+
+    #[test]
+    fn times_end_instead_of_overflowing() {
+        let mut slow = model();
+        (slow.device.bytes_per_second, slow.network_bytes_per_second) = (1e-9, 1e-9);
+        let mut stations = Stations::new(&slow, 1, 0);
+        for now_ns in [0, LAST_NS] {
+            let device_ns = stations.device(now_ns, 0, IoKind::Read, 4096);
+            assert_eq!((device_ns, stations.origin(now_ns, IoKind::Read, 4096)), (LAST_NS, LAST_NS));
+        }
     }
 
     /// Mean waiting time of M/M/1 is rho / (mu - lambda).

@@ -207,6 +207,14 @@ pub enum Sizes {
 }
 
 impl Sizes {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Sizes::Blocks(sizes) | Sizes::Bytes(sizes) => sizes.len(),
+            Sizes::Fractions(parts) => parts.len(),
+        }
+    }
+
     /// The sizes in blocks, for a trace with this footprint.
     ///
     /// # Errors
@@ -314,6 +322,9 @@ impl Settings {
         }
         if self.pool.redundancy && self.pool.devices < 2 {
             return wrong("redundancy needs two cache devices or more".into());
+        }
+        if let Some(model) = &self.latency {
+            model.check().map_err(|error| SimError::Settings(error.to_string()))?;
         }
         if let Some(config) = &self.control {
             config.check().map_err(|error| SimError::Settings(error.to_string()))?;

@@ -160,6 +160,11 @@ fn what_cannot_move_is_refused() {
     assert!(refused(&mix, &stays).contains("on host 'a'"));
     let late = MigrationTable { at: "10s".parse().unwrap(), ..table.clone() };
     assert!(refused(&mix, &late).contains("move earlier"), "{}", refused(&mix, &late));
+    // The others' loads are longer.
+    let short = MIX.replace("requests = 45000, rate = 4000.0", "requests = 30000, rate = 4000.0");
+    let short: Mix = toml::from_str(&short).unwrap();
+    let why = refused(&short, &table);
+    assert!(why.contains("the load of 'vm' ends after 7."), "{why}");
     let error = mix.settings(None).unwrap_err().to_string();
     assert!(error.contains("'destination-neighbour'") && error.contains("compare-migration"), "{error}");
     for (from, to, expected) in [
@@ -168,6 +173,12 @@ fn what_cannot_move_is_refused() {
         ("host = \"b\"", "host = \"c\"", "unknown variant"),
         ("host = \"b\"", "depth = 0", "a depth is 1 or more"),
         ("memory =", "memories =", "unknown field"),
+        (
+            "window = \"3s\"",
+            "window = \"3s\"\nlatency = { origin-servers = 0 }",
+            "origin-servers: expected 1 to",
+        ),
+        ("window = \"3s\"", "window = \"3s\"\nlatency = { network-speed = 0 }", "network-speed: expected"),
     ] {
         let read = toml::from_str::<Mix>(&MIX.replace(from, to)).map_err(|error| error.to_string());
         let error = read.and_then(|mix| mix.check().map_err(|error| error.to_string())).expect_err(to);

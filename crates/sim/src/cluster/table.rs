@@ -184,6 +184,9 @@ impl ClusterTable {
         if let Some(name) = self.hosts.iter().flatten().chain(&self.judged).find(|name| !is_known(name)) {
             return wrong(format!("there is no disk '{name}' in the mix: add it, or leave it out here"));
         }
+        if let Err(error) = self.latency.model().check() {
+            return wrong(format!("[cluster.latency] {error}"));
+        }
         if self.devices == 0 {
             return wrong("a host has at least one cache device".into());
         }

@@ -112,6 +112,7 @@ impl<'a> Setup<'a> {
                 "mirrored devices are not simulated in migrations: leave them out".into(),
             ));
         }
+        self.latency.check().map_err(|error| SimError::Settings(error.to_string()))?;
         if !self.survey.timed {
             return Err(SimError::Settings("the trace has no times, which a migration needs".into()));
         }
@@ -125,18 +126,30 @@ impl<'a> Setup<'a> {
         own.map(|(volume, number)| (volume.name.clone(), VolumeNo(number))).collect()
     }
 
-    /// Checks that the loads that do not repeat are long enough for the plan.
+    /// Checks that the load of the VM that moves is long enough for the plan, unless it repeats.
     fn check_length(&self, plan: &MigrationPlan) -> Result<(), SimError> {
         let end_ns = plan.marks_ns()[3];
-        let moving = self.vms.iter().find(|vm| vm.role == Role::Moves);
-        if moving.is_some_and(|vm| vm.depth.is_none()) && self.survey.span_ns() < end_ns {
+        let moving = self.vms.iter().find(|vm| vm.role == Role::Moves && vm.depth.is_none());
+        let Some(moving) = moving else { return Ok(()) };
+        let last_ns = self.last_ns(moving);
+        if last_ns < end_ns {
             return Err(SimError::Settings(format!(
-                "the loads end after {:.1} s, and the migration is looked at until {:.1} s: move earlier, or take a smaller window",
-                self.survey.span_seconds,
+                "the load of '{}' ends after {:.1} s, and the migration is looked at until {:.1} s: move earlier, or take a \
+                 smaller window",
+                moving.name,
+                last_ns as f64 / 1e9,
                 end_ns as f64 / 1e9
             )));
         }
         Ok(())
+    }
+
+    /// The simulated time of a VM's last request.
+    fn last_ns(&self, vm: &VmSetup<'_>) -> u64 {
+        let own = self.survey.volumes.iter().filter(|volume| (vm.owns)(&volume.name));
+        let last_ns = own.map(|volume| volume.last_ns).max().unwrap_or(0);
+        let since_ns = last_ns.saturating_sub(self.survey.start_ns());
+        (since_ns as f64 / self.settings.traffic.speed_up) as u64
     }
 }
 

@@ -152,6 +152,9 @@ impl MigrationTable {
     /// What is wrong, and what was expected.
     pub fn check(&self) -> Result<(), SimError> {
         let wrong = |why: String| Err(SimError::Settings(format!("[migration] of '{}': {why}", self.disk)));
+        if let Err(error) = self.latency.model().check() {
+            return wrong(format!("[migration.latency] {error}"));
+        }
         if self.window.as_micros() == 0 {
             return wrong("'window' is 0: expected a span such as 60s".into());
         }

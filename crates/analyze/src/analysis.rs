@@ -96,6 +96,7 @@ pub fn analyze(
     options.check()?;
     let (sender, receiver) = sync_channel(1);
     let mut volumes = Volumes::new(options);
+    let is_timed = source.is_timed();
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || read(source, &sender));
         let looked = volumes.take_all(receiver, &mut progress);
@@ -104,7 +105,11 @@ pub fn analyze(
         read?;
         looked
     })?;
-    Ok(volumes.finish())
+    let mut analysis = volumes.finish();
+    if !is_timed {
+        analysis.leave_out_times();
+    }
+    Ok(analysis)
 }
 
 fn read(source: &mut dyn Source, sender: &SyncSender<Message>) -> Result<(), TraceError> {
@@ -248,7 +253,7 @@ impl<'a> Volumes<'a> {
                 traffic: requests.traffic,
                 windows: requests.windows.finish(),
                 intervals: requests.intervals.map(Intervals::finish).unwrap_or_default(),
-                intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
+                intensity: Some(Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9)),
                 sequentiality: requests.streams.found,
                 ..VolumeAnalysis::default()
             });
@@ -273,7 +278,7 @@ impl<'a> Volumes<'a> {
                 name: "all".into(),
                 traffic,
                 windows: add_windows(volumes.iter().map(|volume| &volume.windows)),
-                intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
+                intensity: Some(Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9)),
                 sequentiality,
                 ..VolumeAnalysis::default()
             };
@@ -288,6 +293,7 @@ impl<'a> Volumes<'a> {
             window_s: options.window_ns as f64 / 1e9,
             intensity_window_s: options.intensity_window_ns as f64 / 1e9,
             interval_s: options.interval_ns.map(|length_ns| length_ns as f64 / 1e9),
+            timed: true,
             overall,
             volumes,
         }

@@ -15,13 +15,15 @@ impl Analysis {
     /// Returns the whole analysis as a page. `title` names what was analysed.
     pub fn page(&self, title: &str) -> Page {
         let traffic = &self.overall.traffic;
-        let span = Unit::Seconds.format(traffic.last_ns.saturating_sub(traffic.first_ns) as f64 / 1e9);
+        let span_s = traffic.last_ns.saturating_sub(traffic.first_ns) as f64 / 1e9;
+        let span =
+            if self.timed { format!("in {}", Unit::Seconds.format(span_s)) } else { "without times".into() };
         let depth = self.sampled_blocks.map_or_else(
             || "exact".to_string(),
             |blocks| format!("estimated from samples of at most {blocks} blocks"),
         );
         let lead = format!(
-            "{}, {} in {span}; blocks of {}; {depth}.",
+            "{}, {} {span}; blocks of {}; {depth}.",
             counted(self.volumes.len() as u64, "volume"),
             counted(traffic.requests(), "request"),
             Unit::Bytes.format(self.block_bytes as f64),
@@ -30,9 +32,9 @@ impl Analysis {
             .lead(&lead)
             .section(self.overview())
             .section(self.curves())
-            .section(self.reuse())
-            .section(self.working_sets())
-            .section(self.popularity());
+            .section(self.reuse());
+        let page = if self.timed { page.section(self.working_sets()) } else { page };
+        let page = page.section(self.popularity());
         match self.interval_table() {
             Some(table) => page.section(self.intervals(table)),
             None => page,

@@ -24,10 +24,30 @@ pub struct Analysis {
     /// The length of intervals, in seconds, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_s: Option<f64>,
+    /// Whether the trace has times. Without them there are no working sets and no reuse intensity.
+    #[serde(default = "with_times")]
+    pub timed: bool,
     /// All volumes together, as if they shared one cache.
     pub overall: VolumeAnalysis,
     /// Each volume.
     pub volumes: Vec<VolumeAnalysis>,
+}
+
+/// What results of earlier versions are.
+fn with_times() -> bool {
+    true
+}
+
+impl Analysis {
+    /// Leaves out what follows from times, which the trace does not have.
+    pub(crate) fn leave_out_times(&mut self) {
+        (self.timed, self.interval_s) = (false, None);
+        for volume in self.volumes.iter_mut().chain([&mut self.overall]) {
+            volume.windows.clear();
+            volume.intervals.clear();
+            volume.intensity = None;
+        }
+    }
 }
 
 /// The results for one volume.
@@ -61,7 +81,7 @@ pub struct VolumeAnalysis {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Interval>,
     /// Reuse intensity.
-    pub intensity: Intensity,
+    pub intensity: Option<Intensity>,
     /// Popularity of blocks.
     pub popularity: Popularity,
     /// Sequentiality of requests.

@@ -36,17 +36,12 @@ impl Analysis {
 
     /// Returns the most important results, in a few tables.
     pub fn tables(&self) -> Vec<Table> {
-        [
-            self.traffic_table(),
-            self.reuse_table(),
-            self.distance_table(),
-            self.working_set_table(),
-            self.popularity_table(),
-            self.curve_table(),
-        ]
-        .into_iter()
-        .chain(self.interval_table())
-        .collect()
+        [self.traffic_table(), self.reuse_table(), self.distance_table()]
+            .into_iter()
+            .chain(self.timed.then(|| self.working_set_table()))
+            .chain([self.popularity_table(), self.curve_table()])
+            .chain(self.interval_table())
+            .collect()
     }
 
     pub(crate) fn bytes(&self, blocks: f64) -> String {
@@ -147,8 +142,8 @@ impl Analysis {
             ];
             let mut row = vec![volume.name.clone()];
             row.extend(sizes.iter().flat_map(|(mean, largest)| [self.bytes(*mean), self.bytes(*largest)]));
-            row.push(format!("{:.4}", volume.intensity.mean_per_s));
-            row.push(format!("{:.4}", volume.intensity.largest_per_s));
+            let intensity = volume.intensity.unwrap_or_default();
+            row.extend([intensity.mean_per_s, intensity.largest_per_s].map(|per_s| format!("{per_s:.4}")));
             table.row(row);
         }
         table

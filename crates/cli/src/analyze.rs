@@ -68,6 +68,9 @@ struct Found {
 pub fn run(arguments: &Analyze, as_json: bool) -> Result<()> {
     let options = options(arguments)?;
     let mut source = arguments.traces.open()?;
+    if options.interval_ns.is_some() && !source.is_timed() {
+        return Err(CliError::Usage("--interval: the trace has no times: leave it out".into()));
+    }
     let analysis = look(source.as_mut(), &options)?;
     let damage = source.damage();
     warn(&damage, as_json);

@@ -344,7 +344,9 @@ fn info(traces: &Traces, as_json: bool) -> Result<()> {
         progress.show(&*source);
     }
     drop(progress);
-    let (overall, volumes) = (summaries.overall(), summaries.volumes(source.volumes()));
+    let known = |summary: Summary| if source.is_timed() { summary } else { summary.without_times() };
+    let overall = known(summaries.overall());
+    let volumes = summaries.volumes(source.volumes()).into_iter().map(known).collect();
     let info = Info { overall, volumes, damage: source.damage() };
     warn(&info.damage, as_json);
     print(as_json, &info, &info_text(&info))
@@ -352,20 +354,18 @@ fn info(traces: &Traces, as_json: bool) -> Result<()> {
 
 /// Formats what traces hold: totals, then one line per volume.
 fn info_text(info: &Info) -> String {
-    let Summary { requests, span_s, requests_per_s, peak_requests_per_s, .. } = info.overall;
     let all = &info.overall;
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "{} to {} in {}: {requests_per_s:.1} per second, at most {} in one second",
-        request_count(requests),
+        "{} to {} {}",
+        request_count(all.requests),
         match info.volumes.as_slice() {
             [volume] => volume.volume.clone(),
             volumes => format!("{} volumes", volumes.len()),
         },
-        time(span_s),
-        grouped(peak_requests_per_s),
+        rates(all),
     );
     let _ = writeln!(
         out,
@@ -400,12 +400,22 @@ fn info_text(info: &Info) -> String {
     );
     let (refs, unique) = (grouped(all.refs_4k), grouped(all.unique_4k));
     let bytes = Size(all.read_bytes + all.write_bytes).rounded();
-    let _ = writeln!(out, "{:<10} {:>13} {bytes:>10} {refs:>13} {unique:>13}", "all", grouped(requests));
+    let _ = writeln!(out, "{:<10} {:>13} {bytes:>10} {refs:>13} {unique:>13}", "all", grouped(all.requests));
     let _ = writeln!(out, "\nBegin and end on a block of 4 KiB: {}", percent(all.aligned_4k_ratio));
     if info.volumes.len() > 1 {
         out.push_str(&volumes_text(&info.volumes));
     }
     out
+}
+
+/// Says in how much time how many requests came.
+fn rates(all: &Summary) -> String {
+    match (all.span_s, all.requests_per_s, all.peak_requests_per_s) {
+        (Some(span_s), Some(per_s), Some(peak)) => {
+            format!("in {}: {per_s:.1} per second, at most {} in one second", time(span_s), grouped(peak))
+        }
+        _ => "without times".into(),
+    }
 }
 
 fn volumes_text(volumes: &[Summary]) -> String {
@@ -419,16 +429,16 @@ fn volumes_text(volumes: &[Summary]) -> String {
         let reads = volume.reads as f64 / volume.requests.max(1) as f64;
         let _ = writeln!(
             out,
-            "{:<24} {:>13} {:>8} {:>10} {:>10} {:>13} {:>10.1} {:>8} {:>11}",
+            "{:<24} {:>13} {:>8} {:>10} {:>10} {:>13} {:>10} {:>8} {:>11}",
             volume.volume,
             grouped(volume.requests),
             percent(reads),
             Size(volume.read_bytes).rounded(),
             Size(volume.write_bytes).rounded(),
             grouped(volume.unique_4k),
-            volume.requests_per_s,
+            volume.requests_per_s.map_or("-".into(), |per_s| format!("{per_s:.1}")),
             percent(volume.aligned_4k_ratio),
-            time(volume.span_s),
+            volume.span_s.map_or("-".into(), time),
         );
     }
     out

@@ -67,6 +67,31 @@ fn traces_are_converted_cut_merged_and_told() {
 }
 
 #[test]
+fn a_trace_without_times_has_no_rates() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(
+        run(folder, "convert - keys.hvt", "volume,offset,length\na,0,512\nb,0,512\nb,512,512\n")
+            .status
+            .success()
+    );
+    let told = String::from_utf8(run(folder, "info keys.hvt", "").stdout).unwrap();
+    assert!(told.starts_with("3 requests to 2 volumes without times\n"), "{told}");
+    assert!(!told.contains("per second"), "{told}");
+    let overall = &json(folder, "info keys.hvt")["overall"];
+    assert!(overall["span_s"].is_null() && overall["requests_per_s"].is_null(), "{overall}");
+    let analyze = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haversack"));
+        command.current_dir(folder).args(["analyze", "keys.hvt"]).args(arguments).output().unwrap()
+    };
+    let told = String::from_utf8(analyze(&[]).stdout).unwrap();
+    assert!(told.contains("Requests") && !told.contains("per second"), "{told}");
+    let refused = analyze(&["--interval", "1s"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the trace has no times"));
+}
+
+#[test]
 fn damage_is_told_and_strictness_stops_at_it() {
     let folder = tempfile::tempdir().unwrap();
     let text = trace(10) + "what is this?\n";

@@ -37,7 +37,7 @@ pub struct Written {
 }
 
 /// Writes all of a source to a file, calling `progress` from time to time. An existing file is replaced only if
-/// `replace` is set. The common form is compressed according to the last extension: gz, xz or zst.
+/// `replace` is set. If the source has no times, the file says so: the common form then has no column for them. It is compressed according to the last extension: gz, xz or zst.
 ///
 /// # Errors
 /// The source cannot be read, or the file cannot be written.
@@ -50,7 +50,7 @@ pub fn create(
 ) -> Result<Written, TraceError> {
     let failed = |error| TraceError::Io { path: path.to_path_buf(), error };
     let file = Output::create(path, replace, target == Target::Csv).map_err(failed)?;
-    let mut writer = Writer::new(file, target).map_err(failed)?;
+    let mut writer = Writer::new(file, target, source.is_timed()).map_err(failed)?;
     let (mut batch, mut accesses) = (Vec::new(), 0);
     loop {
         if path == Path::new("-") {
@@ -79,10 +79,10 @@ enum Writer {
 }
 
 impl Writer {
-    fn new(file: Output, target: Target) -> io::Result<Self> {
+    fn new(file: Output, target: Target, is_timed: bool) -> io::Result<Self> {
         Ok(match target {
-            Target::Haversack => Writer::Compact(CompactWriter::new(file)?),
-            Target::Csv => Writer::Csv(CsvWriter::new(file)?),
+            Target::Haversack => Writer::Compact(CompactWriter::new(file, is_timed)?),
+            Target::Csv => Writer::Csv(CsvWriter::new(file, is_timed)?),
         })
     }
 

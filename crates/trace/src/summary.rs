@@ -53,12 +53,12 @@ pub struct Summary {
     pub first_ns: u64,
     /// Time of the last request, ns on the trace's clock.
     pub last_ns: u64,
-    /// Seconds between them.
-    pub span_s: f64,
+    /// Seconds between them; `None` if the trace has no times.
+    pub span_s: Option<f64>,
     /// Mean requests per second.
-    pub requests_per_s: f64,
+    pub requests_per_s: Option<f64>,
     /// The most requests in one second of the trace's clock.
-    pub peak_requests_per_s: u64,
+    pub peak_requests_per_s: Option<u64>,
     /// Sizes of reads.
     pub read_size: Sizes,
     /// Sizes of writes.
@@ -252,9 +252,9 @@ impl Tally {
             address_span_4k: self.blocks.map_or(0, |(low, high)| high - low + 1),
             first_ns,
             last_ns,
-            span_s: 0.0,
-            requests_per_s: 0.0,
-            peak_requests_per_s: self.rate.peak,
+            span_s: None,
+            requests_per_s: None,
+            peak_requests_per_s: Some(self.rate.peak),
             read_size: Sizes::of(&reads.lengths),
             write_size: Sizes::of(&writes.lengths),
             aligned_4k_ratio: 0.0,
@@ -266,11 +266,18 @@ impl Tally {
 }
 
 impl Summary {
+    /// Leaves out what follows from times, which the trace does not have.
+    #[must_use]
+    pub fn without_times(self) -> Summary {
+        Summary { span_s: None, requests_per_s: None, peak_requests_per_s: None, ..self }
+    }
+
     /// Computes the figures that follow from the counts.
     fn derive(&mut self, aligned: u64) {
         let accesses = self.reads + self.writes;
-        self.span_s = (self.last_ns - self.first_ns) as f64 / SECOND_NS as f64;
-        self.requests_per_s = if self.span_s > 0.0 { self.requests as f64 / self.span_s } else { 0.0 };
+        let span_s = (self.last_ns - self.first_ns) as f64 / SECOND_NS as f64;
+        self.span_s = Some(span_s);
+        self.requests_per_s = Some(if span_s > 0.0 { self.requests as f64 / span_s } else { 0.0 });
         self.aligned_4k_ratio = if accesses > 0 { aligned as f64 / accesses as f64 } else { 0.0 };
     }
 }
@@ -366,8 +373,8 @@ mod tests {
             (zero.unique_4k, zero.unique_read_4k, zero.unique_write_4k, zero.address_span_4k),
             (2, 2, 1, 2)
         );
-        assert_eq!((zero.first_ns, zero.span_s, zero.requests_per_s), (10 * SECOND_NS, 4.0, 1.0));
-        assert_eq!((zero.peak_requests_per_s, zero.first_sectors), (2, [1, 1, 0, 0, 0, 0, 0, 1]));
+        assert_eq!((zero.first_ns, zero.span_s, zero.requests_per_s), (10 * SECOND_NS, Some(4.0), Some(1.0)));
+        assert_eq!((zero.peak_requests_per_s, zero.first_sectors), (Some(2), [1, 1, 0, 0, 0, 0, 0, 1]));
         assert!((zero.aligned_4k_ratio - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!(
             (zero.read_size.mean_bytes, zero.read_size.p50_bytes, zero.read_size.max_bytes),
@@ -375,8 +382,14 @@ mod tests {
         );
         assert_eq!((one.unique_4k, one.address_span_4k, one.discards, one.discard_bytes), (4, 4, 1, 1 << 20));
         let all = summaries.overall();
-        assert_eq!((all.requests, all.unique_4k, all.address_span_4k, all.peak_requests_per_s), (6, 6, 6, 3));
+        assert_eq!(
+            (all.requests, all.unique_4k, all.address_span_4k, all.peak_requests_per_s),
+            (6, 6, 6, Some(3))
+        );
         assert_eq!((all.write_size.min_bytes, all.write_size.max_bytes), (512, 16384));
-        assert_eq!((all.span_s, all.requests_per_s), (4.0, 1.5));
+        assert_eq!((all.span_s, all.requests_per_s), (Some(4.0), Some(1.5)));
+        let without = all.clone().without_times();
+        assert_eq!((without.span_s, without.requests_per_s, without.peak_requests_per_s), (None, None, None));
+        assert_eq!(Summary { span_s: all.span_s, ..without }.requests, all.requests);
     }
 }

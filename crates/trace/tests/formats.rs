@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use haversack_trace::{
-    Access, Format, MergeOptions, Merged, Op, OpenOptions, Selection, Source, Target, TraceError, VolumeNo,
-    create, open,
+    Access, Format, MemorySource, MergeOptions, Merged, Op, OpenOptions, Selection, Source, Target,
+    TraceError, VolumeNo, create, open,
 };
 
 /// Reads all of what a file with these bytes holds.
@@ -124,6 +124,39 @@ fn accesses_without_times_stay_numbered() {
     assert_eq!(times(merged(&[&timed, &timed])), (true, vec![1000, 1000]));
     let refused = merged(&[&timed, &keys]).read(&mut Vec::new());
     assert!(matches!(refused, Err(TraceError::SomeUntimed)), "{refused:?}");
+}
+
+/// What is converted, cut or merged still says that it has no times. Files of earlier versions do not say so.
+#[test]
+fn files_say_that_they_have_no_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("k");
+    std::fs::write(&keys, "7\n8\n9\n").unwrap();
+    for (name, target) in [("t.hvt", Target::Haversack), ("t.csv", Target::Csv), ("t.csv.zst", Target::Csv)] {
+        let path = folder.path().join(name);
+        let part = Selection { limit: Some(2), ..Selection::default() };
+        let cut = OpenOptions { selection: part, ..OpenOptions::default() };
+        let sources = vec![open(&keys, &cut).unwrap(), open(&keys, &OpenOptions::default()).unwrap()];
+        let mut merged = Merged::new(sources, MergeOptions::default());
+        create(&path, target, false, &mut merged, &mut |_| {}).unwrap();
+        let mut source = open(&path, &OpenOptions::default()).unwrap();
+        let mut accesses = Vec::new();
+        while source.read(&mut accesses).unwrap() > 0 {}
+        assert!(!source.is_timed(), "{name}");
+        assert_eq!(
+            accesses.iter().map(|access| access.time_ns).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4],
+            "{name}"
+        );
+        assert_eq!(accesses[0].offset_bytes, 7 * 4096, "{name}");
+    }
+    let text = std::fs::read_to_string(folder.path().join("t.csv")).unwrap();
+    assert!(text.starts_with("volume,op,offset_bytes,length_bytes\n"), "{text}");
+    let mut timed = MemorySource::of_one("v", vec![Access::default()]);
+    let path = folder.path().join("timed.hvt");
+    create(&path, Target::Haversack, false, &mut timed, &mut |_| {}).unwrap();
+    assert!(open(&path, &OpenOptions::default()).unwrap().is_timed());
+    assert_eq!(std::fs::read(&path).unwrap()[10], 0, "as in files of earlier versions");
 }
 
 /// Standard input is like a pipe. Devices are neither, but the same holds for them.

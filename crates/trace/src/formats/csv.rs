@@ -20,6 +20,8 @@ const EXPECTED: Expected = "as many fields as the heading, with a time, an opera
 
 /// The heading of the common form.
 pub(crate) const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes";
+/// The heading of a trace without times.
+const UNTIMED_HEADING: &str = "volume,op,offset_bytes,length_bytes";
 
 /// Headings of other formats, whose column names do not give their units.
 const FOREIGN: [&str; 5] = [
@@ -173,17 +175,18 @@ impl LineParser for Csv {
 /// The common form being written.
 pub(crate) struct CsvWriter<W> {
     file: W,
+    is_timed: bool,
     lines: Vec<u8>,
 }
 
 impl<W: Write> CsvWriter<W> {
-    /// Writes the heading.
+    /// Writes the heading, which names a column of times only if there are any.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn new(mut file: W) -> io::Result<Self> {
-        writeln!(file, "{HEADING}")?;
-        Ok(CsvWriter { file, lines: Vec::new() })
+    pub fn new(mut file: W, is_timed: bool) -> io::Result<Self> {
+        writeln!(file, "{}", if is_timed { HEADING } else { UNTIMED_HEADING })?;
+        Ok(CsvWriter { file, is_timed, lines: Vec::new() })
     }
 
     /// Appends accesses; `names` are their volumes' names. Separators within names become `_`.
@@ -193,8 +196,10 @@ impl<W: Write> CsvWriter<W> {
     pub fn write(&mut self, accesses: &[Access], names: &[String]) -> io::Result<()> {
         self.lines.clear();
         for access in accesses {
-            put_number(&mut self.lines, access.time_ns);
-            self.lines.push(b',');
+            if self.is_timed {
+                put_number(&mut self.lines, access.time_ns);
+                self.lines.push(b',');
+            }
             let name = names[access.volume.0 as usize].bytes();
             self.lines.extend(name.map(|b| if matches!(b, b',' | b'\n' | b'\r') { b'_' } else { b }));
             self.lines.extend([b',', access.op.letter() as u8, b',']);

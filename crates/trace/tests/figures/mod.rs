@@ -49,7 +49,7 @@ fn counts_off(profile: &Profile, found: &Summary) -> Vec<String> {
         ("blocks read", found.unique_read_4k, profile.unique_read),
         ("blocks written", found.unique_write_4k, profile.unique_write),
         ("address span in blocks", found.address_span_4k, profile.span_blocks),
-        ("seconds", found.span_s as u64, profile.span_s as u64),
+        ("seconds", found.span_s.unwrap_or(0.0) as u64, profile.span_s as u64),
     ];
     let near =
         |found: u64, wanted: u64| found.abs_diff(wanted) as f64 <= (TOLERANCE * wanted as f64).max(FEW);

@@ -29,11 +29,15 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// Where the header says whether accesses have times.
+const UNTIMED_AT: usize = 10;
+
 /// The file's header.
-fn header() -> [u8; HEADER_BYTES] {
+fn header(is_timed: bool) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    header[UNTIMED_AT] = u8::from(!is_timed);
     let crc = checksum(&header[..28]);
     header[28..].copy_from_slice(&crc.to_le_bytes());
     header

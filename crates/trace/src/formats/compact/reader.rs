@@ -6,7 +6,7 @@ use std::path::Path;
 use super::columns::Columns;
 use super::frame::{self, Kind};
 use super::index::Index;
-use super::{HEADER_BYTES, MAGIC, TRAILER_MAGIC, VERSION, checksum};
+use super::{HEADER_BYTES, MAGIC, TRAILER_MAGIC, UNTIMED_AT, VERSION, checksum};
 use crate::access::Access;
 use crate::bytes::{Bytes, u16_at, u32_at, u64_at};
 use crate::error::TraceError;
@@ -23,6 +23,7 @@ pub(crate) struct CompactSource {
     /// Accesses returned so far; unknown after a start in the middle.
     given: Option<u64>,
     first_ns: Option<u64>,
+    is_timed: bool,
     at_end: bool,
 }
 
@@ -33,7 +34,7 @@ impl CompactSource {
     /// The header is damaged or of another version.
     pub fn new(input: Input) -> Result<Self, TraceError> {
         let mut bytes = Bytes::new(input);
-        check_header(&mut bytes)?;
+        let is_timed = check_header(&mut bytes)?;
         Ok(CompactSource {
             bytes,
             columns: Columns::default(),
@@ -41,6 +42,7 @@ impl CompactSource {
             volumes: Vec::new(),
             given: Some(0),
             first_ns: None,
+            is_timed,
             at_end: false,
         })
     }
@@ -155,6 +157,10 @@ impl Source for CompactSource {
         &self.volumes
     }
 
+    fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
     fn read_once(&self) -> Option<&Path> {
         self.bytes.input().read_once()
     }
@@ -164,7 +170,8 @@ impl Source for CompactSource {
     }
 }
 
-fn check_header(bytes: &mut Bytes) -> Result<(), TraceError> {
+/// Checks the header. Returns whether accesses have times.
+fn check_header(bytes: &mut Bytes) -> Result<bool, TraceError> {
     let expected = "the header of a Haversack trace, version 1";
     let Some(header) = bytes.take(HEADER_BYTES, expected)? else {
         return Err(bytes.damaged(0, expected, "an empty file".into()));
@@ -172,7 +179,7 @@ fn check_header(bytes: &mut Bytes) -> Result<(), TraceError> {
     let good = header[..8] == MAGIC && checksum(&header[..28]) == u32_at(header, 28);
     let version = u16_at(header, 8);
     if good && version == VERSION {
-        return Ok(());
+        return Ok(header[UNTIMED_AT] == 0);
     }
     let found = if good { format!("version {version}") } else { header.escape_ascii().to_string() };
     Err(bytes.damaged(0, expected, found))

@@ -21,12 +21,12 @@ pub(crate) struct CompactWriter<W> {
 }
 
 impl<W: Write> CompactWriter<W> {
-    /// Writes the header.
+    /// Writes the header, which says whether accesses have times.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn new(mut file: W) -> io::Result<Self> {
-        let header = header();
+    pub fn new(mut file: W, is_timed: bool) -> io::Result<Self> {
+        let header = header(is_timed);
         file.write_all(&header)?;
         Ok(CompactWriter {
             file,

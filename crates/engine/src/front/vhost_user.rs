@@ -201,12 +201,19 @@ fn with_queue(
     }
 }
 
+/// Makes a request for sectors from the first one on, of the guest's request `head`.
+fn wish(disk: DiskHandle, head: u16, op: Op, (first, sectors): (u64, u32)) -> Wish {
+    Wish::Request(Asked { slot: head.into(), disk, op, sector: SectorNo(first), sectors })
+}
+
 /// A request whose parts are not all done.
 #[derive(Clone, Copy, Default)]
 struct Pending {
     op: Option<Op>,
     parts: u32,
     failed: bool,
+    /// A flush follows the parts: the core makes only writes durable by themselves.
+    needs_flush: bool,
     started_us: Micros,
 }
 
@@ -390,10 +397,9 @@ impl QueueClient {
         if sectors == 0 && op != Op::Flush {
             return self.answer(head, Status::Ok);
         }
-        self.note(head, Pending { op: Some(op), parts: 1, failed: false, started_us });
-        let (sector, sectors) =
-            if op == Op::Flush { (SectorNo(0), 0) } else { (SectorNo(request.sector), sectors) };
-        context.asked.push(Wish::Request(Asked { slot: head.into(), disk: self.disk, op, sector, sectors }));
+        self.note(head, Pending { op: Some(op), parts: 1, started_us, ..Pending::default() });
+        let range = if op == Op::Flush { (0, 0) } else { (request.sector, sectors) };
+        context.asked.push(wish(self.disk, head, op, range));
     }
 
     fn ask_ranges(&mut self, context: &mut ClientContext<'_>, request: BlkRequest, started_us: Micros) {
@@ -402,20 +408,14 @@ impl QueueClient {
         let op = |unmap| if discards || unmap { Op::Discard } else { Op::WriteZeroes };
         let mut parts = 0;
         for range in self.queue().ranges(head).iter().filter(|range| range.sectors > 0) {
-            let (op, sector) = (op(range.unmap), SectorNo(range.sector));
-            context.asked.push(Wish::Request(Asked {
-                slot: head.into(),
-                disk,
-                op,
-                sector,
-                sectors: range.sectors,
-            }));
+            context.asked.push(wish(disk, head, op(range.unmap), (range.sector, range.sectors)));
             parts += 1;
         }
         if parts == 0 {
             return self.answer(head, Status::Ok);
         }
-        self.note(head, Pending { op: Some(op(true)), parts, failed: false, started_us });
+        let needs_flush = !self.write_cache.load(Ordering::Relaxed);
+        self.note(head, Pending { op: Some(op(true)), parts, needs_flush, started_us, failed: false });
     }
 
     fn note(&mut self, head: u16, pending: Pending) {
@@ -542,6 +542,11 @@ impl Client for QueueClient {
         pending.parts -= 1;
         pending.failed |= result.is_err();
         if pending.parts > 0 {
+            return None;
+        }
+        if std::mem::take(&mut pending.needs_flush) && !pending.failed {
+            pending.parts = 1;
+            context.asked.push(wish(self.disk, slot as u16, Op::Flush, (0, 0)));
             return None;
         }
         let Pending { op, failed, started_us, .. } = *pending;

@@ -9,14 +9,14 @@
 //!   again is attached, with an error, until it is detached.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind, redact};
 use haversack_core::{JobError, ManageError, Moved};
 use haversack_engine::label::{self, Label};
 use haversack_engine::{
-    DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, WriteCacheSwitch, origin_size_bytes,
+    DiskSpec, EngineError, Held, Moves, OriginSpec, VhostUserConfig, WriteCacheSetting, origin_size_bytes,
 };
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
 
@@ -38,8 +38,6 @@ use crate::{origin_checks, settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The shortest time between two records of a guest's switch of its write cache.
-const SWITCH_EVERY: Duration = Duration::from_millis(100);
 /// The longest pause before another attempt to attach.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether it is still needed.
@@ -316,6 +314,7 @@ impl Daemon {
         if moves.is_none() {
             self.state.note_agreed(disk.id, false)?;
         }
+        let write_cache = self.known_write_cache(pool, disk.id, moves)?;
         let (handle, job) = self.begin_attach(pool, &spec)?;
         wait(&job)?;
         // What the pool still has of the disk if the disk cannot be served after all.
@@ -328,7 +327,7 @@ impl Daemon {
             if is_outdated {
                 self.note_dropped(&config.name, disk.id, pool);
             }
-            self.serve(config, pool, (disk.id, handle), &spec)
+            self.serve(config, pool, (disk.id, handle), &spec, write_cache)
         });
         let (vhost_user, error) = match served {
             Ok(server) => (server, None),
@@ -374,8 +373,10 @@ impl Daemon {
         pool: &Pool,
         (id, handle): (DiskId, DiskHandle),
         spec: &DiskSpec,
+        write_cache: WriteCacheSetting,
     ) -> Result<Option<Box<dyn VhostUser>>> {
         self.apply_taken_over(pool, id)?;
+        self.note_write_cache(id, write_cache, spec.moves.is_some())?;
         if spec.moves.is_some()
             && let Err(error) = self.state.note_agreed(id, true)
         {
@@ -389,7 +390,7 @@ impl Daemon {
         if let Some(hosts) = self.hosts() {
             hosts.replicas.place(id, spec.moves.and_then(|moves| moves.replica));
         }
-        self.serve_vhost_user(config, (id, handle), spec.config.sectors)
+        self.serve_vhost_user(config, (id, handle), spec.config.sectors, write_cache)
     }
 
     /// Begins to attach a disk. Waits until its previous connections and jobs have ended: a detach does not wait for
@@ -465,6 +466,7 @@ impl Daemon {
         config: &DiskConfig,
         (id, handle): (DiskId, DiskHandle),
         sectors: u64,
+        write_cache: WriteCacheSetting,
     ) -> Result<Option<Box<dyn VhostUser>>> {
         let Some(socket) = &config.vhost_user else { return Ok(None) };
         let backend = &self.pool(&config.pool)?.backend;
@@ -472,7 +474,7 @@ impl Daemon {
             serial: config.name.clone(),
             queues: config.queues,
             read_only: config.read_only,
-            write_cache: !self.state.has_write_cache_off(id),
+            write_cache,
             on_switch: Some(self.write_cache_switch(config, id)),
         };
         let server = backend.serve_vhost_user(handle, sectors, socket, &shown)?;
@@ -480,22 +482,6 @@ impl Daemon {
             system::give(socket, user, group)?;
         }
         Ok(Some(server))
-    }
-
-    /// Returns what remembers that a disk's guest switches its write cache.
-    fn write_cache_switch(self: &Arc<Self>, config: &DiskConfig, id: DiskId) -> WriteCacheSwitch {
-        let (daemon, name) = (Arc::downgrade(self), config.name.clone());
-        let last = Mutex::new(None::<Instant>);
-        WriteCacheSwitch(Arc::new(move |on| {
-            let Some(daemon) = daemon.upgrade() else { return };
-            // A guest that does nothing else must not keep the state file busy.
-            let since = last.locked().replace(Instant::now()).map_or(SWITCH_EVERY, |last| last.elapsed());
-            std::thread::sleep(SWITCH_EVERY.saturating_sub(since));
-            if let Err(error) = daemon.state.note_write_cache(id, on) {
-                let what = format!("its guest's write cache may be on again after a restart: {error}");
-                daemon.events.add("write-cache-unsaved", &name, what);
-            }
-        }))
     }
 
     fn start_helper(

@@ -18,7 +18,7 @@ use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
     ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, LendingSettings, LendingStatus,
     MissingDevice, MoveStatus, NbdClient, PoolHandle, Receipt, RecordedDisk, ReplicaPolicy, TakeoverLoss,
-    VhostUserConfig, VhostUserServer,
+    VhostUserConfig, VhostUserServer, WriteCacheSetting,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 
@@ -47,6 +47,8 @@ pub trait VhostUser: Send {
     fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
     /// Returns the processes connected as front ends.
     fn connected(&self) -> Vec<String>;
+    /// See [`VhostUserServer::write_cache`].
+    fn write_cache(&self) -> (Option<u64>, WriteCacheSetting);
     /// See [`VhostUserServer::close_if_unused`].
     ///
     /// # Errors
@@ -61,6 +63,10 @@ impl VhostUser for VhostUserServer {
 
     fn connected(&self) -> Vec<String> {
         VhostUserServer::connected(self)
+    }
+
+    fn write_cache(&self) -> (Option<u64>, WriteCacheSetting) {
+        VhostUserServer::write_cache(self)
     }
 
     fn close_if_unused(&self) -> std::result::Result<Held, Vec<String>> {
@@ -111,6 +117,8 @@ pub trait Backend: Send + Sync {
     fn withdraw(&self, disk: DiskId) -> Result<()>;
     /// See [`ArenaHandle::fetch_rest`].
     fn fetch_rest(&self, disk: DiskHandle) -> Result<()>;
+    /// See [`ArenaHandle::settle_write_cache`].
+    fn settle_write_cache(&self, disk: DiskHandle, epoch: u64, on: bool) -> Result<bool>;
     /// See [`PoolHandle::overtaken`].
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool>;
     /// See [`PoolHandle::heard_of_owner`].
@@ -288,6 +296,10 @@ impl Backend for PoolHandle {
 
     fn fetch_rest(&self, disk: DiskHandle) -> Result<()> {
         self.arena(disk).fetch_rest(disk)
+    }
+
+    fn settle_write_cache(&self, disk: DiskHandle, epoch: u64, on: bool) -> Result<bool> {
+        self.arena(disk).settle_write_cache(disk, epoch, on)
     }
 
     fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {

@@ -52,3 +52,4 @@ pub mod system;
 pub mod tls;
 mod turns;
 pub mod uses;
+mod write_cache;

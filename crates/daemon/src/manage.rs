@@ -9,6 +9,7 @@ use haversack_core::Moved;
 use haversack_engine::RecordedDisk;
 use haversack_engine::error::EngineError;
 use haversack_engine::pool::Formatting;
+use haversack_migrate::WriteCacheMemory;
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskHandle, DiskId, SECTOR_BYTES, SectorNo};
 
 use crate::attach::close_if_unused;
@@ -267,7 +268,7 @@ impl Daemon {
                 daemon.unlock_store(&config, id);
             }
             daemon.state.note_locked(id, false)?;
-            daemon.state.note_write_cache(id, true)?;
+            daemon.state.change_write_cache(id, |_| WriteCacheMemory::default())?;
             daemon.remove_disk(&name_too);
             daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks were dropped");

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
 use haversack_engine::VoidArena;
-use haversack_migrate::KnownBefore;
+use haversack_migrate::{AsOf, KnownBefore, WriteCacheMemory};
 use haversack_model::{ArenaId, ArenaNo, DiskId, HostId, Uuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -118,6 +118,10 @@ struct Memory {
     /// Identities of disks whose guests have switched their write cache off.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     without_write_cache: BTreeSet<String>,
+    /// By identity, the epochs under which this host has known that, for disks that can move; `None` if the guest has
+    /// switched it while it waited here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    write_cache_as_of: BTreeMap<String, Option<u64>>,
     /// Disks, by identity, that other hosts have taken over by force, as they have told this host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_over: BTreeMap<String, TakenOver>,
@@ -133,6 +137,30 @@ struct Memory {
     /// Accounts of flash writes, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     flash_accounts: BTreeMap<String, Account>,
+}
+
+impl Memory {
+    fn write_cache(&self, disk: &str) -> WriteCacheMemory {
+        let as_of = match self.write_cache_as_of.get(disk) {
+            None => AsOf::Always,
+            Some(None) => AsOf::Waiting,
+            Some(Some(epoch)) => AsOf::Epoch(*epoch),
+        };
+        WriteCacheMemory { is_off: self.without_write_cache.contains(disk), as_of }
+    }
+
+    fn set_write_cache(&mut self, disk: String, memory: WriteCacheMemory) {
+        match memory.as_of {
+            AsOf::Always => drop(self.write_cache_as_of.remove(&disk)),
+            AsOf::Waiting => drop(self.write_cache_as_of.insert(disk.clone(), None)),
+            AsOf::Epoch(epoch) => drop(self.write_cache_as_of.insert(disk.clone(), Some(epoch))),
+        }
+        if memory.is_off {
+            self.without_write_cache.insert(disk);
+        } else {
+            self.without_write_cache.remove(&disk);
+        }
+    }
 }
 
 /// See the module documentation.
@@ -225,25 +253,25 @@ impl State {
         })
     }
 
-    /// Returns whether a disk's guest has switched its write cache off.
-    pub fn has_write_cache_off(&self, disk: DiskId) -> bool {
-        self.memory.locked().without_write_cache.contains(&disk.to_string())
+    /// Returns what is remembered of a disk's guest's write cache.
+    pub fn write_cache(&self, disk: DiskId) -> WriteCacheMemory {
+        self.memory.locked().write_cache(&disk.to_string())
     }
 
-    /// Records that a disk's guest has switched its write cache on or off. Nobody tells a later server of the disk.
+    /// Changes what is remembered of a disk's guest's write cache. The guest does not repeat it to a later server of the
+    /// disk.
     ///
     /// # Errors
     /// The file cannot be written. What it said before stays valid.
-    pub fn note_write_cache(&self, disk: DiskId, on: bool) -> Result<(), StateError> {
-        if on != self.has_write_cache_off(disk) {
-            return Ok(());
-        }
+    pub fn change_write_cache(
+        &self,
+        disk: DiskId,
+        change: impl FnOnce(WriteCacheMemory) -> WriteCacheMemory,
+    ) -> Result<(), StateError> {
+        let disk = disk.to_string();
         self.change(|memory| {
-            if on {
-                memory.without_write_cache.remove(&disk.to_string());
-            } else {
-                memory.without_write_cache.insert(disk.to_string());
-            }
+            let changed = change(memory.write_cache(&disk));
+            memory.set_write_cache(disk, changed);
         })
     }
 
@@ -505,14 +533,26 @@ mod tests {
     fn a_write_cache_that_is_off_stays_off_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, other) = (DiskId([1; 16]), DiskId([2; 16]));
+        for as_of in [AsOf::Always, AsOf::Epoch(7), AsOf::Waiting] {
+            let off = WriteCacheMemory { is_off: true, as_of };
+            State::open(dir.path()).unwrap().change_write_cache(disk, |_| off).unwrap();
+            let state = State::open(dir.path()).unwrap();
+            assert_eq!([disk, other].map(|disk| state.write_cache(disk)), [off, WriteCacheMemory::default()]);
+        }
         let state = State::open(dir.path()).unwrap();
-        state.note_write_cache(disk, false).unwrap();
-        drop(state);
-        let state = State::open(dir.path()).unwrap();
-        assert!(state.has_write_cache_off(disk) && !state.has_write_cache_off(other));
-        state.note_write_cache(disk, true).unwrap();
-        drop(state);
-        assert!(!State::open(dir.path()).unwrap().has_write_cache_off(disk));
+        state.change_write_cache(disk, |_| WriteCacheMemory::default()).unwrap();
+        let text = std::fs::read_to_string(state.path()).unwrap();
+        assert!(!text.contains("write_cache"), "a forgotten disk leaves nothing: {text}");
+    }
+
+    #[test]
+    fn a_write_cache_that_an_earlier_version_noted_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskId([1; 16]);
+        let text = format!(r#"{{"disks": {{}}, "without_write_cache": ["{disk}"]}}"#);
+        std::fs::write(dir.path().join("state.json"), text).unwrap();
+        let memory = State::open(dir.path()).unwrap().write_cache(disk);
+        assert!(memory.is_off && memory.is_sure(Some(7)));
     }
 
     #[test]

@@ -302,6 +302,15 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.fetch_rest(disk))?
     }
 
+    /// Says what the write cache of a disk's guest is, as was found out for the epoch under which this host owns the disk.
+    /// It counts if that was not known. Returns false if this host no longer owns the disk under that epoch.
+    ///
+    /// # Errors
+    /// The disk does not move, or the pool has stopped.
+    pub fn settle_write_cache(&self, disk: DiskHandle, epoch: u64, on: bool) -> Result<bool> {
+        self.run(move |reactor| reactor.settle_write_cache(disk, epoch, on))?
+    }
+
     pub(crate) fn stand_by(&self, disk: DiskId) -> Result<bool> {
         self.run(move |reactor| reactor.stand_by(disk))
     }

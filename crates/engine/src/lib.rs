@@ -68,7 +68,7 @@ pub use front::vhost_user::{VhostUserConfig, VhostUserServer, WriteCacheSwitch};
 pub use haversack_migrate::{
     NoReplica, OnLoss, ReplicaPolicy, ReplicaStatus, ReplicationState, blocks_a_period,
 };
-pub use haversack_vhost_user::{peer, socket};
+pub use haversack_vhost_user::{WriteCacheSetting, peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
 pub use job::Job;

@@ -5,7 +5,9 @@ mod common;
 use common::departing::Departing;
 use common::*;
 use haversack_core::{AdmissionConfig, ManageError, MonitorConfig, Records, Target};
-use haversack_engine::{EngineError, NbdClient, OriginSpec, PoolHandle, TlsFiles, VhostUserConfig};
+use haversack_engine::{
+    EngineError, NbdClient, OriginSpec, PoolHandle, TlsFiles, VhostUserConfig, WriteCacheSetting,
+};
 use haversack_model::{DiskHandle, DiskId, WriteMode};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -50,7 +52,7 @@ fn the_handle_of_a_detached_disk_names_no_other() {
         serial: "disk1".into(),
         queues: 1,
         read_only: false,
-        write_cache: true,
+        write_cache: WriteCacheSetting::On,
         on_switch: None,
     };
     refused(

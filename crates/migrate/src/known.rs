@@ -12,6 +12,8 @@ use haversack_model::HostId;
 use haversack_ownership::least_forced_epoch;
 use serde::{Deserialize, Serialize};
 
+use crate::write_cache::ToldWriteCache;
+
 /// What a host has on record of a disk. The default is a host that has nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -37,6 +39,9 @@ pub struct HostRecord {
     /// another host takes the disk over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<KnownBefore>,
+    /// Whether its guest had its write cache on when that host knew it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_cache: Option<ToldWriteCache>,
 }
 
 /// Which of the replicas of a disk one is. An owner has one replica at a time, and starts another only when the last

@@ -34,6 +34,7 @@ mod replicate;
 mod stream;
 mod takeover;
 mod witness;
+mod write_cache;
 
 pub use haversack_model::HostId;
 pub use known::{
@@ -51,3 +52,4 @@ pub use place::{Candidate, Unable, choose, choose_another, is_missing, leaves_dr
 pub use replica::ReplicaStatus;
 pub use replicate::{NoReplica, OnLoss, ReplicaPolicy, ReplicationState};
 pub use witness::{Heed, heed};
+pub use write_cache::{AsOf, ToldWriteCache, WriteCacheMemory};

@@ -77,9 +77,6 @@ pub struct DeviceConfig {
     pub write_zeroes_sectors: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether the write cache is on until the guest changes it. An owner that keeps a disk across restarts must keep
-    /// this: a guest that has turned the cache off does not repeat it.
-    pub write_cache: bool,
 }
 
 impl Default for DeviceConfig {
@@ -99,7 +96,6 @@ impl Default for DeviceConfig {
             write_zeroes_ranges: 1,
             write_zeroes_sectors: 1 << 22,
             read_only: false,
-            write_cache: true,
         }
     }
 }
@@ -173,8 +169,8 @@ impl DeviceConfig {
         }
     }
 
-    /// Returns the configuration space: `struct virtio_blk_config`, little-endian.
-    pub(crate) fn space(&self) -> [u8; CONFIG_SPACE_BYTES] {
+    /// Returns the configuration space, with the write cache shown like this: `struct virtio_blk_config`, little-endian.
+    pub(crate) fn space(&self, write_cache: bool) -> [u8; CONFIG_SPACE_BYTES] {
         let mut space = [0; CONFIG_SPACE_BYTES];
         let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &self.capacity_sectors.to_le_bytes());
@@ -183,7 +179,7 @@ impl DeviceConfig {
         put(24, &[self.physical_block_exponent]);
         put(26, &self.minimum_io_blocks.to_le_bytes());
         put(28, &self.optimal_io_blocks.to_le_bytes());
-        put(WRITE_CACHE_OFFSET, &[u8::from(self.write_cache)]);
+        put(WRITE_CACHE_OFFSET, &[u8::from(write_cache)]);
         put(34, &self.queues.to_le_bytes());
         put(36, &self.discard_sectors.to_le_bytes());
         put(40, &self.discard_ranges.to_le_bytes());

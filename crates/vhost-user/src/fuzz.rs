@@ -56,6 +56,7 @@ pub fn vhost_ring(data: &[u8]) {
         connection: None,
         inflight: inflight.and_then(|region| region.queue(0)),
         log: None,
+        write_cache: Arc::default(),
     };
     if let Ok(queue) = Queue::new(setup) {
         serve(queue, usize::from(held % 16), size);

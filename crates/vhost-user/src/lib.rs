@@ -30,6 +30,7 @@ mod ring;
 mod server;
 mod session;
 pub mod socket;
+mod write_cache;
 
 pub use bell::Bell;
 pub use config::{ConfigError, DeviceConfig, feature};
@@ -45,3 +46,4 @@ pub use request::{BlkRequest, ID_BYTES, Operation, RequestLimits, SECTOR_BYTES, 
 pub use ring::RingAddresses;
 pub use server::{Closed, Handler, ServeError, Server, serve};
 pub use session::SessionError;
+pub use write_cache::{WriteCache, WriteCacheSetting};

@@ -27,6 +27,7 @@ use crate::inflight::InflightQueue;
 use crate::memory::{GuestMemory, Segment};
 use crate::request::{BlkRequest, RequestLimits, SectorRange, Slot, Status, copy_out, for_each_part};
 use crate::ring::{Ring, RingAddresses};
+use crate::write_cache::WriteCache;
 
 /// Maximum number of descriptors of a queue, as in QEMU.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
@@ -62,6 +63,8 @@ pub struct QueueSetup {
     pub inflight: Option<InflightQueue>,
     /// Where dirty pages are marked during a migration.
     pub log: Option<Arc<DirtyLog>>,
+    /// Whether the guest has a write cache.
+    pub write_cache: Arc<WriteCache>,
 }
 
 /// A change to a running queue, applied by its owner between two requests.
@@ -102,6 +105,7 @@ pub struct Queue {
     connection: Option<Arc<UnixStream>>,
     inflight: Option<InflightQueue>,
     log: Option<Arc<DirtyLog>>,
+    write_cache: Arc<WriteCache>,
     memory: Arc<GuestMemory>,
     epoch: u32,
     retired: Vec<Retired>,
@@ -162,6 +166,7 @@ impl Queue {
             connection: setup.connection,
             inflight: setup.inflight,
             log: setup.log,
+            write_cache: setup.write_cache,
             memory: setup.memory,
             epoch: 0,
             retired: Vec::new(),
@@ -182,6 +187,11 @@ impl Queue {
         // The previous back end may have been killed between completing a request and interrupting the guest.
         queue.signal_call();
         Ok(queue)
+    }
+
+    /// Whether the guest certainly has a write cache: then a write need not be durable when it completes.
+    pub fn has_write_cache(&self) -> bool {
+        self.write_cache.is_on()
     }
 
     /// Returns the next request, or `None` if there is none at present. Malformed requests are failed here and not

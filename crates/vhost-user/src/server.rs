@@ -15,12 +15,13 @@ use crate::queue::{Queue, QueueUpdate};
 use crate::quota::Quota;
 use crate::session::{Session, SessionError};
 use crate::socket::{self, BoundSocket, SocketError};
+use crate::write_cache::WriteCache;
 
 /// How long to wait after the system refused a connection, most likely because of too few file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// The owner of the queues. Called from the protocol threads of the disk's front ends. All calls about queues and the
-/// write cache come from the one whose queues run, one at a time.
+/// The owner of the queues. Called from the protocol threads of the disk's front ends. All calls about queues
+/// come from the one whose queues run, one at a time.
 pub trait Handler: Send + Sync {
     /// Starts serving a queue; requests may be in it already, also without a kick.
     fn queue_started(&self, queue: Queue);
@@ -32,12 +33,11 @@ pub trait Handler: Send + Sync {
     /// `None` ends the session.
     fn queue_stopped(&self, index: u16) -> Option<Queue>;
 
-    /// Sets the write cache. On: writes may be lost until they are flushed. Off: a completed write is durable.
-    /// Called before the first queue starts and at each change.
-    fn write_cache(&self, enabled: bool);
+    /// Returns the setting of the write cache, which the guest may switch.
+    fn write_cache(&self) -> &Arc<WriteCache>;
 
-    /// The guest has switched its write cache on or off, and is answered when this returns. A later server of the disk
-    /// must begin with that: QEMU does not repeat it.
+    /// The guest has switched its write cache on or off. That takes effect, and the guest is answered, when this
+    /// returns. A later server of the disk must begin with that: QEMU does not repeat it.
     fn write_cache_switched(&self, on: bool);
 
     /// Reports that a front end wants to start its queues and waits until those of another have stopped.

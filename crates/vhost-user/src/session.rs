@@ -28,6 +28,7 @@ use crate::message::{self, MessageError, Request};
 use crate::queue::{Queue, QueueSetup, QueueUpdate};
 use crate::ring::RingAddresses;
 use crate::server::{Handler, Shared};
+use crate::write_cache::{WriteCache, WriteCacheSetting};
 
 /// Why a session ended other than because the front end closed it.
 #[derive(Debug, thiserror::Error)]
@@ -160,8 +161,8 @@ pub(crate) struct Session<'a> {
     log: Option<Arc<DirtyLog>>,
     inflight: Option<InflightRegion>,
     rings: Vec<RingState>,
-    /// The value last passed to the handler.
-    write_cache: Option<bool>,
+    /// The copy of the write-cache toggle that the front end has; `None` if it has not read it in this session.
+    shown: Option<bool>,
     /// Shared memory that was lost.
     lost: Option<&'static str>,
 }
@@ -180,7 +181,7 @@ impl<'a> Session<'a> {
             log: None,
             inflight: None,
             rings: (0..queues).map(|_| RingState::default()).collect(),
-            write_cache: None,
+            shown: None,
             lost: None,
         }
     }
@@ -268,7 +269,10 @@ impl<'a> Session<'a> {
             }
             Request::SetRingBase { index, base } => {
                 let index = self.stopped_ring(index, "base")?;
-                self.ring(index).base = fit(index, "base", base)?;
+                let base = fit(index, "base", base)?;
+                if std::mem::replace(&mut self.ring(index).base, base) != 0 && base == 0 {
+                    self.driver_begins_anew();
+                }
             }
             Request::SetRingAddresses { index, addresses } => {
                 let index = self.ring_index(index)?;
@@ -337,7 +341,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         self.take_disk(index)?;
-        let log = self.effective_log();
+        let (log, write_cache) = (self.effective_log(), self.write_cache());
         let ring = &mut self.rings[usize::from(index)];
         let addresses = ring.addresses.filter(|_| ring.size > 0).ok_or(SessionError::Incomplete(index))?;
         let queue = Queue::new(QueueSetup {
@@ -355,6 +359,7 @@ impl<'a> Session<'a> {
             connection: Some(self.socket.clone()),
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             log,
+            write_cache,
         })?;
         ring.running = true;
         self.handler.queue_started(queue);
@@ -369,8 +374,6 @@ impl<'a> Session<'a> {
         if !self.shared.front_ends.acquire(self.id, || self.handler.front_end_waits()) {
             return Err(SessionError::InUse(index));
         }
-        self.write_cache = None;
-        self.tell_write_cache();
         Ok(())
     }
 
@@ -400,8 +403,12 @@ impl<'a> Session<'a> {
 
     fn reset(&mut self) -> Result<(), SessionError> {
         self.stop_all()?;
+        let has_run = self.rings.iter().any(|ring| ring.base != 0);
         for ring in &mut self.rings {
             (ring.kick, ring.kicked_off, ring.enabled, ring.base) = (None, false, false, 0);
+        }
+        if has_run {
+            self.driver_begins_anew();
         }
         Ok(())
     }
@@ -493,10 +500,16 @@ impl<'a> Session<'a> {
     }
 
     /// In the protocol an empty body means that there is no such part.
-    fn get_config(&self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
-        let space = self.shared.config().space();
+    fn get_config(&mut self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
+        let write_cache = self.handler.write_cache().is_shown_on();
+        let space = self.shared.config().space(write_cache);
         let end = (offset as usize).checked_add(size as usize).filter(|end| *end <= CONFIG_SPACE_BYTES);
-        end.map_or_else(Vec::new, |end| message::config(offset, flags, &space[offset as usize..end]))
+        let Some(read) = end.map(|end| offset as usize..end) else { return Vec::new() };
+        if read.contains(&WRITE_CACHE_OFFSET) {
+            // It may have kept what it read before.
+            self.shown = Some(write_cache && self.shown != Some(false));
+        }
+        message::config(offset, flags, &space[read])
     }
 
     /// The guest may switch the write cache; a migration may send the whole space, of which only the toggle is used.
@@ -507,27 +520,36 @@ impl<'a> Session<'a> {
             return Err(SessionError::ConfigWrite { offset, len: bytes.len() });
         }
         if let Some(byte) = at.and_then(|at| bytes.get(at)) {
-            let (on, was_on) = (*byte != 0, self.shared.config().write_cache);
-            if on != was_on {
-                self.handler.write_cache_switched(on);
-            }
-            self.shared.config().write_cache = on;
-            if self.is_running() {
-                self.tell_write_cache();
-            }
+            self.shown = Some(*byte != 0);
+            self.switch_write_cache(*byte != 0);
         }
         Ok(())
     }
 
-    /// Passes the write-cache setting on if it changed. Without a negotiated toggle it is on exactly if the guest can
-    /// flush it (virtio 1.2, 5.2.5.2).
-    fn tell_write_cache(&mut self) {
-        let toggle = self.features & feature::BLK_CONFIG_WCE != 0;
-        let flush = self.features & feature::BLK_FLUSH != 0;
-        let enabled = if toggle { self.shared.config().write_cache } else { flush };
-        if self.write_cache.replace(enabled) != Some(enabled) {
-            self.handler.write_cache(enabled);
+    fn switch_write_cache(&self, on: bool) {
+        let (write_cache, setting) = (self.handler.write_cache(), WriteCacheSetting::of(on));
+        if write_cache.get() != setting {
+            self.handler.write_cache_switched(on);
+            write_cache.set(setting);
         }
+    }
+
+    /// A driver reads the toggle when it begins, from the front end's copy. So if the setting was not known, it is now.
+    fn driver_begins_anew(&self) {
+        let is_unknown = self.handler.write_cache().get() == WriteCacheSetting::Unknown;
+        if is_unknown && self.shown == Some(true) {
+            self.switch_write_cache(true);
+        }
+    }
+
+    /// Returns the write cache of the guest's queues. Without a negotiated toggle it is on exactly if the guest can
+    /// flush it (virtio 1.2, 5.2.5.2).
+    fn write_cache(&self) -> Arc<WriteCache> {
+        if self.features & feature::BLK_CONFIG_WCE != 0 {
+            return self.handler.write_cache().clone();
+        }
+        let can_flush = self.features & feature::BLK_FLUSH != 0;
+        Arc::new(WriteCache::new(WriteCacheSetting::of(can_flush)))
     }
 }
 

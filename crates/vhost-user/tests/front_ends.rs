@@ -56,8 +56,8 @@ fn a_second_front_end_starts_where_the_first_has_stopped() {
     assert_eq!(disk.taken(), [1, 2]);
     use Event::{Started, Stopped, WriteCache};
     let all = [
-        [WriteCache(true), Started(0), Started(1), Stopped(0), Stopped(1)].as_slice(),
-        &[WriteCache(true), Started(0), Started(1)],
+        [WriteCache(true), Started(0), WriteCache(true), Started(1), Stopped(0), Stopped(1)].as_slice(),
+        &[WriteCache(true), Started(0), WriteCache(true), Started(1)],
     ];
     assert_eq!(disk.events(), all.concat());
 

@@ -31,6 +31,7 @@ fn setup(driver: &Driver) -> QueueSetup {
         connection: None,
         inflight: None,
         log: None,
+        write_cache: Arc::default(),
     }
 }
 

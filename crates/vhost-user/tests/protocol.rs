@@ -117,8 +117,9 @@ fn the_configuration_space_and_its_changes() {
     assert_eq!(read_config(&mut client, 32, 1), [0]);
     let is_cache = |event: &Event| matches!(event, Event::WriteCache(_) | Event::Switched(_));
     let caches = disk.events().into_iter().filter(is_cache);
-    let expected = [Event::WriteCache(true), Event::Switched(false), Event::WriteCache(false)];
+    let expected = [Event::WriteCache(true), Event::WriteCache(true), Event::Switched(false)];
     assert_eq!(caches.collect::<Vec<_>>(), expected, "it is remembered before it takes effect");
+    assert!(!disk.write_cache.is_on());
 
     let (ours, theirs) = UnixStream::pair().unwrap();
     client.frontend.set_backend_request_fd(&theirs).unwrap();
@@ -141,6 +142,60 @@ fn a_guest_that_cannot_flush_has_no_write_cache() {
     let mut client = Client::new(server.path(), &ram, feature::BLK_FLUSH | feature::BLK_CONFIG_WCE);
     client.start(vec![Driver::new(&ram, 0, 16)], None);
     assert_eq!(disk.events()[..1], [Event::WriteCache(false)]);
+}
+
+#[test]
+fn an_unknown_write_cache_is_shown_on_and_served_as_off() {
+    let (server, disk) = served(1);
+    disk.write_cache.set(WriteCacheSetting::Unknown);
+    let ram = Ram::new();
+    let mut client = Client::new(server.path(), &ram, 0);
+    assert_eq!(read_config(&mut client, 32, 1), [1], "QEMU drops a switch to what it was shown");
+    client.start(vec![Driver::new(&ram, 0, 16)], None);
+    client.frontend.set_config(32, VhostUserConfigFlags::empty(), &[0]).unwrap();
+    assert_eq!(disk.write_cache.get(), WriteCacheSetting::Off);
+    let expected = [Event::WriteCache(false), Event::Started(0)];
+    assert_eq!(disk.events()[..2], expected);
+    assert_eq!(disk.events().last(), Some(&Event::Switched(false)));
+}
+
+#[test]
+fn a_guest_that_cannot_switch_its_write_cache_has_one_whatever_another_has_set() {
+    let (server, disk) = served(1);
+    disk.write_cache.set(WriteCacheSetting::Unknown);
+    let ram = Ram::new();
+    let mut client = Client::new(server.path(), &ram, feature::BLK_CONFIG_WCE);
+    client.start(vec![Driver::new(&ram, 0, 16)], None);
+    assert_eq!(disk.events()[..1], [Event::WriteCache(true)]);
+}
+
+/// What becomes of an unknown setting when the guest's queue is stopped after a request and started at `base`.
+fn settled(reads: bool, before: WriteCacheSetting, base: u16) -> WriteCacheSetting {
+    let (server, disk) = served(1);
+    disk.write_cache.set(before);
+    let ram = Ram::new();
+    let mut client = Client::new(server.path(), &ram, 0);
+    if reads {
+        read_config(&mut client, 0, 60);
+    }
+    disk.write_cache.set(WriteCacheSetting::Unknown);
+    client.start(vec![Driver::new(&ram, 0, 16)], None);
+    assert_eq!(client.queues[0].run(driver::WRITE, 0, &[(BUFFERS, 512)]), 0);
+    assert_eq!(client.frontend.get_vring_base(0).unwrap(), 1);
+    client.frontend.set_vring_base(0, base).unwrap();
+    let setting = disk.write_cache.get();
+    let is_told = disk.events().contains(&Event::Switched(true));
+    assert_eq!(is_told, setting == WriteCacheSetting::On);
+    setting
+}
+
+#[test]
+fn a_driver_that_begins_anew_has_read_what_was_shown() {
+    use WriteCacheSetting::{Off, On, Unknown};
+    assert_eq!(settled(true, Unknown, 0), On, "it has read that its cache is on");
+    assert_eq!(settled(true, Unknown, 1), Unknown, "it goes on");
+    assert_eq!(settled(true, Off, 0), Unknown, "its front end was shown that it is off");
+    assert_eq!(settled(false, Unknown, 0), Unknown, "its front end knows it from an earlier connection");
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn setup(driver: &Driver, ram: &Ram) -> QueueSetup {
         connection: None,
         inflight: None,
         log: None,
+        write_cache: Arc::default(),
     }
 }
 

@@ -57,6 +57,7 @@ pub fn record_of(machines: &Machines, owns: &[Own], at: usize, of: usize) -> Hos
         replica: known.and_then(|(info, _)| complete_replica(&info)),
         has_losses: has_losses(machines, at, of),
         before: machines.hosts[at].known_before(of),
+        write_cache: None,
     }
 }
 

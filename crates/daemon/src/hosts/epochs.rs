@@ -27,6 +27,7 @@ use super::questions::Questions;
 use super::talk::{Answer, Question};
 use super::waits::Waits;
 use super::witness::Witness;
+use super::write_caches::WriteCaches;
 use super::{Hosts, bytes};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
@@ -129,6 +130,7 @@ impl Daemon {
             mode: disk.filter(|disk| disk.info.attached).map(|disk| disk.info.mode.to_string()),
             is_taking,
             before: self.state.known_before(id),
+            write_cache: self.state.write_cache(id).told(),
         })
     }
 
@@ -354,6 +356,7 @@ struct Watch {
     owners_asked: Option<Instant>,
     waits: Waits,
     witness: Witness,
+    write_caches: WriteCaches,
     /// Disks that were taken over, with the host and the epoch, until that is on record.
     overtaken: Vec<(DiskId, HostId, u64)>,
 }
@@ -362,6 +365,9 @@ impl Watch {
     fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
         self.look_at_connections(daemon, hosts);
         self.overtaken.extend(self.witness.look(daemon, hosts));
+        for disk in self.write_caches.look(daemon, Instant::now()) {
+            self.connected.keys().for_each(|host| self.questions.add(*host, disk));
+        }
         let answers = self.questions.take_answers(Instant::now());
         self.questions.ask(Instant::now(), |host, disk| hosts.ask_now(&[host], disk, &Question::Record));
         self.hear(daemon, hosts, answers);
@@ -397,6 +403,9 @@ impl Watch {
     fn hear(&mut self, daemon: &Daemon, hosts: &Hosts, answers: Vec<(HostId, DiskId, HostRecord)>) {
         let (mut news, mut before) = (Vec::new(), Vec::new());
         for (host, id, record) in answers {
+            if let Some(told) = record.write_cache {
+                daemon.learn_write_cache(id, &hosts.name_of(host), told);
+            }
             let disk = daemon.pool_with(id).map(|(_, disk)| disk);
             let taken = disk.as_ref().and_then(|RecordedDisk { info, dirty_blocks, .. }| {
                 record.news(is_void_under_any(info, *dirty_blocks), info.epoch)

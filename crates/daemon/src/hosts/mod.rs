@@ -31,6 +31,7 @@ mod waits;
 mod wanted;
 mod witness;
 mod workers;
+mod write_caches;
 
 pub use detached::watch as watch_detached;
 pub use epochs::watch as watch_epochs;

@@ -203,6 +203,9 @@ impl Backend for Fake {
     fn fetch_rest(&self, _: DiskHandle) -> Result<()> {
         Err(EngineError::DoesNotMove)
     }
+    fn settle_write_cache(&self, _: DiskHandle, _: u64, _: bool) -> Result<bool> {
+        Err(EngineError::DoesNotMove)
+    }
     fn overtaken(&self, _: DiskId, _: HostId, _: u64) -> Result<bool> {
         Ok(true)
     }

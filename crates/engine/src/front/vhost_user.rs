@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 
 use haversack_core::{Op, RequestError};
 use haversack_model::{DiskHandle, Micros, SectorNo};
 use haversack_vhost_user::{
     BlkRequest, DeviceConfig, Handler, ID_BYTES, Operation, Queue, QueueUpdate, Server, SessionError, Status,
+    WriteCache, WriteCacheSetting,
 };
 
 use super::nbd::Held;
@@ -27,6 +27,7 @@ use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::arena::ArenaHandle;
 use crate::error::{EngineError, Result};
 use crate::message_limit::MessageLimit;
+use crate::moving::OwnedWriteCache;
 use crate::reactor::{Finished, Reactor};
 use crate::ring::{Completion, Owner};
 
@@ -46,8 +47,8 @@ pub struct VhostUserConfig {
     pub queues: u16,
     /// Refuse writes.
     pub read_only: bool,
-    /// The write cache is on until the guest turns it off.
-    pub write_cache: bool,
+    /// What is known of the guest's write cache. If the disk is on another host, it is not known.
+    pub write_cache: WriteCacheSetting,
     /// Told when the guest turns it on or off.
     pub on_switch: Option<WriteCacheSwitch>,
 }
@@ -66,6 +67,7 @@ impl std::fmt::Debug for WriteCacheSwitch {
 /// A disk served on a vhost-user-blk socket. Dropping it ends the service.
 pub struct VhostUserServer {
     server: Server,
+    write_cache: Arc<OwnedWriteCache>,
 }
 
 impl VhostUserServer {
@@ -75,6 +77,14 @@ impl VhostUserServer {
     /// The size cannot be offered.
     pub fn resize(&self, sectors: u64) -> std::result::Result<(), haversack_vhost_user::ConfigError> {
         self.server.resize(sectors)
+    }
+
+    /// Returns the epoch under which this host owns the disk, if it can move and does, and what is known of its guest's
+    /// write cache under that epoch or a later one.
+    pub fn write_cache(&self) -> (Option<u64>, WriteCacheSetting) {
+        // In this order: under a later epoch, the setting is not known at first.
+        let epoch = self.write_cache.epoch();
+        (epoch, self.write_cache.setting.get())
     }
 
     /// Returns the processes connected as front ends, in the form `pid 17 (qemu-system-x86)`.
@@ -95,8 +105,7 @@ struct Shared {
     handle: ArenaHandle,
     disk: DiskHandle,
     serial: [u8; ID_BYTES as usize],
-    /// Read by the queues' clients for every write.
-    write_cache: Arc<AtomicBool>,
+    write_cache: Arc<WriteCache>,
     on_switch: Option<WriteCacheSwitch>,
     messages: MessageLimit,
 }
@@ -113,25 +122,28 @@ pub(crate) fn serve(
     for (to, from) in serial.iter_mut().zip(config.serial.bytes()) {
         *to = from;
     }
-    let write_cache = Arc::new(AtomicBool::new(config.write_cache));
+    let write_cache = Arc::new(OwnedWriteCache::new(config.write_cache));
+    let seen = write_cache.clone();
+    handle.run(move |reactor| reactor.watch_write_cache(disk, seen))?;
     let messages = MessageLimit::new(format!("front ends of {}", socket.display()));
     let on_switch = config.on_switch.clone();
-    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache, on_switch, messages });
+    let setting = write_cache.setting.clone();
+    let shared = Shared { handle: handle.clone(), disk, serial, write_cache: setting, on_switch, messages };
     let device = DeviceConfig {
         capacity_sectors: sectors,
         queues: config.queues,
         discard_sectors: RANGE_SECTORS,
         write_zeroes_sectors: RANGE_SECTORS,
         read_only: config.read_only,
-        write_cache: config.write_cache,
         ..DeviceConfig::default()
     };
-    Ok(VhostUserServer { server: haversack_vhost_user::serve(socket, SOCKET_MODE, device, shared)? })
+    let server = haversack_vhost_user::serve(socket, SOCKET_MODE, device, Arc::new(shared))?;
+    Ok(VhostUserServer { server, write_cache })
 }
 
 impl Handler for Shared {
     fn queue_started(&self, queue: Queue) {
-        let client = Box::new(QueueClient::new(self.disk, queue, self.serial, self.write_cache.clone()));
+        let client = Box::new(QueueClient::new(self.disk, queue, self.serial));
         // The arena may have ended; the queue is then dropped.
         let _ = self.handle.run(move |reactor| reactor.add_queue(client));
     }
@@ -157,8 +169,8 @@ impl Handler for Shared {
         stopped.recv().ok()
     }
 
-    fn write_cache(&self, enabled: bool) {
-        self.write_cache.store(enabled, Ordering::Relaxed);
+    fn write_cache(&self) -> &Arc<WriteCache> {
+        &self.write_cache
     }
 
     fn write_cache_switched(&self, on: bool) {
@@ -253,7 +265,6 @@ pub(crate) struct QueueClient {
     disk: DiskHandle,
     queue: Option<Queue>,
     serial: [u8; ID_BYTES as usize],
-    write_cache: Arc<AtomicBool>,
     /// Indexed by head.
     pending: Vec<Pending>,
     /// Completions of which the guest may have to be notified.
@@ -271,18 +282,12 @@ pub(crate) struct QueueClient {
 }
 
 impl QueueClient {
-    fn new(
-        disk: DiskHandle,
-        queue: Queue,
-        serial: [u8; ID_BYTES as usize],
-        write_cache: Arc<AtomicBool>,
-    ) -> QueueClient {
+    fn new(disk: DiskHandle, queue: Queue, serial: [u8; ID_BYTES as usize]) -> QueueClient {
         let kick = queue.kick_fd().map(|fd| fd.as_raw_fd());
         QueueClient {
             disk,
             queue: Some(queue),
             serial,
-            write_cache,
             pending: Vec::new(),
             completed: false,
             awake: true,
@@ -382,7 +387,7 @@ impl QueueClient {
         let sectors = request.len_bytes / 512;
         let op = match request.operation {
             Operation::Read => Op::Read,
-            Operation::Write => Op::Write { fua: !self.write_cache.load(Ordering::Relaxed) },
+            Operation::Write => Op::Write { fua: !self.queue().has_write_cache() },
             Operation::Flush => Op::Flush,
             Operation::Discard | Operation::WriteZeroes => {
                 return self.ask_ranges(context, request, started_us);
@@ -414,7 +419,7 @@ impl QueueClient {
         if parts == 0 {
             return self.answer(head, Status::Ok);
         }
-        let needs_flush = !self.write_cache.load(Ordering::Relaxed);
+        let needs_flush = !self.queue().has_write_cache();
         self.note(head, Pending { op: Some(op(true)), parts, needs_flush, started_us, failed: false });
     }
 

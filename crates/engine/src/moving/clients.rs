@@ -42,6 +42,8 @@ impl Reactor {
 
     /// Releases the waiting requests if the disk is served now. Returns true if that has changed.
     pub(super) fn look_at_serving(&mut self, at: usize) -> bool {
+        // First: no request is released before it is clear whether its guest's write cache is known.
+        self.look_at_write_cache(at);
         let serves = self.with_mover(at, |mover, call, _| mover.migration.may_serve(call));
         let mover = &mut self.moving.movers[at];
         if mover.is_serving == serves {

@@ -11,6 +11,8 @@
 //!
 //! Invariants
 //! - No request of a guest reaches the core before the protocol lets the disk be served.
+//! - A guest's write counts as one without a write cache until it is known, under the present ownership, that its write
+//!   cache is on.
 //! - The guest counts as gone only when no queue is left, and no request of a queue is in flight.
 
 mod clients;
@@ -19,6 +21,7 @@ mod mover;
 mod observe;
 mod output;
 mod takeover;
+mod write_cache;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -39,6 +42,7 @@ use crate::snapshot::Elsewhere;
 pub use mover::MoveStatus;
 use mover::Mover;
 pub use takeover::{RecordedDisk, TakeoverLoss};
+pub(crate) use write_cache::OwnedWriteCache;
 
 /// A management job that has ended before it began.
 pub(crate) const ENDED_JOB: JobId = JobId(u32::MAX);

@@ -1,13 +1,14 @@
 //! One disk that can move: its protocol, and the requests that wait.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use haversack_core::{Call, Memory, Replication};
 use haversack_migrate::{Message, Method, Migration, NoReplica, ReplicaStatus, ReplicationState, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::{self as ownership, Record};
 
-use super::MOST_OBSERVED_SECTORS;
+use super::{MOST_OBSERVED_SECTORS, OwnedWriteCache};
 use crate::front::Asked;
 
 /// The most copies that are read and sent each time the disk is driven.
@@ -101,6 +102,8 @@ pub(crate) struct Mover {
     /// Requests that wait, by client.
     pub held: Vec<(u32, Asked)>,
     pub(super) observations: BTreeMap<u64, Observation>,
+    /// Its guest's write cache, if it is served on a vhost-user socket.
+    pub(super) write_cache: Option<Arc<OwnedWriteCache>>,
     /// The record when events were last reported.
     pub told: Record,
     driven_us: Micros,
@@ -120,6 +123,7 @@ impl Mover {
             is_serving: false,
             held: Vec::new(),
             observations: BTreeMap::new(),
+            write_cache: None,
             told,
             driven_us: 0,
         }
@@ -167,6 +171,14 @@ impl Mover {
     pub fn is_on_its_way_to(&self, host: HostId) -> bool {
         let depends = matches!(self.migration.record(), Record::Owner { peers, .. } if !peers.is_empty());
         self.migration.destination() == Some(host) && !depends
+    }
+
+    /// Returns the epoch under which this host owns the disk, if it does.
+    pub fn owned_epoch(&self) -> Option<u64> {
+        match self.migration.record() {
+            Record::Owner { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
     }
 
     /// Returns the host that has the disk if this one does not, as far as is known.

@@ -67,6 +67,7 @@ struct State {
 pub struct TestDisk {
     state: Arc<State>,
     workers: Mutex<HashMap<u16, Worker>>,
+    pub write_cache: Arc<WriteCache>,
     pub events: Mutex<Vec<Event>>,
     /// Whether stopping a queue leaves its requests in flight.
     pub killed: std::sync::atomic::AtomicBool,
@@ -83,6 +84,7 @@ impl TestDisk {
         Arc::new(Self {
             state: Arc::new(state),
             workers: Mutex::default(),
+            write_cache: Arc::default(),
             events: Mutex::default(),
             killed: false.into(),
         })
@@ -119,6 +121,7 @@ impl TestDisk {
 impl Handler for TestDisk {
     fn queue_started(&self, queue: Queue) {
         let index = queue.index();
+        self.record(Event::WriteCache(queue.has_write_cache()));
         let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
         let (commands, received) = channel();
         let thread = std::thread::spawn({
@@ -152,11 +155,12 @@ impl Handler for TestDisk {
     }
 
     fn write_cache_switched(&self, on: bool) {
+        self.record(Event::WriteCache(self.write_cache.is_on()));
         self.record(Event::Switched(on));
     }
 
-    fn write_cache(&self, enabled: bool) {
-        self.record(Event::WriteCache(enabled));
+    fn write_cache(&self) -> &Arc<WriteCache> {
+        &self.write_cache
     }
 
     fn front_end_waits(&self) {

@@ -45,3 +45,4 @@ mod takeover;
 mod tls;
 mod ublk;
 mod vhost_user;
+mod write_cache;

@@ -13,7 +13,7 @@ use haversack_core::{AdmissionConfig, DiskConfig};
 use haversack_engine::pool::{Formatting, Shape};
 use haversack_engine::{
     DiskSpec, Histogram, NbdClient, OpenPool, OriginSpec, PoolHandle, PoolSettings, Snapshot,
-    VhostUserConfig, pool,
+    VhostUserConfig, WriteCacheSetting, pool,
 };
 use haversack_model::{DiskHandle, DiskId, WriteMode, WriteThroughAck};
 use haversack_nbd::{
@@ -303,7 +303,7 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
             serial: named.export.name.clone(),
             queues: 1,
             read_only: false,
-            write_cache: true,
+            write_cache: WriteCacheSetting::On,
             on_switch: None,
         };
         let (sectors, socket) = (service.disk_bytes / 512, service.vhost_user_socket(number));

@@ -110,7 +110,7 @@ pub fn recovery_bytes(data: &[u8]) {
     };
     for disk in 0..world.disks.len() {
         for at in 0..world.disks[disk].sectors {
-            world.oracle.forgive(disk, at, None);
+            world.oracle.forgive(disk, at, &[]);
         }
     }
     world.unprotected_fault = true;

@@ -94,7 +94,7 @@ impl World {
         for at in 0..size.min(8 * d.deferred.len() as u64) {
             if if known { d.lost.contains(&at) } else { d.may_be_dirty(at, 1) } {
                 d.origin.read_durable(at, &mut bytes);
-                self.oracle.forgive(disk, at, trusted.then(|| pattern::recognise(&bytes)));
+                self.oracle.forgive(disk, at, trusted.then(|| pattern::recognise(&bytes)).as_slice());
             }
         }
         let d = &mut self.disks[disk];

@@ -479,14 +479,15 @@ impl Oracle {
         Ok(())
     }
 
-    /// Has the operator accept a loss: the sector may be any version, and the next read determines which. If the
-    /// origin's content is given, versions that ended before the write of that content began are excluded.
-    pub fn forgive(&mut self, disk: usize, at: u64, origin: Option<Content>) {
-        let origin = origin.map(|content| self.of_disk(disk, content));
-        self.disks[disk].sectors[at as usize].origin_start = match origin {
-            Some(Content::Data { version, .. }) => self.writes[version as usize].start,
+    /// Has the operator accept a loss: the sector may be any version, and the next read determines which. Versions that
+    /// ended before the write of each of the contents that the origin may have began are excluded; none are if no content
+    /// is given.
+    pub fn forgive(&mut self, disk: usize, at: u64, origin: &[Content]) {
+        let start = |content: &Content| match self.of_disk(disk, *content) {
+            Content::Data { version, .. } => self.writes[version as usize].start,
             _ => 0,
         };
+        self.disks[disk].sectors[at as usize].origin_start = origin.iter().map(start).min().unwrap_or(0);
         self.set(disk, at, WILD);
     }
 
@@ -590,7 +591,7 @@ mod tests {
     fn a_version_read_after_an_accepted_loss_is_not_durable_before_a_flush() {
         let mut o = oracle();
         let a = write(&mut o, Outcome::Done);
-        o.forgive(0, 5, None);
+        o.forgive(0, 5, &[]);
         assert!(read(&mut o, Some(a)).is_ok());
         assert!(read(&mut o, None).is_err());
         o.crash(true);
@@ -609,7 +610,7 @@ mod tests {
         let mut o = oracle();
         let [a, b, c] = [(); 3].map(|()| write(&mut o, Outcome::Done));
         for (version, allowed) in [(None, false), (Some(a), false), (Some(b), true), (Some(c), true)] {
-            o.forgive(0, 5, Some(Content::Data { disk: 0, sector: 5, version: b }));
+            o.forgive(0, 5, &[Content::Data { disk: 0, sector: 5, version: b }]);
             assert_eq!(read(&mut o, version).is_ok(), allowed);
         }
     }

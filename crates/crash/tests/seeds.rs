@@ -338,6 +338,14 @@ const CLUSTER_REPLICAS: &[(u64, &str)] = &[
         "a check of the simulator wants order although the only host that knows of a takeover is lost for ever",
     ),
     (8000008553, "a replica without blocks is kept for ever when its owner has forgotten the disk"),
+    (
+        8100000749,
+        "a takeover with a replica waits for ever for space that is there, for blocks that were staged after its seal",
+    ),
+    (
+        8100007556,
+        "a check of the simulator excludes what an heir has written over a newer version that was never answered",
+    ),
 ];
 
 #[test]
@@ -369,6 +377,10 @@ const CLUSTER_BRIEF: &[(u64, &str)] = &[
     (
         7000009407,
         "a check of the simulator wants order although the only host that knows of a takeover is lost for ever",
+    ),
+    (
+        7100002145,
+        "a host to which a guest has returned counts for ever as sending its disk to the host that had asked",
     ),
 ];
 

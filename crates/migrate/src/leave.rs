@@ -100,6 +100,8 @@ impl Migration {
         if self.method().plan().ahead == Ahead::Stopped {
             self.stop_sending(call, now);
             self.passes = None;
+            // Nobody has asked this process for the move: the destination alone did, by asking for the disk.
+            self.destination.take_if(|_| self.method.is_none());
         }
     }
 

@@ -107,6 +107,24 @@ fn a_disk_with_losses_does_not_leave_and_says_why() {
     assert!(matches!(migration.record(), Record::Released { to: OTHER, .. }), "{:?}", migration.record());
 }
 
+/// With a method that copies while the guest waits.
+#[test]
+fn a_disk_whose_guest_is_back_is_sent_to_nobody_unless_it_was_asked_to_move() {
+    for is_asked in [false, true] {
+        let (mut rig, _, mut migration) = owner();
+        migration.set_method(Method::StopCopy);
+        let now = rig.now;
+        if is_asked {
+            migration.begin(&mut rig.core(), now, OTHER, Method::StopCopy).unwrap();
+        }
+        assert!(ask(&mut rig, &mut migration).contains(&not_yet()));
+        assert!(migration.is_sending() && migration.sends_to() == Some(OTHER));
+        migration.guest_runs(&mut rig.core(), now, ME);
+        assert!(!migration.is_sending());
+        assert_eq!(migration.sends_to(), is_asked.then_some(OTHER));
+    }
+}
+
 #[test]
 fn a_disk_whose_damage_is_found_while_it_is_being_frozen_says_why_it_stays() {
     let (mut rig, _, mut migration) = owner();

@@ -119,11 +119,12 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Whether staged blocks have no place on a device to go to and no origin that may be written.
+    /// Whether blocks that the flushes wait for have no place on a device to go to and no origin that may be written. Those
+    /// that were staged since do not count: no commit of them is due, which would find out whether there is space now.
     fn must_stay_staged(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         let nowhere = d.flush.no_space || self.alive_devices().next().is_none();
-        !d.life.is_owned() && d.flush.staged_dirty() > 0 && nowhere
+        !d.life.is_owned() && d.flush.must_commit() && nowhere
     }
 
     /// Fails the waiting flushes. The group that they closed stays closed.

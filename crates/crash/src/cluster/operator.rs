@@ -120,11 +120,12 @@ impl Operator {
         self.owns.iter().any(|own| own.of == of) || self.unclear.iter().any(|(unclear, _)| *unclear == of)
     }
 
-    /// Says what it has not finished.
-    pub fn unfinished(&self) -> Option<String> {
-        let own = self.owns.first().map(|own| format!("host {} takes disk {} over", own.at, own.of));
+    /// Returns a disk that it has not finished with, and what is left to do.
+    pub fn unfinished(&self) -> Option<(usize, String)> {
+        let own =
+            self.owns.first().map(|own| (own.of, format!("host {} takes disk {} over", own.at, own.of)));
         let unclear = self.unclear.first();
-        own.or(unclear.map(|(of, at)| format!("it is not known whether host {at} has disk {of}")))
+        own.or(unclear.map(|(of, at)| (*of, format!("it is not known whether host {at} has disk {of}"))))
     }
 }
 

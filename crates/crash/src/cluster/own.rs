@@ -388,10 +388,13 @@ impl Cluster {
     pub(super) fn forgive(&mut self, of: usize, lost: &BTreeSet<u64>) {
         self.operator.sectors_lost += lost.len() as u64;
         for sector in lost {
-            let mut bytes = [0; SECTOR_BYTES];
-            self.machines.shared.origins[of].read_durable(*sector, &mut bytes);
-            let content = pattern::recognise(&bytes);
-            self.machines.guests[of].oracle.forgive(of, *sector, Some(content));
+            // A host that has taken the disk over may have written an older version than the durable one: the newer one
+            // was never answered.
+            let (origin, mut bytes) = (&self.machines.shared.origins[of], [[0; SECTOR_BYTES]; 2]);
+            origin.read_durable(*sector, &mut bytes[0]);
+            origin.read(*sector, &mut bytes[1]);
+            let contents = bytes.map(|bytes| pattern::recognise(&bytes));
+            self.machines.guests[of].oracle.forgive(of, *sector, &contents);
         }
     }
 

@@ -378,11 +378,13 @@ impl Cluster {
             let unknown: Vec<usize> = (0..DISKS).filter(|of| !self.knows(at, *of)).collect();
             return Some(format!(
                 "host {at} is fenced, and does not know of the takeovers of disks {unknown:?}; {:?}",
-                self.operator.unfinished()
+                self.operator
+                    .unfinished()
+                    .map(|(of, what)| format!("{what}: {}", self.machines.describe(of)))
             ));
         }
-        if let Some(what) = self.operator.unfinished() {
-            return Some(what);
+        if let Some((of, what)) = self.operator.unfinished() {
+            return Some(format!("{what}: {}", self.machines.describe(of)));
         }
         if !self.manager.is_idle() {
             return Some("a VM is on its way".into());

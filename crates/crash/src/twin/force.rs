@@ -78,7 +78,7 @@ impl Twin {
             if let Some(sector) = lost.iter().find(|sector| !recorded.contains(sector)) {
                 return violation!("sector {sector} counts as lost although that was accepted");
             }
-            only_there.iter().for_each(|sector| self.machines.guests[0].oracle.forgive(0, *sector, None));
+            only_there.iter().for_each(|sector| self.machines.guests[0].oracle.forgive(0, *sector, &[]));
         }
         self.machines.guests[0].lost.clear();
         self.machines.guests[0].lost.add(&lost);

@@ -100,7 +100,7 @@ impl Twin {
         self.guest().oracle.crash(true);
         self.machines.report.counts.replicas += u64::from(guards && is_complete);
         if !(guards && is_complete) {
-            only_there.iter().for_each(|sector| self.guest().oracle.forgive(0, *sector, None));
+            only_there.iter().for_each(|sector| self.guest().oracle.forgive(0, *sector, &[]));
         }
         for _ in 0..apart.skewed(400) {
             self.step(false)?;

@@ -24,6 +24,7 @@ const CACHE_MIB: u64 = 32;
 /// The VMs, which are on one host in the beginning. Its cache is too small for their disks.
 const VMS: [(&str, Way); 4] =
     [("vm1", Way::VhostUser), ("vm2", Way::Nbd), ("vm3", Way::VhostUser), ("vm4", Way::Nbd)];
+/// The host that has all VMs in the beginning.
 pub const FIRST: usize = 1;
 const DISK_MIB: u64 = 12;
 /// How long the origins take.

@@ -23,9 +23,10 @@ const OF_SOME_RUNS: [Core; 8] = [
 ];
 
 /// Seeds that have caught rare mistakes: they are tried first.
-const KEPT_SEEDS: [(Bug, u64); 3] = [
+const KEPT_SEEDS: [(Bug, u64); 4] = [
     (Bug::Core(Core::LossUnrecorded), 778),
     (Bug::Core(Core::TrustCheckpoint), 601),
+    (Bug::Migration(Core::RetakeStaged), 22176),
     (Bug::Takeover(Core::TakeFromHolder), 490),
 ];
 

@@ -107,7 +107,7 @@ impl<M: Memory> Call<'_, M> {
         self.go_on(now);
     }
 
-    /// Goes on with what earlier calls have left to do, if [`Core::has_steps_left`].
+    /// Goes on with what earlier calls have left to do, if [`Core::has_steps_left`](crate::Core::has_steps_left).
     pub fn go_on(&mut self, now: Micros) {
         self.now = now;
         let pages = self.config.flush_step_pages;

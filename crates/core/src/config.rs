@@ -204,8 +204,11 @@ pub struct CoreConfig {
     pub commit_blocks: u32,
     /// Unflushed blocks after which the devices are flushed without a request.
     pub flush_after_blocks: u32,
-    /// The most written pages that come into effect in one tick after a flush of the devices; at least 1. In other calls only
-    /// one does, since a request of a guest waits.
+    /// The most written pages that come into effect in one call of [`Call::tick`] or [`Call::go_on`] after a flush of the
+    /// devices; at least 1. In other calls only one does, since a request of a guest waits.
+    ///
+    /// [`Call::tick`]: crate::Call::tick
+    /// [`Call::go_on`]: crate::Call::go_on
     pub flush_step_pages: usize,
     /// How long after a flush its mark may be missing from the devices. Until the mark is on a device, damage at rest
     /// is mistaken for a write that a power loss has torn.

@@ -1,6 +1,6 @@
 //! The part of the start that waits for disks, while guests and callers of the API are served.
 //!
-//! An origin that does not answer delays this part, for at most [`ATTACH_PATIENCE`], and nothing else: each disk is
+//! An origin that does not answer delays this part, for at most `ATTACH_PATIENCE`, and nothing else: each disk is
 //! attached on a thread of its own, and its guest is served from then on. What divides and watches disks begins
 //! afterwards, so that it finds the disks there.
 //!

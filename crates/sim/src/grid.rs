@@ -45,7 +45,7 @@ impl Grids {
         grids
     }
 
-    /// Tells the names of the volumes so far.
+    /// Sets the phases of volumes that have been found since the last call. Takes the names of all volumes found so far.
     pub fn name(&mut self, volumes: &[String]) {
         for name in volumes.iter().skip(self.shifts_bytes.len()) {
             let own = self.of_disks.iter().find(|(disk, _)| is_of(name, disk));

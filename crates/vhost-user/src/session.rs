@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
                 let index = self.stopped_ring(index, "base")?;
                 let base = fit(index, "base", base)?;
                 if std::mem::replace(&mut self.ring(index).base, base) != 0 && base == 0 {
-                    self.driver_begins_anew();
+                    self.driver_has_restarted();
                 }
             }
             Request::SetRingAddresses { index, addresses } => {
@@ -408,7 +408,7 @@ impl<'a> Session<'a> {
             (ring.kick, ring.kicked_off, ring.enabled, ring.base) = (None, false, false, 0);
         }
         if has_run {
-            self.driver_begins_anew();
+            self.driver_has_restarted();
         }
         Ok(())
     }
@@ -534,8 +534,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A driver reads the toggle when it begins, from the front end's copy. So if the setting was not known, it is now.
-    fn driver_begins_anew(&self) {
+    /// A driver reads the toggle when it starts, from the front end's copy. So if the setting was not known, it is now.
+    fn driver_has_restarted(&self) {
         let is_unknown = self.handler.write_cache().get() == WriteCacheSetting::Unknown;
         if is_unknown && self.shown == Some(true) {
             self.switch_write_cache(true);

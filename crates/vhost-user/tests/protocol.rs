@@ -190,7 +190,7 @@ fn settled(reads: bool, before: WriteCacheSetting, base: u16) -> WriteCacheSetti
 }
 
 #[test]
-fn a_driver_that_begins_anew_has_read_what_was_shown() {
+fn a_driver_that_restarts_has_read_what_was_shown() {
     use WriteCacheSetting::{Off, On, Unknown};
     assert_eq!(settled(true, Unknown, 0), On, "it has read that its cache is on");
     assert_eq!(settled(true, Unknown, 1), Unknown, "it goes on");

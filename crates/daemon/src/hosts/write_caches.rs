@@ -2,7 +2,7 @@
 //!
 //! The host that served the guest before knows it. Until it has told this host, every write of the guest is durable
 //! before it is answered. If that host is dead, or has forgotten the disk, this stays so until the guest switches its
-//! write cache here, or its driver begins anew.
+//! write cache here, or its driver restarts.
 //!
 //! Invariants
 //! - A write cache counts as on only once that is durable in this host's state.
